@@ -1,0 +1,32 @@
+# What the build needs (docs/dependencies.md says why each is there), and what it takes when present.
+find_package(Threads REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+
+# Highway: its CMake config where it has one, else the plain library.
+find_package(hwy CONFIG QUIET)
+if(NOT TARGET hwy::hwy)
+  find_path(LOCKSTEP_HWY_INCLUDE hwy/highway.h)
+  find_library(LOCKSTEP_HWY_LIBRARY hwy)
+  if(NOT LOCKSTEP_HWY_INCLUDE OR NOT LOCKSTEP_HWY_LIBRARY)
+    message(FATAL_ERROR "Highway (libhwy-dev) not found; run tools/setup, or set CMAKE_PREFIX_PATH to where it is")
+  endif()
+  add_library(hwy::hwy UNKNOWN IMPORTED)
+  set_target_properties(hwy::hwy PROPERTIES IMPORTED_LOCATION ${LOCKSTEP_HWY_LIBRARY}
+    INTERFACE_INCLUDE_DIRECTORIES ${LOCKSTEP_HWY_INCLUDE})
+endif()
+
+if(LOCKSTEP_MPI)
+  find_package(MPI COMPONENTS CXX QUIET)
+  if(NOT MPI_CXX_FOUND)
+    message(STATUS "MPI engine: off (no MPI found; Debian's package is libopenmpi-dev)")
+  endif()
+endif()
+if(LOCKSTEP_GLOO)
+  find_path(LOCKSTEP_GLOO_INCLUDE gloo/context.h)
+  find_library(LOCKSTEP_GLOO_LIBRARY gloo)
+  if(NOT LOCKSTEP_GLOO_INCLUDE OR NOT LOCKSTEP_GLOO_LIBRARY)
+    message(STATUS "Gloo engine: off (no Gloo found; Debian's package is libgloo-dev)")
+  endif()
+endif()

@@ -1,0 +1,28 @@
+// Comm memory: memory that the peers of a group can reach directly.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace lockstep {
+
+// Owns a block; frees it when the last copy of the handle goes. It may outlive the group.
+// Zero-filled, aligned to 4096 bytes (64 from the engines that have no memory of their own).
+class CommMemory {
+ public:
+  CommMemory() = default;
+  CommMemory(std::shared_ptr<void> owner, std::size_t bytes) : owner_(std::move(owner)), bytes_(bytes) {}
+
+  void* data() const { return owner_.get(); }
+  std::size_t bytes() const { return bytes_; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(owner_.get());
+  }
+
+ private:
+  std::shared_ptr<void> owner_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,102 @@
+#include "lockstep/base/knobs.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::string_view kKnown[] = {
+    "LOCKSTEP_LOG",        "LOCKSTEP_ALGORITHM", "LOCKSTEP_TIMEOUT_S", "LOCKSTEP_INIT_TIMEOUT_S",
+    "LOCKSTEP_SPIN_US",    "LOCKSTEP_ARENA",     "LOCKSTEP_HUGE_PAGES", "LOCKSTEP_DUMP_DIR",
+    "LOCKSTEP_CACHE_DIR",  "LOCKSTEP_NODE_SIZE", "LOCKSTEP_JOB",        "LOCKSTEP_RESTART"};
+
+[[noreturn]] void refuse(const char* name, std::string_view value, const char* accepted) {
+  throw UsageError(std::string(name) + "='" + std::string(value) + "' is not understood; accepted: " + accepted);
+}
+
+std::optional<std::string_view> read(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr) return std::nullopt;
+  return std::string_view(value);
+}
+
+double number(const char* name, std::string_view text, double least, double most, const char* accepted) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= least) || !(value <= most))
+    refuse(name, text, accepted);
+  return value;
+}
+
+std::chrono::milliseconds seconds(const char* name, std::string_view text) {
+  const double value = number(name, text, 0.001, 1e7, "seconds from 0.001 to 1e7, for example 30 or 0.5");
+  return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
+}
+
+void refuse_unknown() {
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (!text.starts_with("LOCKSTEP_")) continue;
+    const std::string_view name = text.substr(0, text.find('='));
+    if (std::find(std::begin(kKnown), std::end(kKnown), name) != std::end(kKnown)) continue;
+    std::string known;
+    for (std::string_view k : kKnown) known += (known.empty() ? "" : ", ") + std::string(k);
+    throw UsageError("unknown environment variable " + std::string(name) + "; known: " + known);
+  }
+}
+
+std::string default_cache_dir() {
+  if (const auto xdg = read("XDG_CACHE_HOME"); xdg && !xdg->empty()) return std::string(*xdg) + "/lockstep";
+  if (const auto home = read("HOME"); home && !home->empty()) return std::string(*home) + "/.cache/lockstep";
+  return "off";
+}
+
+}  // namespace
+
+Knobs Knobs::from_environment() {
+  refuse_unknown();
+  Knobs knobs;
+  if (const auto v = read("LOCKSTEP_LOG")) {
+    constexpr std::string_view levels[] = {"trace", "debug", "info", "warn", "error", "off"};
+    if (std::find(std::begin(levels), std::end(levels), *v) == std::end(levels))
+      refuse("LOCKSTEP_LOG", *v, "trace, debug, info, warn, error, off");
+    knobs.log = *v;
+  }
+  if (const auto v = read("LOCKSTEP_ALGORITHM")) knobs.algorithm = *v;
+  if (const auto v = read("LOCKSTEP_TIMEOUT_S")) knobs.timeout = seconds("LOCKSTEP_TIMEOUT_S", *v);
+  if (const auto v = read("LOCKSTEP_INIT_TIMEOUT_S")) knobs.init_timeout = seconds("LOCKSTEP_INIT_TIMEOUT_S", *v);
+  if (const auto v = read("LOCKSTEP_SPIN_US")) {
+    const double us = number("LOCKSTEP_SPIN_US", *v, 0, 1e6, "microseconds from 0 to 1000000");
+    knobs.spin = std::chrono::microseconds(static_cast<std::int64_t>(us));
+  }
+  if (const auto v = read("LOCKSTEP_ARENA")) {
+    try {
+      knobs.arena_bytes = parse_bytes(*v);
+    } catch (const UsageError&) {
+      refuse("LOCKSTEP_ARENA", *v, "a byte size of at least 64M, for example 64G");
+    }
+    if (knobs.arena_bytes < (std::uint64_t{64} << 20) || knobs.arena_bytes > (std::uint64_t{1} << 42))
+      refuse("LOCKSTEP_ARENA", *v, "a byte size from 64M to 4T, for example 64G");
+  }
+  if (const auto v = read("LOCKSTEP_HUGE_PAGES")) {
+    if (*v != "0" && *v != "1") refuse("LOCKSTEP_HUGE_PAGES", *v, "0 or 1");
+    knobs.huge_pages = *v == "1";
+  }
+  if (const auto v = read("LOCKSTEP_DUMP_DIR")) knobs.dump_dir = *v;
+  knobs.cache_dir = default_cache_dir();
+  if (const auto v = read("LOCKSTEP_CACHE_DIR")) knobs.cache_dir = *v;
+  if (const auto v = read("LOCKSTEP_NODE_SIZE"))
+    knobs.node_size = static_cast<int>(number("LOCKSTEP_NODE_SIZE", *v, 0, 1e6, "a count of ranks, 0 to ask the system"));
+  return knobs;
+}
+
+}  // namespace lockstep

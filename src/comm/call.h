@@ -1,0 +1,42 @@
+// One collective call, after validation: what engines and algorithms execute.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/comm/buffer.h"
+#include "lockstep/comm/group.h"
+
+namespace lockstep {
+
+enum class Collective : std::uint8_t {
+  all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, barrier,
+  send, recv, split
+};
+inline constexpr int kCollectives = 12;
+
+const char* to_string(Collective what);
+Collective parse_collective(std::string_view text);  // throws UsageError that lists the names
+
+struct Call {
+  Collective what = Collective::barrier;
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::size_t count = 0;  // elements a rank contributes to one peer
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+  int root = -1;  // or the peer of send and recv
+  Device device = {};
+  std::string algorithm;  // empty: choose
+  std::chrono::milliseconds timeout = {};
+  std::uint64_t sequence = 0;  // of this group, counted from 1 by the front door
+
+  // `count` is the smaller buffer's: all_reduce, broadcast, reduce: the whole buffer; reduce_scatter:
+  // out; all_gather, gather: in; scatter: out; all_to_all: one slice.
+  std::size_t bytes() const { return count * size_of(dtype); }
+  std::string describe() const;  // "all_reduce(f32 × 1024, sum)"
+};
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+// An engine executes whole collectives for one rank of one group. Ours (shm) runs the algorithms of
+// comm/algo over channels; MPI, Gloo and NCCL bring their own.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/call.h"
+#include "lockstep/comm/memory.h"
+
+namespace lockstep {
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  virtual const char* name() const = 0;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual const std::vector<int>& nodes() const = 0;  // node of each rank
+
+  // Empty when the engine can run such a call, else why not ("gloo has no product for bf16").
+  virtual std::string refuses(const Call& call) const = 0;
+  // The algorithms it has for a collective, the chosen one not included. Never empty for a collective
+  // it runs: vendors' engines name theirs "native".
+  virtual std::vector<std::string> algorithms(Collective what) const = 0;
+
+  // Runs the call to its end on this thread. Throws typed errors; after one that is sticky the engine
+  // is failed and run throws it again at once.
+  virtual void run(const Call& call) = 0;
+
+  virtual CommMemory allocate(std::size_t bytes) = 0;
+
+  // The engine of the sub-group that this rank joins, null for a negative colour.
+  virtual std::unique_ptr<Engine> split(int colour, int key, std::chrono::milliseconds timeout) = 0;
+};
+
+}  // namespace lockstep

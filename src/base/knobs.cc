@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <string_view>
 
 #include "lockstep/base/bytes.h"
@@ -15,31 +15,35 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kKnown[] = {
-    "LOCKSTEP_LOG",        "LOCKSTEP_ALGORITHM", "LOCKSTEP_TIMEOUT_S", "LOCKSTEP_INIT_TIMEOUT_S",
-    "LOCKSTEP_SPIN_US",    "LOCKSTEP_ARENA",     "LOCKSTEP_HUGE_PAGES", "LOCKSTEP_DUMP_DIR",
-    "LOCKSTEP_CACHE_DIR",  "LOCKSTEP_NODE_SIZE", "LOCKSTEP_JOB",        "LOCKSTEP_RESTART"};
+    "LOCKSTEP_LOG",       "LOCKSTEP_ALGORITHM", "LOCKSTEP_TIMEOUT_S",  "LOCKSTEP_INIT_TIMEOUT_S",
+    "LOCKSTEP_SPIN_US",   "LOCKSTEP_ARENA",     "LOCKSTEP_HUGE_PAGES", "LOCKSTEP_DUMP_DIR",
+    "LOCKSTEP_CACHE_DIR", "LOCKSTEP_NODE_SIZE", "LOCKSTEP_JOB",        "LOCKSTEP_RESTART"};
 
 [[noreturn]] void refuse(const char* name, std::string_view value, const char* accepted) {
-  throw UsageError(std::string(name) + "='" + std::string(value) + "' is not understood; accepted: " + accepted);
+  throw UsageError(std::string(name) + "='" + std::string(value) +
+                   "' is not understood; accepted: " + accepted);
 }
 
 std::optional<std::string_view> read(const char* name) {
   const char* const value = std::getenv(name);
-  if (value == nullptr) return std::nullopt;
+  if (value == nullptr || *value == '\0') return std::nullopt;
   return std::string_view(value);
 }
 
-double number(const char* name, std::string_view text, double least, double most, const char* accepted) {
+std::chrono::milliseconds seconds(const char* name, std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value >= least) || !(value <= most))
-    refuse(name, text, accepted);
-  return value;
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0.001) || !(value <= 1e7))
+    refuse(name, text, "seconds from 0.001 to 10000000, for example 30 or 0.5");
+  return std::chrono::milliseconds(std::llround(value * 1000));
 }
 
-std::chrono::milliseconds seconds(const char* name, std::string_view text) {
-  const double value = number(name, text, 0.001, 1e7, "seconds from 0.001 to 1e7, for example 30 or 0.5");
-  return std::chrono::milliseconds(static_cast<std::int64_t>(value * 1000));
+int whole_number(const char* name, std::string_view text, int most, const char* accepted) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > most)
+    refuse(name, text, accepted);
+  return value;
 }
 
 void refuse_unknown() {
@@ -73,16 +77,17 @@ Knobs Knobs::from_environment() {
   }
   if (const auto v = read("LOCKSTEP_ALGORITHM")) knobs.algorithm = *v;
   if (const auto v = read("LOCKSTEP_TIMEOUT_S")) knobs.timeout = seconds("LOCKSTEP_TIMEOUT_S", *v);
-  if (const auto v = read("LOCKSTEP_INIT_TIMEOUT_S")) knobs.init_timeout = seconds("LOCKSTEP_INIT_TIMEOUT_S", *v);
+  if (const auto v = read("LOCKSTEP_INIT_TIMEOUT_S"))
+    knobs.init_timeout = seconds("LOCKSTEP_INIT_TIMEOUT_S", *v);
   if (const auto v = read("LOCKSTEP_SPIN_US")) {
-    const double us = number("LOCKSTEP_SPIN_US", *v, 0, 1e6, "microseconds from 0 to 1000000");
-    knobs.spin = std::chrono::microseconds(static_cast<std::int64_t>(us));
+    knobs.spin = std::chrono::microseconds(
+        whole_number("LOCKSTEP_SPIN_US", *v, 1'000'000, "whole microseconds from 0 to 1000000"));
   }
   if (const auto v = read("LOCKSTEP_ARENA")) {
     try {
       knobs.arena_bytes = parse_bytes(*v);
     } catch (const UsageError&) {
-      refuse("LOCKSTEP_ARENA", *v, "a byte size of at least 64M, for example 64G");
+      refuse("LOCKSTEP_ARENA", *v, "a byte size from 64M to 4T, for example 64G");
     }
     if (knobs.arena_bytes < (std::uint64_t{64} << 20) || knobs.arena_bytes > (std::uint64_t{1} << 42))
       refuse("LOCKSTEP_ARENA", *v, "a byte size from 64M to 4T, for example 64G");
@@ -95,7 +100,8 @@ Knobs Knobs::from_environment() {
   knobs.cache_dir = default_cache_dir();
   if (const auto v = read("LOCKSTEP_CACHE_DIR")) knobs.cache_dir = *v;
   if (const auto v = read("LOCKSTEP_NODE_SIZE"))
-    knobs.node_size = static_cast<int>(number("LOCKSTEP_NODE_SIZE", *v, 0, 1e6, "a count of ranks, 0 to ask the system"));
+    knobs.node_size = whole_number("LOCKSTEP_NODE_SIZE", *v, 1'000'000,
+                                   "a count of ranks from 0 (ask the system) to 1000000");
   return knobs;
 }
 

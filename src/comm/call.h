@@ -8,6 +8,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/comm/buffer.h"
 #include "lockstep/comm/group.h"
+#include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep {
 
@@ -20,6 +21,8 @@ inline constexpr int kCollectives = 12;
 const char* to_string(Collective what);
 Collective parse_collective(std::string_view text);  // throws UsageError that lists the names
 
+bool reduces(Collective what);  // all_reduce, reduce_scatter, reduce
+
 struct Call {
   Collective what = Collective::barrier;
   const void* in = nullptr;
@@ -29,6 +32,7 @@ struct Call {
   ReduceOp op = ReduceOp::sum;
   int root = -1;  // or the peer of send and recv
   Device device = {};
+  Order order = Order::canonical;
   std::string algorithm;  // empty: choose
   std::chrono::milliseconds timeout = {};
   std::uint64_t sequence = 0;  // of this group, counted from 1 by the front door
@@ -37,6 +41,10 @@ struct Call {
   // out; all_gather, gather: in; scatter: out; all_to_all: one slice.
   std::size_t bytes() const { return count * size_of(dtype); }
   std::string describe() const;  // "all_reduce(f32 × 1024, sum)"
+
+  FlightRing* flight = nullptr;  // told which algorithm runs; null: nobody records
 };
+
+FlightCall flight_call(const Call& call);  // as the flight recorder keeps it
 
 }  // namespace lockstep

@@ -17,7 +17,11 @@ inline std::int64_t now_ns() {
 // A point in time after which waiting stops.
 class Deadline {
  public:
-  static Deadline after(std::chrono::nanoseconds span) { return Deadline(Clock::now() + span); }
+  // A span that ends beyond the clock's range never passes.
+  static Deadline after(std::chrono::nanoseconds span) {
+    const auto now = Clock::now();
+    return span > Clock::time_point::max() - now ? never() : Deadline(now + span);
+  }
   static Deadline never() { return Deadline(Clock::time_point::max()); }
 
   bool passed() const { return at_ != Clock::time_point::max() && Clock::now() >= at_; }

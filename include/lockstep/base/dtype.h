@@ -12,8 +12,8 @@ enum class ReduceOp : std::uint8_t { sum, avg, min, max, product, bit_and, bit_o
 
 inline constexpr DType kAllDTypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
                                        DType::i64, DType::i32, DType::i8,  DType::u8};
-inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::sum,     ReduceOp::avg,     ReduceOp::min,
-                                             ReduceOp::max,     ReduceOp::product, ReduceOp::bit_and,
+inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::sum,   ReduceOp::avg,     ReduceOp::min,
+                                             ReduceOp::max,   ReduceOp::product, ReduceOp::bit_and,
                                              ReduceOp::bit_or};
 
 // 16-bit floats as plain storage; arithmetic happens in f32 (see comm/kernel).
@@ -32,8 +32,8 @@ BFloat16 to_bfloat16(float value);
 
 std::size_t size_of(DType dtype);  // bytes an element
 bool is_float(DType dtype);
-const char* to_string(DType dtype);   // "f64", "f32", …
-const char* to_string(ReduceOp op);   // "sum", "avg", … "bit_and", "bit_or"
+const char* to_string(DType dtype);               // "f64", "f32", …
+const char* to_string(ReduceOp op);               // "sum", "avg", … "bit_and", "bit_or"
 DType parse_dtype(std::string_view text);         // throws UsageError that lists the names
 ReduceOp parse_reduce_op(std::string_view text);  // likewise
 
@@ -47,10 +47,10 @@ template <class T>
 inline constexpr bool kIsElement = false;
 template <class T>
 inline constexpr DType kDTypeOf = DType::u8;
-#define LOCKSTEP_ELEMENT(type, tag)                \
-  template <>                                      \
-  inline constexpr bool kIsElement<type> = true;   \
-  template <>                                      \
+#define LOCKSTEP_ELEMENT(type, tag)              \
+  template <>                                    \
+  inline constexpr bool kIsElement<type> = true; \
+  template <>                                    \
   inline constexpr DType kDTypeOf<type> = DType::tag;
 LOCKSTEP_ELEMENT(double, f64)
 LOCKSTEP_ELEMENT(float, f32)

@@ -4,9 +4,9 @@
 // where, and what is accepted or what to do next.
 #pragma once
 
-#include <chrono>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lockstep {

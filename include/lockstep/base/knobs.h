@@ -1,5 +1,5 @@
 // Every environment variable that changes what Lockstep does, in one place.
-// (The variables by which a launcher says who a worker is are in launch/identity.h.)
+// (The variables by which a launcher says who a worker is are in base/identity.h.)
 #pragma once
 
 #include <chrono>
@@ -45,8 +45,8 @@ struct Knobs {
   // hierarchical algorithms on one machine. 0: ask the system.
   int node_size = 0;
 
-  // Reads the environment. Throws UsageError that names the variable, its value and what is accepted;
-  // a LOCKSTEP_ variable that nobody knows is an error too.
+  // Reads the environment; a variable that is set but empty counts as not set. Throws UsageError that names
+  // the variable, its value and what is accepted; a LOCKSTEP_ variable that nobody knows is an error too.
   static Knobs from_environment();
 };
 

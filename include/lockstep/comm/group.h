@@ -36,11 +36,16 @@
 
 namespace lockstep {
 
+// The order in which sums over ranks are taken. canonical: the balanced tree over ranks, the same bits from
+// every algorithm. any: whatever is fastest (the choice may then be ring).
+enum class Order : unsigned char { canonical, any };
+
 // Options of one call. Not every field matters to every collective.
 struct CallOptions {
   ReduceOp op = ReduceOp::sum;
   std::string_view algorithm = {};         // empty: the cost table chooses
   std::chrono::milliseconds timeout = {};  // zero: the group's
+  Order order = Order::canonical;
 };
 
 class GroupImpl;

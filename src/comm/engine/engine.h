@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "lockstep/comm/memory.h"
 
 namespace lockstep {
+
+class Selector;
 
 class Engine {
  public:
@@ -32,8 +35,22 @@ class Engine {
 
   virtual CommMemory allocate(std::size_t bytes) = 0;
 
-  // The engine of the sub-group that this rank joins, null for a negative colour.
-  virtual std::unique_ptr<Engine> split(int colour, int key, std::chrono::milliseconds timeout) = 0;
+  // The engine of the sub-group that this rank joins, to be known as `name`; null for a negative colour.
+  // `call` is the split itself.
+  virtual std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) = 0;
+
+  // What the engine knows of a peer without asking it, for the flight recorder's dump. An engine that
+  // shares no memory knows its own ring only.
+  // Empty when it can't be read from here; the front door then keeps a ring of its own.
+  virtual std::span<std::byte> flight_memory(int rank) { return (void)rank, std::span<std::byte>(); }
+  // "joined", "left", "dead" or "unknown".
+  virtual std::string peer_state(int rank) const { return (void)rank, "unknown"; }
+  virtual int peer_pid(int rank) const { return (void)rank, 0; }  // 0 if unknown
+
+  // The table from which calls choose their algorithm; null when the engine chooses by itself.
+  virtual Selector* selector() { return nullptr; }
+  // Whether peers reach `data` directly.
+  virtual bool reaches(const void* data) const { return (void)data, false; }
 };
 
 }  // namespace lockstep

@@ -1,0 +1,189 @@
+// `lockstep bench`: the parent starts the workers, shows what they report.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench_link.h"
+#include "cli/bench_plan.h"
+#include "cli/bench_report.h"
+#include "cli/bench_start.h"
+#include "cli/bench_worker.h"
+#include "cli/command.h"
+#include "cli/progress.h"
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::cli {
+namespace {
+
+std::string own_path() {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  if (length <= 0) throw SystemError("bench: finding this program", errno);
+  return std::string(path.data(), static_cast<std::size_t>(length));
+}
+
+std::string joined(const std::vector<std::string>& items) { return fmt::format("{}", fmt::join(items, ",")); }
+
+std::vector<std::string> worker_command(const BenchFlags& flags, const BenchPlan& plan,
+                                        const std::string& report_to) {
+  return {own_path(),
+          "bench",
+          flags.collective,
+          "-n",
+          std::to_string(flags.workers),
+          "--sizes",
+          flags.sizes,
+          "--engines",
+          joined(plan.engines),
+          "--algorithms",
+          flags.algorithms,
+          "--memory",
+          flags.memory,
+          "--dtype",
+          flags.dtype,
+          "--op",
+          flags.op,
+          "--iterations",
+          std::to_string(flags.iterations),
+          "--min-time",
+          fmt::format("{}", flags.min_time_s),
+          "--warmup",
+          std::to_string(flags.warmup),
+          "--report-to",
+          report_to};
+}
+
+// What arrived from the workers.
+class Results {
+ public:
+  explicit Results(const BenchFlags& flags) : flags_(flags) {}
+
+  void handle(const nlohmann::json& event) {
+    const std::string kind = event.value("event", "");
+    if (kind == "progress")
+      progress_.show(fmt::format("{}: {} ({} of {})", flags_.collective,
+                                 format_bytes(event.at("bytes").get<std::uint64_t>()),
+                                 event.at("step").get<int>() + 1, event.at("steps").get<int>()));
+    else if (kind == "note")
+      say("note: " + event.at("text").get<std::string>());
+    else if (kind == "row")
+      add(event.at("row"));
+    else if (kind == "error" && errors.size() < 8)
+      errors.emplace_back(event.at("kind").get<std::string>(), event.at("text").get<std::string>());
+  }
+
+  void say(const std::string& text) {
+    progress_.clear();
+    std::fprintf(stderr, "%s\n", text.c_str());
+  }
+  void finish() { progress_.clear(); }
+
+  std::vector<BenchRow> rows;
+  std::vector<std::pair<std::string, std::string>> errors;  // kind, text; the first is the cause
+
+ private:
+  void add(const nlohmann::json& row) {
+    rows.push_back(row.get<BenchRow>());
+    if (!flags_.json) return;
+    progress_.clear();
+    std::printf("%s\n", row.dump().c_str());
+    std::fflush(stdout);
+  }
+
+  const BenchFlags& flags_;
+  Progress progress_;
+};
+
+void print_captured(const UniqueFd& errors) {
+  std::array<char, 4096> chunk{};
+  off_t at = 0;
+  for (ssize_t n = 0; (n = ::pread(errors.get(), chunk.data(), chunk.size(), at)) > 0; at += n)
+    std::fwrite(chunk.data(), 1, static_cast<std::size_t>(n), stderr);
+}
+
+// The exit status, after whatever went wrong was said: usage is thrown for the frame to print.
+int conclude(const Results& results, const Starter& starter, int wait_status) {
+  for (const auto& [kind, text] : results.errors)
+    if (kind == "usage") throw UsageError(text);
+  for (const auto& [kind, text] : results.errors) std::fprintf(stderr, "lockstep bench: %s\n", text.c_str());
+  if (!results.errors.empty()) return 1;
+  print_captured(starter.errors);
+  if (wait_status == 0) return 0;
+  if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);
+  std::fprintf(stderr, "lockstep bench: the workers failed (exit status %d)\n", WEXITSTATUS(wait_status));
+  return WEXITSTATUS(wait_status) > 128 ? WEXITSTATUS(wait_status) : 1;
+}
+
+int run_bench(const BenchFlags& flags) {
+  BenchPlan plan = make_plan(flags);
+  if (!flags.report_to.empty()) return run_bench_worker(plan, flags.report_to);
+
+  std::ofstream plot;
+  if (!flags.plot.empty()) {  // found out now rather than after the measurement
+    plot.open(flags.plot);
+    if (!plot) throw UsageError(fmt::format("--plot: can't write '{}'", flags.plot));
+    if (plan.what == BenchOp::barrier) throw UsageError("--plot: barrier has no sizes to plot");
+  }
+  Results results(flags);
+  if (flags.engines.empty() && plan.has_engine("mpi") && !has_mpirun()) {
+    results.say("note: left out: mpi, because mpirun is not on the path");
+    std::erase(plan.engines, "mpi");
+  }
+  BenchListener listener;
+  const Starter starter = start_workers({.program = worker_command(flags, plan, listener.name()),
+                                         .workers = plan.workers,
+                                         .with_mpi = plan.has_engine("mpi")});
+  const int status = listener.serve(starter.pid, [&](const nlohmann::json& event) { results.handle(event); });
+  results.finish();
+  if (!results.rows.empty() && !flags.json)
+    std::printf("%s, %s%s, %d workers\n\n%s\n%s\n", flags.collective.c_str(), results.rows[0].dtype.c_str(),
+                results.rows[0].reduction.empty() ? "" : (" " + results.rows[0].reduction).c_str(),
+                plan.workers, bench_table(results.rows, wants_colours(1)).c_str(),
+                bench_conclusion(results.rows).c_str());
+  if (plot.is_open() && !results.rows.empty()) {
+    plot << bench_plot(results.rows);
+    if (!plot.flush()) throw SystemError(fmt::format("--plot: can't write '{}'", flags.plot));
+  }
+  return conclude(results, starter, status);
+}
+
+}  // namespace
+
+void add_bench(Cli& cli) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* command = cli.app.add_subcommand("bench", "Measure a collective beside MPI and Gloo, in one run");
+  command->group(kMeasure);
+  command->add_option("collective", flags->collective, "one of " + joined(bench_op_names()))->required();
+  command->add_option("-n,--workers", flags->workers, "workers to start (default: 2)");
+  command->add_option("--sizes", flags->sizes,
+                      "bytes as nccl-tests counts them (default: " + flags->sizes + ")");
+  command->add_option("--engines", flags->engines, "of " + joined(built_engines()) + " (default: all)");
+  command->add_option("--algorithms", flags->algorithms,
+                      "auto, all, or names such as direct,ring (default: auto)");
+  command->add_option("--memory", flags->memory, "of comm,private, for our engine (default: comm)");
+  command->add_option("--dtype", flags->dtype, "f64 f32 f16 bf16 i64 i32 i8 u8 (default: f32)");
+  command->add_option("--op", flags->op, "sum avg min max product bit_and bit_or (default: sum)");
+  command->add_option("--iterations", flags->iterations, "samples of each (default: by --min-time)");
+  command->add_option("--min-time", flags->min_time_s, "seconds for each variant and size (default: 0.3)");
+  command->add_option("--warmup", flags->warmup, "calls before the first sample (default: 3)");
+  command->add_option("--plot", flags->plot, "write time over size as an SVG file");
+  command->add_flag("--json", flags->json, "one JSON object a line on standard output");
+  command->add_option("--report-to", flags->report_to)->group("");  // for workers: hidden
+  command->footer(
+      "Times are medians of the slowest rank's; \"× floor\" is the time over that in which this machine's\n"
+      "memory moves the bytes that must move; \"× peer\" is the time over the faster of mpi and gloo.\n\n"
+      "Examples:\n"
+      "  lockstep bench all_reduce -n 2 --sizes 64K,1M,25M\n"
+      "  lockstep bench all_reduce --algorithms all --memory comm,private --plot all_reduce.svg\n"
+      "  lockstep bench all_gather -n 4 --engines shm,mpi --json");
+  command->callback([&cli, flags] { cli.action = [flags] { return run_bench(*flags); }; });
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,117 @@
+#include "cli/bench_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/command.h"
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::cli {
+namespace {
+
+std::vector<std::string> split_list(const std::string& text, const char* flag) {
+  std::vector<std::string> items;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    if (end == begin)
+      throw UsageError(fmt::format("{} '{}' has an empty item; write them as a,b,c", flag, text));
+    const std::string item = text.substr(begin, end - begin);
+    if (std::ranges::find(items, item) == items.end()) items.push_back(item);
+    begin = end + 1;
+  }
+  return items;
+}
+
+// A value that is not understood, with the flag's name in front.
+template <class F>
+auto flagged(const char* flag, F&& parse) {
+  try {
+    return parse();
+  } catch (const UsageError& e) {
+    throw UsageError(fmt::format("{}: {}", flag, e.what()));
+  }
+}
+
+std::vector<std::string> make_engines(const BenchFlags& flags) {
+  const auto built = built_engines();
+  if (flags.engines.empty()) return built;
+  auto engines = split_list(flags.engines, "--engines");
+  for (const auto& name : engines) {
+    if (std::ranges::find(built, name) != built.end()) continue;
+    if (name == "mpi" || name == "gloo") {
+      const bool mpi = name == "mpi";
+      throw UsageError(fmt::format(
+          "--engines: this build has no {} engine; install {} and configure with LOCKSTEP_{}=ON, or use {}",
+          name, mpi ? "libopenmpi-dev" : "libgloo-dev", mpi ? "MPI" : "GLOO", fmt::join(built, ",")));
+    }
+    throw UsageError("--engines: " + not_understood(name, built));
+  }
+  return engines;
+}
+
+std::vector<std::uint64_t> make_sizes(const BenchFlags& flags, BenchOp what, DType dtype) {
+  if (what == BenchOp::barrier) return {0};
+  std::vector<std::uint64_t> sizes;
+  for (const auto& text : split_list(flags.sizes, "--sizes")) {
+    const auto asked = flagged("--sizes", [&] { return parse_bytes(text); });
+    const std::uint64_t bytes = extent_of(what, flags.workers, asked, dtype).total * size_of(dtype);
+    if (bytes == 0)
+      throw UsageError(fmt::format("--sizes: {} is less than one {} for each of {} workers", text,
+                                   to_string(dtype), flags.workers));
+    sizes.push_back(bytes);
+  }
+  std::ranges::sort(sizes);
+  const auto repeated = std::ranges::unique(sizes);
+  sizes.erase(repeated.begin(), repeated.end());
+  return sizes;
+}
+
+}  // namespace
+
+bool BenchPlan::has_engine(const std::string& name) const {
+  return std::ranges::find(engines, name) != engines.end();
+}
+
+std::vector<std::string> built_engines() {
+  std::vector<std::string> names = {"shm"};
+#ifdef LOCKSTEP_HAS_MPI
+  names.emplace_back("mpi");
+#endif
+#ifdef LOCKSTEP_HAS_GLOO
+  names.emplace_back("gloo");
+#endif
+  return names;
+}
+
+BenchPlan make_plan(const BenchFlags& flags) {
+  BenchPlan plan;
+  plan.what = parse_bench_op(flags.collective);
+  if (flags.workers < 1 || flags.workers > 1024)
+    throw UsageError(fmt::format("-n: {} workers; accepted: 1 to 1024", flags.workers));
+  if (plan.what == BenchOp::send_recv && flags.workers < 2)
+    throw UsageError("-n: send_recv needs at least 2 workers");
+  plan.workers = flags.workers;
+  plan.dtype = flagged("--dtype", [&] { return parse_dtype(flags.dtype); });
+  plan.op = flagged("--op", [&] { return parse_reduce_op(flags.op); });
+  if (reduces(plan.what) && !supports(plan.op, plan.dtype))
+    throw UsageError(fmt::format("--op: {} needs an integer type, not {}", flags.op, flags.dtype));
+  plan.sizes = make_sizes(flags, plan.what, plan.dtype);
+  plan.engines = make_engines(flags);
+  plan.algorithms = split_list(flags.algorithms, "--algorithms");
+  plan.memories = split_list(flags.memory, "--memory");
+  for (const auto& memory : plan.memories)
+    if (memory != "comm" && memory != "private")
+      throw UsageError("--memory: " + not_understood(memory, {"comm", "private"}));
+  if (flags.iterations < 0) throw UsageError(fmt::format("--iterations: {} is negative", flags.iterations));
+  if (flags.warmup < 0) throw UsageError(fmt::format("--warmup: {} is negative", flags.warmup));
+  if (!(flags.min_time_s >= 0 && flags.min_time_s <= 3600))
+    throw UsageError(fmt::format("--min-time: {} seconds; accepted: 0 to 3600", flags.min_time_s));
+  plan.iterations = flags.iterations;
+  plan.min_time_s = flags.min_time_s;
+  plan.warmup = flags.warmup;
+  return plan;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,52 @@
+// What a benchmark is to measure: the command line of `lockstep bench`, understood and checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/bench_op.h"
+
+namespace lockstep::cli {
+
+// The flags as they were written.
+struct BenchFlags {
+  std::string collective;
+  int workers = 2;
+  std::string sizes = "4K,64K,1M,4M,25M";
+  std::string engines;  // empty: all that are built
+  std::string algorithms = "auto";
+  std::string memory = "comm";
+  std::string dtype = "f32";
+  std::string op = "sum";
+  int iterations = 0;
+  double min_time_s = 0.3;
+  int warmup = 3;
+  std::string plot;
+  bool json = false;
+  std::string report_to;  // set for workers only: where the parent listens
+};
+
+struct BenchPlan {
+  BenchOp what = BenchOp::all_reduce;
+  int workers = 2;
+  std::vector<std::uint64_t> sizes;     // bytes, ascending, no two alike; {0} for barrier
+  std::vector<std::string> engines;     // of built_engines()
+  std::vector<std::string> algorithms;  // "auto", "all" or names; the workers know which exist
+  std::vector<std::string> memories;    // "comm", "private"
+  DType dtype = DType::f32;
+  ReduceOp op = ReduceOp::sum;
+  int iterations = 0;       // samples of each variant and size; 0: by time
+  double min_time_s = 0.3;  // for each variant and size
+  int warmup = 3;
+
+  bool has_engine(const std::string& name) const;
+};
+
+// Engines of this build, ours first.
+std::vector<std::string> built_engines();
+
+// Throws UsageError that names the flag, its value and what is accepted.
+BenchPlan make_plan(const BenchFlags& flags);
+
+}  // namespace lockstep::cli

@@ -1,0 +1,89 @@
+#include "cli/bench_start.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "lockstep/base/error.h"
+#include "lockstep/launch/launcher.h"
+
+namespace lockstep::cli {
+namespace {
+
+std::string find_mpirun() {
+  const char* path = std::getenv("PATH");
+  const std::string folders = path == nullptr ? "" : path;
+  for (std::size_t begin = 0; begin < folders.size();) {
+    const std::size_t end = std::min(folders.find(':', begin), folders.size());
+    const std::string program = folders.substr(begin, end - begin) + "/mpirun";
+    if (::access(program.c_str(), X_OK) == 0) return program;
+    begin = end + 1;
+  }
+  return "";
+}
+
+[[noreturn]] void exec_mpirun(const StartOptions& options) {
+  std::vector<std::string> words = {find_mpirun(), "-q", "--oversubscribe", "--bind-to", "none"};
+  if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
+  words.insert(words.end(), {"-n", std::to_string(options.workers)});
+  words.insert(words.end(), options.program.begin(), options.program.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  // The workers are who mpirun says they are, not who an outer launcher said that this process is.
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+                           "MASTER_PORT", "LOCKSTEP_JOB", "LOCKSTEP_RESTART"})
+    ::unsetenv(name);
+  ::execv(argv[0], argv.data());
+  std::perror("mpirun");
+  std::_Exit(1);
+}
+
+[[noreturn]] void run_launcher(const StartOptions& options) {
+  int status = 1;
+  try {
+    const LaunchReport report = launch({.program = options.program,
+                                        .workers = options.workers,
+                                        .console = Console::errors,
+                                        .pinning = Pinning::none});
+    if (report.first_failed) std::fputs(describe(report).c_str(), stderr);
+    status = report.exit_status();
+  } catch (const Error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+  }
+  std::fflush(stderr);
+  std::_Exit(status);
+}
+
+}  // namespace
+
+bool has_mpirun() { return !find_mpirun().empty(); }
+
+Starter start_workers(const StartOptions& options) {
+  if (options.with_mpi && !has_mpirun())
+    throw SystemError(
+        "the mpi engine needs mpirun, which is not on the path (Debian's package is openmpi-bin)");
+  Starter starter;
+  starter.errors.reset(::memfd_create("bench-errors", MFD_CLOEXEC));
+  if (!starter.errors) throw SystemError("bench: memfd_create", errno);
+  // A process of its own: the launcher takes over the signals of the process that it runs in.
+  starter.pid = ::fork();
+  if (starter.pid < 0) throw SystemError("bench: fork", errno);
+  if (starter.pid != 0) return starter;
+
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (null >= 0) ::dup2(null, 0);
+  ::dup2(starter.errors.get(), 1);
+  ::dup2(starter.errors.get(), 2);
+  if (options.with_mpi) exec_mpirun(options);
+  run_launcher(options);
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,34 @@
+// Starts the workers of a benchmark: copies of this program that report to the parent.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/base/fd.h"
+
+namespace lockstep::cli {
+
+// Exit status of a worker that has told the parent why.
+inline constexpr int kReported = 3;
+
+struct StartOptions {
+  std::vector<std::string> program;
+  int workers = 1;
+  bool with_mpi = false;  // by mpirun, which alone can make MPI processes; else by our launcher
+};
+
+struct Starter {
+  pid_t pid = 0;    // ends when all workers have
+  UniqueFd errors;  // what the workers and their launcher wrote, to be read from the start
+};
+
+// Is there an mpirun on the path?
+bool has_mpirun();
+
+// Workers run on any core in both cases: a worker bound to one core would share it with Gloo's own
+// thread, which would be unfair to Gloo. Throws SystemError.
+Starter start_workers(const StartOptions& options);
+
+}  // namespace lockstep::cli

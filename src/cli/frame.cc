@@ -1,0 +1,165 @@
+#include "cli/frame.h"
+
+#include <algorithm>
+#include <iostream>
+#include <optional>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr int kBadUsage = 2;
+
+bool is_flag(const std::string& word) { return word.size() > 1 && word.front() == '-'; }
+
+// "--nproc_per_node=4" as "--nproc-per-node=4": underscores and hyphens are the same in a flag's name.
+std::string with_hyphens(std::string word) {
+  if (!word.starts_with("--")) return word;
+  std::replace(word.begin(),
+               word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size())), '_', '-');
+  return word;
+}
+
+std::vector<std::string> names_of_commands(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({}))
+    if (!command->get_name().empty()) names.push_back(command->get_name());
+  return names;
+}
+
+// Whether the flag's value is the next word.
+bool takes_next_word(const CLI::App& command, const std::string& flag) {
+  if (flag.find('=') != std::string::npos) return false;
+  if (!flag.starts_with("--") && flag.size() > 2) return false;  // -n4
+  const CLI::Option* const option = command.get_option_no_throw(flag);
+  return option != nullptr && option->get_items_expected_max() > 0;
+}
+
+// Moves the program that `run` starts, and all that belongs to it, from `arguments` to `program`.
+void take_program(const CLI::App& command, std::vector<std::string>& arguments,
+                  std::vector<std::string>& program) {
+  auto at = arguments.begin() + 1;
+  while (at != arguments.end() && is_flag(*at) && *at != "--") {
+    *at = with_hyphens(*at);
+    const bool skip = takes_next_word(command, *at);
+    ++at;
+    if (skip && at != arguments.end()) ++at;
+  }
+  const auto end = at;
+  if (at != arguments.end() && *at == "--") ++at;
+  program.assign(at, arguments.end());
+  arguments.erase(end, arguments.end());
+}
+
+// The subcommand, or subcommand of it, that was being parsed.
+const CLI::App& innermost(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : innermost(*parsed.back());
+}
+
+std::string path_of(const CLI::App& command) {
+  return command.get_parent() == nullptr ? command.get_name()
+                                         : path_of(*command.get_parent()) + " " + command.get_name();
+}
+
+std::vector<std::string> flags_of(const CLI::App& command) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) flags.push_back("-" + name);
+  }
+  return flags;
+}
+
+std::string describe_extra(const CLI::App& command) {
+  const std::vector<std::string> extras = command.remaining(true);
+  if (extras.empty()) return "an argument was not expected";
+  const std::string word = extras.front();
+  if (!is_flag(word)) {
+    const std::vector<std::string> names = names_of_commands(command);
+    return names.empty() ? "'" + word + "' was not expected here" : not_understood(word, names);
+  }
+  const std::string flag = word.substr(0, word.find('='));
+  const std::string guess = nearest(flag, flags_of(command));
+  return "unknown flag " + flag +
+         (guess.empty() ? "; accepted: those of " + path_of(command) + " --help"
+                        : "; did you mean " + guess + "?");
+}
+
+// CLI11 says "Could not convert: --steps = many"; say what would do.
+std::string describe_conversion(const CLI::App& command, const std::string& message) {
+  const std::size_t colon = message.find(": ");
+  const std::size_t equals = message.find(" = ");
+  if (colon == std::string::npos || equals == std::string::npos) return message;
+  const std::string flag = message.substr(colon + 2, equals - colon - 2);
+  const CLI::Option* const option = command.get_option_no_throw(flag);
+  const std::string type = option != nullptr ? option->get_type_name() : "";
+  const char* const accepted = type == "INT"     ? "a whole number"
+                               : type == "UINT"  ? "a whole number, 0 or more"
+                               : type == "FLOAT" ? "a number"
+                                                 : nullptr;
+  return flag + " '" + message.substr(equals + 3) +
+         "' is not understood; accepted: " + (accepted != nullptr ? accepted : type);
+}
+
+int complain(const std::string& where, std::string message, int status) {
+  while (!message.empty() && message.back() == '\n') message.pop_back();
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  std::cerr << where << ": " << message << '\n';
+  return status;
+}
+
+// Parses; the exit status when that already ends the matter.
+std::optional<int> parse(Cli& cli, std::vector<std::string> arguments) {
+  try {
+    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+    cli.app.parse(std::move(arguments));
+    return std::nullopt;
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return cli.app.exit(asked, std::cout, std::cerr);
+  } catch (const CLI::ExtrasError&) {
+    const CLI::App& command = innermost(cli.app);
+    return complain(path_of(command), describe_extra(command), kBadUsage);
+  } catch (const CLI::ConversionError& error) {
+    const CLI::App& command = innermost(cli.app);
+    return complain(path_of(command), describe_conversion(command, error.what()), kBadUsage);
+  } catch (const CLI::ArgumentMismatch& error) {
+    // "--steps: 1 required INT missing"
+    const std::string message = error.what();
+    const bool missing = message.ends_with("missing");
+    return complain(path_of(innermost(cli.app)),
+                    missing ? message.substr(0, message.find(": ")) + " needs a value" : message, kBadUsage);
+  } catch (const CLI::ParseError& error) {
+    return complain(path_of(innermost(cli.app)), error.what(), kBadUsage);
+  }
+}
+
+}  // namespace
+
+int run_command_line(Cli& cli, std::vector<std::string> arguments) {
+  const std::string program = cli.app.get_name();
+  const std::vector<std::string> commands = names_of_commands(cli.app);
+  if (arguments.empty()) return complain(program, "no command given; see " + program + " --help", kBadUsage);
+  const std::string first = arguments.front();
+  if (!is_flag(first) && std::find(commands.begin(), commands.end(), first) == commands.end())
+    return complain(program, "command " + not_understood(first, commands), kBadUsage);
+
+  if (first == "run")
+    take_program(*cli.app.get_subcommand(first), arguments, cli.program);
+  else
+    std::transform(arguments.begin(), arguments.end(), arguments.begin(), with_hyphens);
+
+  if (const auto status = parse(cli, std::move(arguments))) return *status;
+  const std::string where = path_of(innermost(cli.app));
+  try {
+    return cli.action ? cli.action()
+                      : complain(program, "no command given; see " + program + " --help", kBadUsage);
+  } catch (const UsageError& error) {
+    return complain(where, error.what(), kBadUsage);
+  } catch (const std::exception& error) {
+    return complain(where, error.what(), 1);
+  }
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,23 @@
+// The program `lockstep`: one subcommand per file, listed here.
+#include "cli/command.h"
+#include "cli/frame.h"
+
+#ifndef LOCKSTEP_VERSION
+#error "the build gives LOCKSTEP_VERSION"
+#endif
+
+int main(int argc, char** argv) {
+  CLI::App app("Lockstep: data-parallel training for C++, and the tools around it", "lockstep");
+  app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
+  app.get_formatter()->column_width(34);
+  app.footer(
+      "Examples:\n"
+      "  lockstep run -n 4 ./train --epochs 3       four workers on this machine\n"
+      "  lockstep <command> --help                  flags and examples of a command\n"
+      "\n"
+      "Exit status: 0, 1 when the run failed, 2 for bad usage (one line says what is accepted).");
+
+  lockstep::cli::Cli cli{.app = app, .action = {}, .program = {}};
+  lockstep::cli::add_run(cli);
+  return lockstep::cli::run_command_line(cli, {argv + 1, argv + argc});
+}

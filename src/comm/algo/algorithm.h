@@ -1,0 +1,83 @@
+// What an algorithm is: a name, what it can do, what it costs, and a run over a channel. One file each;
+// docs/algorithms.md gives steps, bytes and order of summation side by side.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "comm/call.h"
+#include "comm/channel/channel.h"
+
+namespace lockstep {
+
+// Private memory that an engine keeps for its algorithms; contents do not survive the call.
+class Scratch {
+ public:
+  std::byte* take(std::size_t bytes);  // aligned to 64 bytes; one block at a time
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
+// One call on its way through an algorithm.
+struct Stage {
+  const Call& call;
+  Channel& channel;
+  Scratch& scratch;
+  std::span<const int> nodes;  // the node of each rank
+
+  int rank() const { return channel.rank(); }
+  int size() const { return channel.size(); }
+  const std::byte* in() const { return static_cast<const std::byte*>(call.in); }
+  std::byte* out() const { return static_cast<std::byte*>(call.out); }
+  std::size_t element() const { return size_of(call.dtype); }
+  kernel::Reduction reduction() const { return {call.dtype, call.op, size()}; }
+};
+
+// What a call looks like to the cost model.
+struct Shape {
+  Collective what = Collective::all_reduce;
+  int ranks = 2;
+  std::size_t bytes = 0;  // Call::bytes()
+  bool reachable = false; // all buffers lie in comm memory
+  std::span<const int> nodes = {};
+};
+
+// What one rank does on the critical path; comm/tune prices it.
+struct Cost {
+  double barriers = 0;
+  double messages = 0;       // one after the other
+  double sent_bytes = 0;     // through the channel
+  double copied_bytes = 0;   // read and written in memory
+  double reduced_bytes = 0;  // read and written by a reduction
+};
+
+class Algorithm {
+ public:
+  virtual ~Algorithm() = default;
+  virtual std::string_view name() const = 0;
+  // Whether its sums follow the canonical order (always so where nothing is summed).
+  virtual bool canonical(std::span<const int> nodes) const = 0;
+  virtual bool has(Collective what) const = 0;
+  // Largest input of one rank that it takes, in bytes.
+  virtual std::size_t limit_bytes() const { return ~std::size_t{0}; }
+  virtual Cost cost(const Shape& shape) const = 0;
+  virtual void run(Stage& stage) const = 0;
+};
+
+// All of them, in the order in which ties are broken.
+std::span<const Algorithm* const> all_algorithms();
+// Null when there is none of that name.
+const Algorithm* find_algorithm(std::string_view name);
+
+extern const Algorithm& kEager;
+extern const Algorithm& kDirect;
+extern const Algorithm& kRing;
+extern const Algorithm& kTree;
+extern const Algorithm& kHalvingDoubling;
+extern const Algorithm& kHierarchical;
+extern const Algorithm& kPairwise;
+
+}  // namespace lockstep

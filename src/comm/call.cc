@@ -1,0 +1,47 @@
+#include "comm/call.h"
+
+#include <array>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::array<const char*, kCollectives> kNames = {
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather",
+    "scatter",    "all_to_all",     "barrier",    "send",      "recv",   "split"};
+
+}  // namespace
+
+const char* to_string(Collective what) { return kNames[static_cast<std::size_t>(what)]; }
+
+Collective parse_collective(std::string_view text) {
+  std::string names;
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (text == kNames[i]) return static_cast<Collective>(i);
+    names += (i == 0 ? "" : ", ") + std::string(kNames[i]);
+  }
+  throw UsageError("unknown collective '" + std::string(text) + "'; accepted: " + names);
+}
+
+bool reduces(Collective what) {
+  return what == Collective::all_reduce || what == Collective::reduce_scatter || what == Collective::reduce;
+}
+
+FlightCall flight_call(const Call& call) {
+  FlightCall flight = FlightCall::named(to_string(call.what));
+  if (call.what == Collective::barrier || call.what == Collective::split) return flight;
+  flight.dtype = call.dtype;
+  flight.count = call.count;
+  if (reduces(call.what)) flight.op = call.op;
+  flight.root = call.root;
+  return flight;
+}
+
+std::string Call::describe() const {
+  std::string detail = lockstep::describe(flight_call(*this));
+  if (!algorithm.empty()) detail += (detail.empty() ? "by " : ", by ") + algorithm;
+  return std::string(to_string(what)) + "(" + detail + ")";
+}
+
+}  // namespace lockstep

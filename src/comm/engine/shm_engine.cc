@@ -1,0 +1,287 @@
+#include "comm/engine/shm_engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/algo/team.h"
+#include "lockstep/base/knobs.h"
+
+namespace lockstep {
+namespace {
+
+using shm::Descriptor;
+using shm::kAbsent;
+using shm::kPrivate;
+using shm::Seat;
+using shm::SeatState;
+
+std::vector<int> pick(const std::vector<int>& all, const std::vector<int>& which) {
+  std::vector<int> picked;
+  for (int i : which) picked.push_back(all[static_cast<std::size_t>(i)]);
+  return picked;
+}
+
+// What was called, out of a descriptor.
+Call call_from(const Descriptor& d) {
+  Call call;
+  call.what = static_cast<Collective>(d.what);
+  call.count = d.count;
+  call.dtype = static_cast<DType>(d.dtype);
+  call.op = static_cast<ReduceOp>(d.op);
+  call.root = d.root;
+  call.order = static_cast<Order>(d.order);
+  call.algorithm.assign(d.algorithm, ::strnlen(d.algorithm, sizeof(d.algorithm)));
+  return call;
+}
+
+bool same_call(const Descriptor& a, const Descriptor& b) {
+  return a.what == b.what && a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
+         a.order == b.order && std::memcmp(a.algorithm, b.algorithm, sizeof(a.algorithm)) == 0;
+}
+
+// Does this rank's input matter to anybody?
+bool gives(const Call& call, int rank) {
+  const bool from_root = call.what == Collective::broadcast || call.what == Collective::scatter;
+  return call.in != nullptr && (!from_root || rank == call.root);
+}
+
+// The header of a message between two ranks.
+struct Envelope {
+  std::uint64_t count;
+  std::uint32_t dtype;
+  std::uint32_t check;
+};
+constexpr std::uint32_t kEnvelopeCheck = 0x4c534d53;
+
+}  // namespace
+
+ShmEngine::ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm::Control> control, std::string name,
+                     int rank, std::vector<int> members)
+    : session_(std::move(session)),
+      control_(std::move(control)),
+      name_(std::move(name)),
+      members_(std::move(members)),
+      nodes_(pick(session_->nodes(), members_)),
+      meeting_(*control_, name_, rank, static_cast<int>(members_.size())),
+      channel_(meeting_, ShmChannel::Kind::collective, this),
+      messages_(meeting_, ShmChannel::Kind::point_to_point, nullptr),
+      selector_(Knobs::from_environment().algorithm) {
+  const Knobs knobs = Knobs::from_environment();
+  const bool crowded = size() > session_->cores();
+  meeting_.set_spin(knobs.spin.value_or(std::chrono::microseconds(crowded ? 0 : 100)));
+  Costs costs;
+  costs.crowding = std::max(1.0, static_cast<double>(size()) / session_->cores());
+  selector_.set_costs(costs);
+  Seat& seat = meeting_.own_seat();
+  seat.pid.store(::getpid(), std::memory_order_relaxed);
+  seat.state.store(static_cast<std::uint32_t>(SeatState::joined), std::memory_order_release);
+  ticket_ = session_->enrol(meeting_, members_);
+}
+
+ShmEngine::~ShmEngine() {
+  session_->withdraw(ticket_);
+  meeting_.leave();
+}
+
+std::string ShmEngine::refuses(const Call& call) const {
+  if (call.device.kind != Device::Kind::cpu) return "the shm engine works on host memory";
+  if (call.algorithm.empty()) return {};
+  const Algorithm* const algorithm = find_algorithm(call.algorithm);
+  if (algorithm == nullptr || !algorithm->has(call.what)) {
+    std::string names;
+    for (const std::string& name : algorithms(call.what)) names += (names.empty() ? "" : ", ") + name;
+    return std::string(to_string(call.what)) + " has no algorithm '" + call.algorithm + "'; accepted: " + names;
+  }
+  const std::size_t bytes = input_bytes(shape_of(call, false));
+  if (bytes > algorithm->limit_bytes())
+    return call.algorithm + " carries at most " + std::to_string(algorithm->limit_bytes()) + " bytes, this call has " +
+           std::to_string(bytes);
+  return {};
+}
+
+std::vector<std::string> ShmEngine::algorithms(Collective what) const {
+  std::vector<std::string> names;
+  for (const Algorithm* algorithm : all_algorithms())
+    if (algorithm->has(what)) names.emplace_back(algorithm->name());
+  return names;
+}
+
+Shape ShmEngine::shape_of(const Call& call, bool reachable) const {
+  return {.what = call.what, .ranks = size(), .bytes = call.bytes(), .reachable = reachable, .nodes = nodes_};
+}
+
+void ShmEngine::run(const Call& call) {
+  meeting_.check();
+  meeting_.begin(call);
+  if (call.what == Collective::send || call.what == Collective::recv) return point_to_point(call);
+
+  const bool reachable = (call.in == nullptr || reaches(call.in)) && (call.out == nullptr || reaches(call.out));
+  const Algorithm* const planned = call.algorithm.empty() ? selector_.choose(shape_of(call, reachable), call.order)
+                                                          : find_algorithm(call.algorithm);
+  meet(call, planned);
+  const Algorithm* const agreed = agree(call, planned);
+  if (call.flight != nullptr) call.flight->running(agreed->name());
+  Stage stage{call, channel_, scratch_, nodes_};
+  agreed->run(stage);
+}
+
+void ShmEngine::meet(const Call& call, const Algorithm* planned, std::int64_t first, std::int64_t second) {
+  ++round_;
+  const std::size_t in_bytes = input_bytes(shape_of(call, false));
+  Seat& seat = meeting_.own_seat();
+  Descriptor& d = seat.descriptor[round_ % 2];
+  d.sequence = call.sequence;
+  d.count = call.count;
+  d.what = static_cast<std::uint8_t>(call.what);
+  d.dtype = static_cast<std::uint8_t>(call.dtype);
+  d.op = static_cast<std::uint8_t>(reduces(call.what) ? call.op : ReduceOp::sum);
+  d.order = static_cast<std::uint8_t>(call.order);
+  d.root = call.root;
+  d.payload[0] = first;
+  d.payload[1] = second;
+  std::memset(d.algorithm, 0, sizeof(d.algorithm));
+  std::memcpy(d.algorithm, call.algorithm.data(), std::min(call.algorithm.size(), sizeof(d.algorithm)));
+  const auto place = [&](const void* data) {
+    return data == nullptr ? kAbsent : session_->arena().offset_of(data, 1).value_or(kPrivate);
+  };
+  d.in_offset = place(call.in);
+  d.out_offset = place(call.out);
+  d.eager = planned == &kEager ? 1 : 0;
+  if (d.eager != 0 && gives(call, rank()) && in_bytes > 0) std::memcpy(seat.eager[round_ % 2], call.in, in_bytes);
+  meeting_.barrier();
+  compare(call);
+}
+
+void ShmEngine::compare(const Call& call) {
+  bool same = true;
+  for (int r = 0; r < size(); ++r) same &= same_call(descriptor(r), descriptor(0));
+  if (same) return;
+  // Everybody sees the same descriptors and writes the same line: who called what, ranks that agree together.
+  std::vector<std::pair<int, std::string>> callers;
+  for (int r = 0; r < size(); ++r) {
+    const int first = static_cast<int>(std::find_if(callers.begin(), callers.end(), [&](const auto& c) {
+                        return same_call(descriptor(c.first), descriptor(r));
+                      }) - callers.begin());
+    if (first < static_cast<int>(callers.size()))
+      callers[static_cast<std::size_t>(first)].second += ", " + std::to_string(r);
+    else
+      callers.emplace_back(r, std::to_string(r));
+  }
+  std::string text = "operation " + std::to_string(call.sequence) + " of group " + name_ + ": ranks called different things: ";
+  for (std::size_t i = 0; i < callers.size(); ++i)
+    text += (i == 0 ? "rank " : "; rank ") + callers[i].second + " called " + call_from(descriptor(callers[i].first)).describe();
+  meeting_.fail(MismatchError(text));
+  meeting_.rethrow();
+}
+
+// Everybody sees the same descriptors, so everybody comes to the same answer.
+const Algorithm* ShmEngine::agree(const Call& call, const Algorithm* planned) const {
+  if (!call.algorithm.empty()) return planned;
+  bool all_eager = true;
+  bool all_reachable = true;
+  for (int r = 0; r < size(); ++r) {
+    const Descriptor& d = descriptor(r);
+    all_eager &= d.eager != 0;
+    all_reachable &= d.in_offset != kPrivate && d.out_offset != kPrivate;
+  }
+  if (all_eager) return planned;
+  const Algorithm* const chosen = selector_.choose(shape_of(call, all_reachable), call.order);
+  return chosen == &kEager ? &kDirect : chosen;
+}
+
+const void* ShmEngine::in(int rank) const {
+  const std::uint64_t offset = descriptor(rank).in_offset;
+  return offset >= kAbsent ? nullptr : session_->arena().at(offset);
+}
+
+void* ShmEngine::out(int rank) const {
+  const std::uint64_t offset = descriptor(rank).out_offset;
+  return offset >= kAbsent ? nullptr : session_->arena().at(offset);
+}
+
+const void* ShmEngine::eager(int rank) const { return meeting_.seat(rank).eager[round_ % 2]; }
+
+bool ShmEngine::reaches(const void* data) const { return session_->arena().offset_of(data, 1).has_value(); }
+
+CommMemory ShmEngine::allocate(std::size_t bytes) {
+  return session_->arena().allocate(members_[static_cast<std::size_t>(rank())], bytes);
+}
+
+void ShmEngine::point_to_point(const Call& call) {
+  if (call.flight != nullptr) call.flight->running("message");
+  auto data = [&](auto* p) { return std::span(reinterpret_cast<std::byte*>(p), call.bytes()); };
+  const kernel::Reduction none{};
+  Envelope envelope{call.count, static_cast<std::uint32_t>(call.dtype), kEnvelopeCheck};
+  Team team = Team::whole(messages_);
+  if (call.what == Collective::send) {
+    team.send(call.root, std::as_bytes(std::span(&envelope, 1)), none);
+    team.send(call.root, data(const_cast<void*>(call.in)), none);
+    return;
+  }
+  Envelope came{};
+  team.recv(call.root, std::as_writable_bytes(std::span(&came, 1)), Arrival::store, none);
+  if (came.count != envelope.count || came.dtype != envelope.dtype || came.check != kEnvelopeCheck) {
+    Call sent = call;
+    sent.what = Collective::send;
+    sent.count = came.count;
+    sent.dtype = static_cast<DType>(came.dtype);
+    sent.root = rank();
+    meeting_.fail(MismatchError("group " + name_ + ": rank " + std::to_string(rank()) + " called " + call.describe() +
+                                " but rank " + std::to_string(call.root) + " called " + sent.describe()));
+    meeting_.rethrow();
+  }
+  team.recv(call.root, data(call.out), Arrival::store, none);
+}
+
+// Two rounds: who wants what; then the first member of each new group says where its control block is.
+std::unique_ptr<Engine> ShmEngine::split(int colour, int key, const std::string& name, const Call& call) {
+  meeting_.check();
+  meeting_.begin(call);
+  meet(call, nullptr, colour, key);
+  std::vector<int> ranks;  // of this group, in the new group's order
+  std::vector<std::int64_t> keys;
+  for (int r = 0; r < size(); ++r) {
+    keys.push_back(descriptor(r).payload[1]);
+    if (descriptor(r).payload[0] == colour && colour >= 0) ranks.push_back(r);
+  }
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return keys[static_cast<std::size_t>(a)] < keys[static_cast<std::size_t>(b)]; });
+
+  const bool leader = !ranks.empty() && ranks.front() == rank();
+  std::shared_ptr<shm::Control> control;
+  std::int64_t offset = 0;
+  if (leader) {
+    auto block = session_->arena().reserve(members_[static_cast<std::size_t>(rank())], shm::Control::bytes(static_cast<int>(ranks.size())));
+    control = {block, reinterpret_cast<shm::Control*>(block.get())};
+    control->members = static_cast<std::uint32_t>(ranks.size());
+    session_->keep(control);
+    offset = static_cast<std::int64_t>(*session_->arena().offset_of(block.get(), 1));
+  }
+  meet(call, nullptr, offset);
+  if (colour < 0) return nullptr;
+  if (!leader) {
+    const std::int64_t at = descriptor(ranks.front()).payload[0];
+    control = {session_, reinterpret_cast<shm::Control*>(session_->arena().at(static_cast<std::uint64_t>(at)))};
+  }
+  const int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+  auto engine = std::make_unique<ShmEngine>(session_, std::move(control), name, place, pick(members_, ranks));
+  engine->selector_ = selector_;
+  return engine;
+}
+
+std::span<std::byte> ShmEngine::flight_memory(int rank) { return meeting_.seat(rank).flight; }
+
+std::string ShmEngine::peer_state(int rank) const {
+  switch (static_cast<SeatState>(meeting_.seat(rank).state.load(std::memory_order_acquire))) {
+    case SeatState::joined: return "joined";
+    case SeatState::left: return "left";
+    case SeatState::dead: return "dead";
+    case SeatState::empty: break;
+  }
+  return "unknown";
+}
+
+int ShmEngine::peer_pid(int rank) const { return meeting_.seat(rank).pid.load(std::memory_order_relaxed); }
+
+}  // namespace lockstep

@@ -1,0 +1,75 @@
+// The engine of one machine: our algorithms over shared memory.
+//
+// Every collective opens the same way: publish a descriptor, meet at a barrier, compare everybody's
+// descriptors. From there all ranks know the same and run the same algorithm.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/algo/algorithm.h"
+#include "comm/channel/shm_channel.h"
+#include "comm/engine/engine.h"
+#include "comm/shm/meeting.h"
+#include "comm/shm/session.h"
+#include "comm/tune/selector.h"
+
+namespace lockstep {
+
+class ShmEngine final : public Engine, private Reach {
+ public:
+  // `members[i]` is the world rank of the group's rank i, `control` the group's control block (zeroed, or
+  // in use by ranks that came earlier). The world's block lies in the arena's head: pass it unowned.
+  ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm::Control> control, std::string name,
+            int rank, std::vector<int> members);
+  ~ShmEngine() override;
+
+  const char* name() const override { return "shm"; }
+  int rank() const override { return meeting_.rank(); }
+  int size() const override { return meeting_.size(); }
+  const std::vector<int>& nodes() const override { return nodes_; }
+  std::string refuses(const Call& call) const override;
+  std::vector<std::string> algorithms(Collective what) const override;
+  void run(const Call& call) override;
+  CommMemory allocate(std::size_t bytes) override;
+  std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override;
+  std::span<std::byte> flight_memory(int rank) override;
+  std::string peer_state(int rank) const override;
+  int peer_pid(int rank) const override;
+  Selector* selector() override { return &selector_; }
+  bool reaches(const void* data) const override;
+
+ private:
+  // Reach
+  const void* in(int rank) const override;
+  void* out(int rank) const override;
+  const void* eager(int rank) const override;
+  std::size_t window_bytes() const override { return shm::kWindowBytes; }
+  std::byte* give(int rank, int slot) const override { return meeting_.seat(rank).give[slot]; }
+  std::byte* result(int rank, int slot) const override { return meeting_.seat(rank).result[slot]; }
+  void barrier() override { meeting_.barrier(); }
+
+  const shm::Descriptor& descriptor(int rank) const { return meeting_.seat(rank).descriptor[round_ % 2]; }
+  // Says what this rank calls, waits for all, and throws MismatchError when they don't agree.
+  void meet(const Call& call, const Algorithm* planned, std::int64_t first = 0, std::int64_t second = 0);
+  void compare(const Call& call);
+  const Algorithm* agree(const Call& call, const Algorithm* planned) const;
+  Shape shape_of(const Call& call, bool reachable) const;
+  void point_to_point(const Call& call);
+
+  std::shared_ptr<shm::Session> session_;
+  std::shared_ptr<shm::Control> control_;
+  std::string name_;
+  std::vector<int> members_;
+  std::vector<int> nodes_;
+  mutable shm::Meeting meeting_;
+  ShmChannel channel_;
+  ShmChannel messages_;  // send and recv, apart from what collectives send
+  Scratch scratch_;
+  Selector selector_;
+  std::uint64_t round_ = 0;  // collectives so far
+  shm::Session::Ticket ticket_;
+};
+
+}  // namespace lockstep

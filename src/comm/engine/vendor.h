@@ -1,0 +1,68 @@
+// What the engines of other vendors (MPI, Gloo) share: they have no comm memory of their own, and a call
+// that threw leaves them in an unknown state.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "comm/call.h"
+#include "comm/kernel/reduce.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/memory.h"
+
+namespace lockstep {
+
+// Zero-filled private memory, aligned for any SIMD.
+inline CommMemory private_memory(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 4096;
+  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* data = std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded);
+  if (data == nullptr) throw SystemError("no memory for " + std::to_string(bytes) + " bytes");
+  std::memset(data, 0, rounded);
+  return CommMemory(std::shared_ptr<void>(data, std::free), bytes);
+}
+
+// Makes failure sticky: the first error but UsageError is kept and thrown again by every later call.
+class StickyFailure {
+ public:
+  template <class F>
+  void guard(F&& body) {
+    if (error_) std::rethrow_exception(error_);
+    try {
+      body();
+    } catch (const UsageError&) {
+      throw;
+    } catch (...) {
+      error_ = std::current_exception();
+      throw;
+    }
+  }
+  explicit operator bool() const { return error_ != nullptr; }
+
+ private:
+  std::exception_ptr error_;
+};
+
+// Does this rank receive a reduced result, and how many elements?
+inline bool gets_reduction(const Call& call, int rank) {
+  return call.what == Collective::all_reduce || call.what == Collective::reduce_scatter ||
+         (call.what == Collective::reduce && call.root == rank);
+}
+
+// Vendors know no avg: they sum, and this divides.
+inline void finish_average(const Call& call, int rank, int size) {
+  if (call.op != ReduceOp::avg || call.count == 0 || !gets_reduction(call, rank)) return;
+  kernel::finish(call.out, call.out, call.count, {.dtype = call.dtype, .op = call.op, .divisor = size});
+}
+
+// The whole of a call in a group of one: the input becomes the output.
+inline void run_alone(const Call& call) {
+  if (call.what == Collective::send || call.what == Collective::recv)
+    throw UsageError(call.describe() + " in a group of one: there is no peer");
+  if (call.count == 0 || call.in == nullptr || call.out == nullptr || call.in == call.out) return;
+  std::memcpy(call.out, call.in, call.bytes());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,142 @@
+#include "comm/group_impl.h"
+
+#include "lockstep/base/knobs.h"
+#include "lockstep/base/log.h"
+#include "lockstep/observe/flight_dump.h"
+
+namespace lockstep {
+
+GroupImpl::GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job, std::chrono::milliseconds timeout)
+    : engine_(std::move(engine)),
+      name_(std::move(name)),
+      job_(std::move(job)),
+      timeout_(timeout),
+      own_flight_(engine_->flight_memory(engine_->rank()).empty() ? FlightRing::kBytes + FlightRing::kAlignment : 0),
+      flight_([&] {
+        if (own_flight_.empty()) return engine_->flight_memory(engine_->rank());
+        const auto address = reinterpret_cast<std::uintptr_t>(own_flight_.data());
+        const std::size_t skip = (FlightRing::kAlignment - address % FlightRing::kAlignment) % FlightRing::kAlignment;
+        return std::span(own_flight_).subspan(skip, FlightRing::kBytes);
+      }()) {}
+
+GroupImpl::~GroupImpl() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+template <class Body>
+void GroupImpl::execute(Call& call, Body&& body) {
+  // Messages between two ranks are not numbered: only collectives are the same for all.
+  const bool numbered = call.what != Collective::send && call.what != Collective::recv;
+  if (numbered) ++sequence_;
+  call.sequence = sequence_;
+  call.flight = &flight_;
+  if (call.timeout.count() == 0) call.timeout = timeout_;
+  flight_.begin(numbered ? sequence_ : 0, flight_call(call), now_ns());
+  try {
+    body();
+    flight_.end(FlightState::done, now_ns());
+  } catch (const Error& error) {
+    flight_.end(FlightState::failed, now_ns());
+    if (error.kind() != ErrorKind::usage) dump(error);
+    throw;
+  } catch (...) {
+    flight_.end(FlightState::failed, now_ns());
+    throw;
+  }
+}
+
+// Returns once nothing is queued or under way on the group's thread.
+void GroupImpl::wait_for_turn(std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [&] { return queue_.empty() && !serving_; });
+}
+
+void GroupImpl::run(Call call) {
+  if (thread_.joinable()) {
+    std::unique_lock lock(mutex_);
+    wait_for_turn(lock);
+  }
+  execute(call, [&] { engine_->run(call); });
+}
+
+Work GroupImpl::start(Call call) {
+  auto state = std::make_shared<Work::State>();
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back({std::move(call), state});
+    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+  }
+  changed_.notify_all();
+  return Work(std::move(state));
+}
+
+void GroupImpl::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Queued next = std::move(queue_.front());
+    queue_.pop_front();
+    serving_ = true;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      execute(next.call, [&] { engine_->run(next.call); });
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    serving_ = false;
+    changed_.notify_all();
+    next.state->finish(std::move(error));
+  }
+}
+
+std::shared_ptr<GroupImpl> GroupImpl::split(int colour, int key) {
+  if (thread_.joinable()) {
+    std::unique_lock lock(mutex_);
+    wait_for_turn(lock);
+  }
+  const std::string name = name_ + "/" + std::to_string(splits_++) + "." + std::to_string(colour);
+  Call call;
+  call.what = Collective::split;
+  std::unique_ptr<Engine> part;
+  execute(call, [&] { part = engine_->split(colour, key, name, call); });
+  if (part == nullptr) return nullptr;
+  return std::make_shared<GroupImpl>(std::move(part), name, job_, timeout_);
+}
+
+void GroupImpl::dump(const Error& error) noexcept try {
+  if (dumped_) return;
+  dumped_ = true;
+  const Knobs knobs = Knobs::from_environment();
+  if (knobs.dump_dir.empty()) return;
+  FlightDump dump{.job = job_, .group = name_, .rank = engine_->rank(), .size = engine_->size()};
+  dump.error_kind = error.kind();
+  dump.error_message = error.what();
+  set_time(dump);
+  for (int r = 0; r < engine_->size(); ++r) {
+    FlightRank& rank = dump.ranks.emplace_back();
+    rank.rank = r;
+    const std::string state = engine_->peer_state(r);
+    rank.state = state == "left" ? RankState::left : state == "dead" ? RankState::dead : RankState::alive;
+    rank.pid = engine_->peer_pid(r);
+    if (r == engine_->rank())
+      rank.entries = flight_.last();
+    else if (const auto memory = engine_->flight_memory(r); !memory.empty())
+      rank.entries = read_flight_ring(memory);
+  }
+  write_flight_dump(dump, knobs.dump_dir);
+} catch (const std::exception& problem) {
+  log().warn("cannot write the flight recorder's dump: {}", problem.what());
+}
+
+Group make_group(std::unique_ptr<Engine> engine, std::string name, std::chrono::milliseconds timeout) {
+  return Group(std::make_shared<GroupImpl>(std::move(engine), std::move(name), "", timeout));
+}
+
+}  // namespace lockstep

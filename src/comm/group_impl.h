@@ -1,0 +1,70 @@
+// Behind the Group handle: one front door for every call. It numbers and records calls, keeps their order
+// (blocking ones run on the caller's thread when nothing is queued, asynchronous ones on the group's own
+// thread), and on failure writes the flight recorder's dump once.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/call.h"
+#include "comm/engine/engine.h"
+#include "comm/work_state.h"
+#include "lockstep/observe/flight_recorder.h"
+
+namespace lockstep {
+
+class GroupImpl {
+ public:
+  GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job, std::chrono::milliseconds timeout);
+  ~GroupImpl();  // waits for what is queued
+  GroupImpl(const GroupImpl&) = delete;
+  GroupImpl& operator=(const GroupImpl&) = delete;
+
+  const std::string& name() const { return name_; }
+  Engine& engine() const { return *engine_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+  void run(Call call);
+  Work start(Call call);
+  std::shared_ptr<GroupImpl> split(int colour, int key);
+
+ private:
+  struct Queued {
+    Call call;
+    std::shared_ptr<Work::State> state;
+  };
+
+  // Numbers the call, records it, executes it, records how it ended. One thread at a time.
+  template <class Body>
+  void execute(Call& call, Body&& body);
+  void wait_for_turn(std::unique_lock<std::mutex>& lock);
+  void serve();
+  void dump(const Error& error) noexcept;
+
+  std::unique_ptr<Engine> engine_;
+  std::string name_;
+  std::string job_;
+  std::chrono::milliseconds timeout_;
+  std::vector<std::byte> own_flight_;  // when the engine has no ring for us
+  FlightRing flight_;
+  std::uint64_t sequence_ = 0;
+  int splits_ = 0;
+  bool dumped_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Queued> queue_;
+  bool serving_ = false;  // the thread is inside a call
+  bool stopping_ = false;
+  std::thread thread_;  // started by the first asynchronous call
+};
+
+// A group over an engine made elsewhere (MPI, Gloo).
+Group make_group(std::unique_ptr<Engine> engine, std::string name, std::chrono::milliseconds timeout);
+
+}  // namespace lockstep

@@ -1,0 +1,131 @@
+#include "comm/kernel/reduce.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "comm/kernel/kernels.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::kernel {
+namespace {
+
+// Temporaries of large trees: one block a level, on the stack, small enough to stay in the first cache.
+constexpr std::size_t kBlockBytes = 4096;
+
+struct Chosen {
+  const Kernels& kernels;
+  double number;  // Job::number
+  std::size_t accumulator_bytes;
+
+  std::size_t block() const { return kBlockBytes / accumulator_bytes; }
+};
+
+Chosen choose(const Reduction& reduction) {
+  const auto [dtype, op, divisor] = reduction;
+  if (!supports(op, dtype))
+    throw UsageError(std::string("reduction ") + to_string(op) + " of " + to_string(dtype) +
+                     "; bit operations need i64, i32, i8 or u8");
+  if (op == ReduceOp::avg && divisor < 1)
+    throw UsageError("avg with divisor " + std::to_string(divisor) + "; it must be at least 1");
+  const std::size_t bytes = size_of(accumulator_of(dtype));
+  if (!is_float(dtype)) return {integer_kernels(dtype, op, divisor), static_cast<double>(divisor), bytes};
+
+  Finishing finishing = Finishing::none;
+  double number = 1;
+  if (op == ReduceOp::avg && divisor != 1) {
+    const bool power = std::has_single_bit(static_cast<unsigned>(divisor));
+    finishing = power ? Finishing::scale : Finishing::divide;
+    number = power ? 1.0 / divisor : divisor;
+  }
+  const bool half = dtype != accumulator_of(dtype);
+  return {half ? half_kernels(dtype, op, finishing) : float_kernels(dtype, op, finishing), number, bytes};
+}
+
+struct Block {
+  alignas(64) std::byte data[kBlockBytes];
+};
+
+// The tree of `ins` over elements [begin, begin + count), count <= chosen.block(), without finish, to
+// the start of `out`, which is no input. A subtree of at most `fan` inputs, split off at powers of two,
+// is one kernel; so the order is canonical whatever the fan.
+void tree_block(const Chosen& chosen, std::byte* out, std::span<const void* const> ins, std::size_t begin,
+                std::size_t count) {
+  const std::size_t n = ins.size();
+  void* const outs[] = {out};
+  if (n <= chosen.kernels.fan) {
+    chosen.kernels.raw[n - 1]({outs, 1, 0, ins.data(), begin, count, chosen.number});
+    return;
+  }
+  Block upper;
+  const std::size_t lower_n = std::bit_floor(n - 1);
+  tree_block(chosen, out, ins.first(lower_n), begin, count);
+  tree_block(chosen, upper.data, ins.subspan(lower_n), begin, count);
+  const void* const halves[] = {out, upper.data};
+  chosen.kernels.combine({outs, 1, 0, halves, 0, count, chosen.number});
+}
+
+// Runs tree_block over all elements and hands each block (data, begin, count) on. An out that is also
+// an in is safe: a block's inputs have been read when its result is handed on.
+template <class Sink>
+void for_each_block(const Chosen& chosen, std::span<const void* const> ins, std::size_t count, Sink&& sink) {
+  Block block;
+  for (std::size_t begin = 0; begin < count; begin += chosen.block()) {
+    const std::size_t some = std::min(chosen.block(), count - begin);
+    tree_block(chosen, block.data, ins, begin, some);
+    sink(block.data, begin, some);
+  }
+}
+
+}  // namespace
+
+void reduce_tree(std::span<void* const> outs, std::span<const void* const> ins, std::size_t count,
+                 const Reduction& reduction) {
+  const Chosen chosen = choose(reduction);
+  const Kernels& kernels = chosen.kernels;
+  if (outs.empty() || count == 0) return;
+  if (ins.size() <= kernels.fan && kernels.finished[ins.size() - 1] != nullptr) {
+    kernels.finished[ins.size() - 1]({outs.data(), outs.size(), 0, ins.data(), 0, count, chosen.number});
+    return;
+  }
+  for_each_block(chosen, ins, count, [&](const void* data, std::size_t begin, std::size_t some) {
+    kernels.finish({outs.data(), outs.size(), begin, &data, 0, some, chosen.number});
+  });
+}
+
+void reduce_tree_raw(void* out, std::span<const void* const> ins, std::size_t count,
+                     const Reduction& reduction) {
+  const Chosen chosen = choose(reduction);
+  if (count == 0) return;
+  if (ins.size() <= chosen.kernels.fan) {
+    chosen.kernels.raw[ins.size() - 1]({&out, 1, 0, ins.data(), 0, count, chosen.number});
+    return;
+  }
+  for_each_block(chosen, ins, count, [&](const void* data, std::size_t begin, std::size_t some) {
+    std::memcpy(static_cast<std::byte*>(out) + begin * chosen.accumulator_bytes, data,
+                some * chosen.accumulator_bytes);
+  });
+}
+
+void combine(void* out, const void* a, const void* b, std::size_t count, const Reduction& reduction) {
+  const Chosen chosen = choose(reduction);
+  const void* const ins[] = {a, b};
+  if (count > 0) chosen.kernels.combine({&out, 1, 0, ins, 0, count, chosen.number});
+}
+
+void widen(void* out, const void* in, std::size_t count, DType storage) {
+  if (accumulator_of(storage) == storage) {
+    if (count > 0 && out != in) std::memcpy(out, in, count * size_of(storage));
+    return;
+  }
+  const Kernels& kernels = half_kernels(storage, ReduceOp::sum, Finishing::none);
+  if (count > 0) kernels.raw[0]({&out, 1, 0, &in, 0, count, 1});
+}
+
+void finish(void* out, const void* in, std::size_t count, const Reduction& reduction) {
+  const Chosen chosen = choose(reduction);
+  if (count > 0) chosen.kernels.finish({&out, 1, 0, &in, 0, count, chosen.number});
+}
+
+}  // namespace lockstep::kernel

@@ -1,0 +1,153 @@
+#include "comm/shm/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <string>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep::shm {
+namespace {
+
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+constexpr int kMadviseCollapse = 25;  // MADV_COLLAPSE, Linux 6.1; headers may be older than the kernel
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+
+// MemAvailable of the machine; 0 if unknown.
+std::uint64_t available_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key;
+  std::uint64_t kib = 0;
+  std::string unit;
+  while (meminfo >> key >> kib && std::getline(meminfo, unit))
+    if (key == "MemAvailable:") return kib * 1024;
+  return 0;
+}
+
+}  // namespace
+
+std::uint64_t ArenaShape::region_offset(int rank) const {
+  return round_up(head_bytes, kHugePage) + static_cast<std::uint64_t>(rank) * round_up(region_bytes, kHugePage);
+}
+
+std::uint64_t ArenaShape::total_bytes() const { return region_offset(ranks); }
+
+UniqueFd Arena::create(const ArenaShape& shape) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < shape.total_bytes())
+    throw SystemError("shared memory needs a file size limit of " + format_bytes(shape.total_bytes()) +
+                      " but it is " + format_bytes(limit.rlim_cur) +
+                      "; raise it (ulimit -f unlimited) or set LOCKSTEP_ARENA smaller");
+  UniqueFd fd(::memfd_create("lockstep", MFD_CLOEXEC));
+  if (!fd) throw SystemError("cannot make shared memory (memfd_create)", errno);
+  if (::ftruncate(fd.get(), static_cast<off_t>(shape.total_bytes())) != 0)
+    throw SystemError("cannot size shared memory to " + format_bytes(shape.total_bytes()) +
+                          " (LOCKSTEP_ARENA sets it)",
+                      errno);
+  return fd;
+}
+
+Arena::Arena(UniqueFd fd, const ArenaShape& shape) : fd_(std::move(fd)), shape_(shape) {
+  try {
+    mapping_ = Mapping(fd_.get(), shape_.total_bytes());
+  } catch (const SystemError& error) {
+    throw SystemError(std::string(error.what()) +
+                      "; raise the address space limit (ulimit -v) or set LOCKSTEP_ARENA smaller");
+  }
+  ::madvise(mapping_.data(), mapping_.bytes(), MADV_DONTDUMP);
+}
+
+std::byte* Arena::head() const { return mapping_.data(); }
+
+std::optional<std::uint64_t> Arena::offset_of(const void* data, std::size_t bytes) const {
+  const auto* const p = static_cast<const std::byte*>(data);
+  const std::byte* const begin = mapping_.data();
+  if (p < begin || p + bytes > begin + mapping_.bytes()) return std::nullopt;
+  return static_cast<std::uint64_t>(p - begin);
+}
+
+CommMemory Arena::allocate(int rank, std::size_t bytes) {
+  const std::uint64_t want = round_up(std::max<std::uint64_t>(bytes, 1), bytes >= kHugePage ? kHugePage : kPage);
+  const std::uint64_t free_bytes = available_bytes();
+  if (free_bytes != 0 && want > free_bytes)
+    throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory: the machine has " +
+                      format_bytes(free_bytes) + " available");
+  const std::uint64_t offset = take(rank, want, want >= kHugePage ? kHugePage : kPage);
+  try {
+    populate(offset, want);
+  } catch (...) {
+    give(rank, offset, want);
+    throw;
+  }
+  auto owner = std::shared_ptr<void>(at(offset), [self = shared_from_this(), rank, offset, want](void*) {
+    self->give(rank, offset, want);
+  });
+  return {std::move(owner), bytes};
+}
+
+std::shared_ptr<std::byte> Arena::reserve(int rank, std::size_t bytes) {
+  const std::uint64_t want = round_up(bytes, kPage);
+  const std::uint64_t offset = take(rank, want, kPage);
+  return {at(offset), [self = shared_from_this(), rank, offset, want](std::byte*) { self->give(rank, offset, want); }};
+}
+
+// First fit: blocks are few and large.
+std::uint64_t Arena::take(int rank, std::uint64_t bytes, std::uint64_t align) {
+  const std::lock_guard lock(mutex_);
+  auto [place, fresh] = regions_.try_emplace(rank);
+  auto& free = place->second.free;
+  if (fresh) free.emplace(shape_.region_offset(rank), shape_.region_offset(rank + 1) - shape_.region_offset(rank));
+  for (auto hole = free.begin(); hole != free.end(); ++hole) {
+    const auto [offset, size] = *hole;
+    const std::uint64_t start = round_up(offset, align);
+    if (start + bytes > offset + size) continue;
+    free.erase(hole);
+    if (start > offset) free.emplace(offset, start - offset);
+    if (start + bytes < offset + size) free.emplace(start + bytes, offset + size - start - bytes);
+    return start;
+  }
+  throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory: rank " + std::to_string(rank) +
+                    "'s region of " + format_bytes(shape_.region_bytes) + " is full; set LOCKSTEP_ARENA larger");
+}
+
+void Arena::give(int rank, std::uint64_t offset, std::uint64_t bytes) {
+  // Gives the pages back to the system and makes the block read as zero again.
+  if (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                  static_cast<off_t>(bytes)) != 0)
+    log().warn("cannot give {} of comm memory back: errno {}", format_bytes(bytes), errno);
+  const std::lock_guard lock(mutex_);
+  auto& free = regions_[rank].free;
+  auto next = free.lower_bound(offset);
+  if (next != free.end() && offset + bytes == next->first) {
+    bytes += next->second;
+    next = free.erase(next);
+  }
+  if (next != free.begin()) {
+    auto previous = std::prev(next);
+    if (previous->first + previous->second == offset) {
+      previous->second += bytes;
+      return;
+    }
+  }
+  free.emplace(offset, bytes);
+}
+
+void Arena::populate(std::uint64_t offset, std::uint64_t bytes) {
+  if (huge_pages_ && bytes >= kHugePage) {
+    ::madvise(at(offset), bytes, MADV_HUGEPAGE);
+    ::madvise(at(offset), bytes, kMadviseCollapse);  // a wish: what it leaves out, fallocate fills
+  }
+  if (::fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0)
+    throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory", errno);
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,69 @@
+// The memory that all ranks of one machine share: one sparse, nameless file (memfd), mapped whole by
+// every rank. Having no name it cannot outlive its processes, however they end, and a container's small
+// /dev/shm does not limit it. Each rank owns a region and allocates from it without asking anybody, so
+// any block of any rank is reachable everywhere as base + offset. Only touched pages take memory.
+//
+//   | header | head (the world group's control block) | region of rank 0 | region of rank 1 | …
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "lockstep/base/fd.h"
+#include "lockstep/base/mapping.h"
+#include "lockstep/comm/memory.h"
+
+namespace lockstep::shm {
+
+struct ArenaShape {
+  int ranks = 1;
+  std::uint64_t head_bytes = 0;
+  std::uint64_t region_bytes = 0;
+
+  std::uint64_t region_offset(int rank) const;
+  std::uint64_t total_bytes() const;
+};
+
+class Arena : public std::enable_shared_from_this<Arena> {
+ public:
+  // Makes the file. Throws SystemError.
+  static UniqueFd create(const ArenaShape& shape);
+
+  Arena(UniqueFd fd, const ArenaShape& shape);
+
+  std::byte* at(std::uint64_t offset) const { return mapping_.data() + offset; }
+  std::byte* head() const;
+  // Where [data, data + bytes) lies, if it lies in this arena.
+  std::optional<std::uint64_t> offset_of(const void* data, std::size_t bytes) const;
+
+  // A zeroed block of `rank`'s region with its memory already taken, so that using it cannot fail later.
+  // Huge pages under blocks of 2 MiB and more, where the kernel gives them. Throws SystemError when the
+  // region or the machine has too little.
+  CommMemory allocate(int rank, std::size_t bytes);
+  // A zeroed block whose pages come when touched: for control blocks, mostly untouched.
+  std::shared_ptr<std::byte> reserve(int rank, std::size_t bytes);
+
+  void use_huge_pages(bool yes) { huge_pages_ = yes; }
+
+ private:
+  struct Region {
+    std::map<std::uint64_t, std::uint64_t> free;  // offset → bytes, never touching each other
+  };
+
+  std::uint64_t take(int rank, std::uint64_t bytes, std::uint64_t align);
+  void give(int rank, std::uint64_t offset, std::uint64_t bytes);
+  void populate(std::uint64_t offset, std::uint64_t bytes);
+
+  UniqueFd fd_;
+  ArenaShape shape_;
+  Mapping mapping_;
+  bool huge_pages_ = true;
+  std::mutex mutex_;
+  std::map<int, Region> regions_;  // only of the ranks in this process
+};
+
+}  // namespace lockstep::shm

@@ -1,0 +1,99 @@
+// What lies in a group's control block. Plain memory in the arena, zero when fresh; every field that two
+// ranks may touch at once is atomic, every other is handed over by a barrier.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "lockstep/observe/flight_recorder.h"
+
+namespace lockstep::shm {
+
+inline constexpr std::size_t kLine = 64;
+inline constexpr std::uint64_t kPrivate = ~std::uint64_t{0};      // an offset that says "not in the arena"
+inline constexpr std::uint64_t kAbsent = ~std::uint64_t{0} - 1;  // "this rank has no such buffer"
+
+// Payloads up to this travel beside the descriptor: one barrier in all.
+inline constexpr std::size_t kEagerBytes = std::size_t{32} << 10;
+// One window of the pipelined path for private memory; a rank has two to give and two for results.
+inline constexpr std::size_t kWindowBytes = std::size_t{256} << 10;
+// One direction between two ranks.
+inline constexpr std::size_t kRingBytes = std::size_t{256} << 10;
+
+// What a rank says when it enters a collective: enough to see that all called the same, and where its
+// buffers are.
+struct Descriptor {
+  std::uint64_t sequence;
+  std::uint64_t count;
+  std::uint64_t in_offset;   // in the arena, or kPrivate, or kAbsent
+  std::uint64_t out_offset;  // likewise
+  std::int64_t payload[2];   // split's
+  std::int32_t root;
+  std::uint8_t what;
+  std::uint8_t dtype;
+  std::uint8_t op;
+  std::uint8_t order;
+  std::uint32_t eager;  // 1 when the input lies in the eager slot
+  char algorithm[20];
+};
+
+struct FailureRecord {
+  std::int32_t kind;  // ErrorKind
+  std::int32_t rank;  // of PeerError, else -1
+  std::uint64_t missing[4];  // bit r: rank r was missing, for ranks below 256
+  char text[1024];
+};
+
+enum class SeatState : std::uint32_t { empty = 0, joined = 1, left = 2, dead = 3 };
+
+// One rank's place. The owner writes it, peers read.
+struct alignas(kLine) Seat {
+  // Rings when a channel's bytes moved while the owner slept.
+  std::atomic<std::uint32_t> doorbell;
+  std::atomic<std::uint32_t> asleep;
+
+  alignas(kLine) std::atomic<std::uint32_t> state;  // SeatState
+  std::atomic<std::int32_t> pid;
+  std::atomic<std::uint64_t> phase;     // barriers this rank has come to
+  std::atomic<std::uint64_t> sequence;  // of the call it is in, or was in last
+
+  alignas(kLine) Descriptor descriptor[2];  // by the parity of the round
+  FailureRecord failure;                    // complete before Control::failed points to it
+  alignas(kLine) std::byte flight[FlightRing::kBytes];
+  alignas(4096) std::byte eager[2][kEagerBytes];
+  std::byte give[2][kWindowBytes];
+  std::byte result[2][kWindowBytes];
+};
+
+// One direction between two ranks: bytes written and read since the beginning, and the ring itself.
+struct alignas(kLine) Ring {
+  alignas(kLine) std::atomic<std::uint64_t> written;
+  alignas(kLine) std::atomic<std::uint64_t> read;
+  alignas(4096) std::byte data[kRingBytes];
+};
+
+struct alignas(kLine) Control {
+  std::atomic<std::uint32_t> failed;  // 0, or 1 + the rank whose seat holds the first failure
+  std::atomic<std::uint32_t> left;    // ranks that have let go of the block
+  std::uint32_t members;              // written by the maker of the block; 0 for the world's, never freed
+
+  alignas(kLine) std::atomic<std::uint64_t> arrivals;  // at barriers, since the beginning
+  alignas(kLine) std::atomic<std::uint32_t> phase;     // barriers completed; sleepers wait on it
+  std::atomic<std::uint32_t> sleepers;
+
+  // | Control | Seat × n | Ring × n × n for collectives | Ring × n × n for send and recv |
+  Seat& seat(int rank) { return reinterpret_cast<Seat*>(this + 1)[rank]; }
+  Ring& ring(int n, int from, int to, int kind) {
+    auto* const rings = reinterpret_cast<Ring*>(&seat(n));
+    return rings[(static_cast<std::size_t>(kind) * n + from) * n + to];
+  }
+  static std::size_t bytes(int n) {
+    const auto count = static_cast<std::size_t>(n);
+    return sizeof(Control) + count * sizeof(Seat) + 2 * count * count * sizeof(Ring);
+  }
+};
+
+static_assert(sizeof(Control) % kLine == 0 && sizeof(Seat) % 4096 == 0 && sizeof(Ring) % 4096 == 0);
+
+}  // namespace lockstep::shm

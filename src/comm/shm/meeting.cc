@@ -1,0 +1,167 @@
+#include "comm/shm/meeting.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace lockstep::shm {
+namespace {
+
+
+std::string seconds(std::chrono::milliseconds span) {
+  std::string text = std::to_string(static_cast<double>(span.count()) / 1000);
+  text.erase(text.find('.') + 4);
+  while (text.back() == '0') text.pop_back();
+  if (text.back() == '.') text.pop_back();
+  return text + " s";
+}
+
+}  // namespace
+
+Meeting::Meeting(Control& control, std::string group, int rank, int size)
+    : control_(control), group_(std::move(group)), rank_(rank), size_(size) {}
+
+void Meeting::begin(const Call& call) {
+  call_ = &call;
+  deadline_ = Deadline::after(call.timeout);
+  own_seat().sequence.store(call.sequence, std::memory_order_relaxed);
+}
+
+std::string Meeting::where() const {
+  return call_->describe() + ", operation " + std::to_string(call_->sequence) + " of group " + group_;
+}
+
+// A central counter rather than a flag per rank: the last to come wakes all sleepers with one call, which
+// is what keeps many ranks on few cores moving.
+void Meeting::barrier() {
+  ++phase_;
+  own_seat().phase.store(phase_, std::memory_order_relaxed);
+  const std::uint64_t arrived = control_.arrivals.fetch_add(1, std::memory_order_acq_rel) + 1;
+  if (arrived == phase_ * static_cast<std::uint64_t>(size_)) {
+    control_.phase.store(static_cast<std::uint32_t>(phase_), std::memory_order_seq_cst);
+    if (control_.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(control_.phase);
+    return;
+  }
+  if (!phase_reached()) wait_for_phase();
+}
+
+void Meeting::wait_for_phase() {
+  if (spin_.count() > 0) {
+    const std::int64_t spin_until = now_ns() + spin_.count();
+    do {
+      for (int turn = 0; turn < 64; ++turn) {
+        if (phase_reached()) return;
+        relax();
+      }
+      check();
+    } while (now_ns() < spin_until);
+  }
+  while (!phase_reached()) {
+    const std::uint32_t seen = control_.phase.load(std::memory_order_seq_cst);
+    control_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    if (!phase_reached())
+      futex_wait(control_.phase, seen, std::min<std::chrono::nanoseconds>(kNap, deadline_.left()));
+    control_.sleepers.fetch_sub(1, std::memory_order_relaxed);
+    if (phase_reached()) return;
+    look_around(not_in_phase());
+  }
+}
+
+std::vector<int> Meeting::not_in_phase() const {
+  std::vector<int> ranks;
+  for (int r = 0; r < size_; ++r)
+    if (seat(r).phase.load(std::memory_order_relaxed) < phase_) ranks.push_back(r);
+  return ranks;
+}
+
+void Meeting::look_around(const std::vector<int>& ranks) {
+  check();
+  for (int r : ranks) {
+    if (seat(r).state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(SeatState::left)) continue;
+    fail(PeerError(r, "rank " + std::to_string(r) + " left group " + group_ + " while rank " +
+                          std::to_string(rank_) + " waits for it in " + where()));
+    rethrow();
+  }
+  if (!deadline_.passed() || ranks.empty()) return;
+  std::string missing;
+  for (int r : ranks) {
+    missing += (missing.empty() ? "" : "; ") + std::string("rank ") + std::to_string(r);
+    const std::uint64_t last = seat(r).sequence.load(std::memory_order_relaxed);
+    missing += last < call_->sequence ? " (last seen in operation " + std::to_string(last) + ")" : " (inside this operation)";
+  }
+  fail(TimeoutError(ranks, where() + ": no answer within " + seconds(call_->timeout) + " on rank " +
+                               std::to_string(rank_) + "; missing: " + missing));
+  rethrow();
+}
+
+void Meeting::ring_doorbell(int peer) {
+  Seat& other = seat(peer);
+  if (other.asleep.load(std::memory_order_seq_cst) == 0) return;
+  other.doorbell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(other.doorbell);
+}
+
+void Meeting::fail(const Error& error) {
+  const std::lock_guard lock(failing_);
+  if (failed()) return;  // the first stays; this rank's record may be what is being read
+  FailureRecord& record = own_seat().failure;
+  record = {};
+  record.kind = static_cast<std::int32_t>(error.kind());
+  record.rank = -1;
+  if (const auto* peer = dynamic_cast<const PeerError*>(&error)) record.rank = peer->rank();
+  if (const auto* timeout = dynamic_cast<const TimeoutError*>(&error))
+    for (int r : timeout->missing())
+      if (r < 256) record.missing[r / 64] |= std::uint64_t{1} << (r % 64);
+  std::strncpy(record.text, error.what(), sizeof(record.text) - 1);
+  std::uint32_t none = 0;
+  control_.failed.compare_exchange_strong(none, static_cast<std::uint32_t>(rank_) + 1, std::memory_order_acq_rel);
+  wake_everybody();
+}
+
+void Meeting::peer_died(int peer) {
+  Seat& other = seat(peer);
+  auto state = static_cast<std::uint32_t>(SeatState::joined);
+  const auto dead = static_cast<std::uint32_t>(SeatState::dead);
+  if (!other.state.compare_exchange_strong(state, dead, std::memory_order_acq_rel) &&
+      state == static_cast<std::uint32_t>(SeatState::left)) {
+    wake_everybody();
+    return;
+  }
+  fail(PeerError(peer, "rank " + std::to_string(peer) + " of group " + group_ + " died (process " +
+                           std::to_string(other.pid.load(std::memory_order_relaxed)) + "); last seen in operation " +
+                           std::to_string(other.sequence.load(std::memory_order_relaxed))));
+}
+
+void Meeting::leave() {
+  own_seat().state.store(static_cast<std::uint32_t>(SeatState::left), std::memory_order_release);
+  wake_everybody();
+  control_.left.fetch_add(1, std::memory_order_acq_rel);  // after this the block may be given away
+}
+
+void Meeting::wake_everybody() {
+  futex_wake_all(control_.phase);
+  for (int r = 0; r < size_; ++r) {
+    seat(r).doorbell.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake_all(seat(r).doorbell);
+  }
+}
+
+void Meeting::rethrow() const {
+  const std::uint32_t holder = control_.failed.load(std::memory_order_acquire);
+  const FailureRecord& record = seat(static_cast<int>(holder) - 1).failure;
+  const std::string text(record.text, ::strnlen(record.text, sizeof(record.text)));
+  switch (static_cast<ErrorKind>(record.kind)) {
+    case ErrorKind::peer: throw PeerError(record.rank, text);
+    case ErrorKind::mismatch: throw MismatchError(text);
+    case ErrorKind::usage: throw UsageError(text);
+    case ErrorKind::timeout: {
+      std::vector<int> missing;
+      for (int r = 0; r < std::min(size_, 256); ++r)
+        if ((record.missing[r / 64] >> (r % 64) & 1U) != 0) missing.push_back(r);
+      throw TimeoutError(std::move(missing), text);
+    }
+    case ErrorKind::system: break;
+  }
+  throw SystemError(text);
+}
+
+}  // namespace lockstep::shm

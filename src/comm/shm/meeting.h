@@ -1,0 +1,109 @@
+// How the ranks of one group meet: the barrier, sleeping and waking, and the failure that all of them see.
+// One object per rank over the group's shared Control.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/call.h"
+#include "comm/shm/futex.h"
+#include "comm/shm/layout.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::shm {
+
+class Meeting {
+ public:
+  Meeting(Control& control, std::string group, int rank, int size);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  Control& control() const { return control_; }
+  Seat& seat(int rank) const { return control_.seat(rank); }
+  Seat& own_seat() const { return control_.seat(rank_); }
+
+  // How long to poll before sleeping.
+  void set_spin(std::chrono::nanoseconds spin) { spin_ = spin; }
+
+  // The waits below belong to `call`, which must stay alive meanwhile; starts its clock.
+  void begin(const Call& call);
+
+  // Returns when every rank has called it as often as this one. Throws what the group failed with.
+  void barrier();
+
+  // Waits until `progress()` returns true; it is called again after every ring of the doorbell.
+  // `waiting_for()` names the ranks that are being waited for.
+  template <class Progress, class WaitingFor>
+  void wait_until(Progress&& progress, WaitingFor&& waiting_for);
+  // Tells `peer` that bytes moved. Call it after the store that it should see.
+  void ring_doorbell(int peer);
+
+  bool failed() const { return control_.failed.load(std::memory_order_acquire) != 0; }
+  // Throws the group's failure, if there is one.
+  void check() const {
+    if (failed()) rethrow();
+  }
+  [[noreturn]] void rethrow() const;
+  // Makes `error` the group's failure, unless it has one, and wakes everybody. From any thread.
+  void fail(const Error& error);
+  // The same for a peer that died; nothing if it had left before.
+  void peer_died(int peer);
+  // Says that this rank waits no more; peers that still need it get a PeerError.
+  void leave();
+
+  // "all_reduce(f32 × 4, sum), operation 3 of group world"
+  std::string where() const;
+
+ private:
+  static constexpr std::chrono::milliseconds kNap{50};  // re-look at the world this often when asleep
+
+  bool phase_reached() const {
+    const std::uint32_t done = control_.phase.load(std::memory_order_seq_cst);
+    return static_cast<std::int32_t>(done - static_cast<std::uint32_t>(phase_)) >= 0;
+  }
+  void wait_for_phase();
+  // Throws PeerError or TimeoutError when one of `ranks` will not come or the time is over.
+  void look_around(const std::vector<int>& ranks);
+  std::vector<int> not_in_phase() const;
+  void wake_everybody();
+
+  Control& control_;
+  std::string group_;
+  int rank_;
+  int size_;
+  std::chrono::nanoseconds spin_{0};
+  std::uint64_t phase_ = 0;  // barriers this rank has come to
+  const Call* call_ = nullptr;
+  Deadline deadline_ = Deadline::never();
+  std::mutex failing_;  // the rank's own threads
+};
+
+template <class Progress, class WaitingFor>
+void Meeting::wait_until(Progress&& progress, WaitingFor&& waiting_for) {
+  Seat& mine = own_seat();
+  const std::int64_t spin_until = now_ns() + spin_.count();
+  for (int turn = 1;; ++turn) {
+    if (progress()) return;
+    if (turn % 64 != 0) {
+      relax();
+      continue;
+    }
+    check();
+    if (now_ns() < spin_until) continue;
+    const std::uint32_t seen = mine.doorbell.load(std::memory_order_seq_cst);
+    mine.asleep.store(1, std::memory_order_seq_cst);
+    const bool moved = progress();
+    if (!moved) futex_wait(mine.doorbell, seen, std::min<std::chrono::nanoseconds>(kNap, deadline_.left()));
+    mine.asleep.store(0, std::memory_order_relaxed);
+    if (moved) return;
+    if (progress()) return;
+    look_around(waiting_for());
+  }
+}
+
+}  // namespace lockstep::shm

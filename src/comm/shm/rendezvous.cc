@@ -1,0 +1,271 @@
+#include "comm/shm/rendezvous.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <thread>
+
+#include "comm/shm/message.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::shm {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x4c4b5354;
+constexpr std::uint32_t kVersion = 1;
+
+struct Hello {
+  std::uint32_t magic;
+  std::uint32_t version;
+  std::int32_t rank;
+  std::int32_t size;
+  std::uint64_t region_bytes;
+  cpu_set_t cores;
+};
+
+struct Reply {
+  std::uint32_t magic;
+  std::int32_t kind;  // 0: welcome, else ErrorKind
+  std::int32_t rank;  // PeerError's
+  std::int32_t cores;
+  char text[512];
+};
+
+std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
+
+// Jobs are told apart by a hash of their name, users by their number.
+sockaddr_un address_of(const std::string& job, socklen_t& length) {
+  std::uint64_t hash = 1469598103934665603U;
+  for (char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  char name[64];
+  std::snprintf(name, sizeof name, "lockstep/%u/%016llx", static_cast<unsigned>(::getuid()), static_cast<unsigned long long>(hash));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name, std::strlen(name));  // a leading zero: abstract
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(name));
+  return address;
+}
+
+UniqueFd new_socket() {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd) throw SystemError("cannot make a Unix socket", errno);
+  return fd;
+}
+
+UniqueFd own_pidfd() {
+  UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  if (!fd) throw SystemError("cannot open a pidfd (Linux 5.3 or later is needed)", errno);
+  return fd;
+}
+
+cpu_set_t own_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) CPU_SET(0, &set);
+  return set;
+}
+
+bool same_user(int socket) {
+  ucred who{};
+  socklen_t length = sizeof who;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0 && who.uid == ::getuid();
+}
+
+Reply reply_of(const Error* error, int cores) {
+  Reply reply{};
+  reply.magic = kMagic;
+  reply.cores = cores;
+  if (error == nullptr) return reply;
+  reply.kind = static_cast<std::int32_t>(error->kind());
+  if (const auto* peer = dynamic_cast<const PeerError*>(error)) reply.rank = peer->rank();
+  std::strncpy(reply.text, error->what(), sizeof(reply.text) - 1);
+  return reply;
+}
+
+// ---- rank 0
+
+class Host {
+ public:
+  explicit Host(const Meet& meet) : meet_(meet), guests_(static_cast<std::size_t>(meet.size)) {}
+
+  Met run() {
+    const Deadline deadline = Deadline::after(meet_.timeout);
+    listener_ = new_socket();
+    socklen_t length = 0;
+    const sockaddr_un address = address_of(meet_.job, length);
+    if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+      if (errno == EADDRINUSE)
+        throw UsageError("another process is already rank 0 of this job ('" + meet_.job + "'): two workers have the same rank, or another run uses the same job name");
+      throw SystemError("cannot bind the rendezvous socket", errno);
+    }
+    if (::listen(listener_.get(), meet_.size + 16) != 0) throw SystemError("cannot listen on the rendezvous socket", errno);
+    try {
+      gather(deadline);
+      return welcome();
+    } catch (const Error& error) {
+      const Reply reply = reply_of(&error, 0);
+      for (const Guest& guest : guests_)
+        if (guest.socket) send_message(guest.socket.get(), &reply, sizeof reply, {});
+      throw;
+    }
+  }
+
+ private:
+  struct Guest {
+    UniqueFd socket;
+    UniqueFd pidfd;
+  };
+
+  std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (int r = 1; r < meet_.size; ++r)
+      if (!guests_[static_cast<std::size_t>(r)].socket) ranks.push_back(r);
+    return ranks;
+  }
+
+  void gather(const Deadline& deadline) {
+    cores_ = own_cores();
+    while (!missing().empty()) {
+      if (deadline.passed()) {
+        std::string names;
+        for (int r : missing()) names += (names.empty() ? "" : ", ") + std::to_string(r);
+        throw TimeoutError(missing(), "rank 0 waited " + std::to_string(meet_.timeout.count() / 1000) +
+                                          " s for all workers to come; missing: rank " + names +
+                                          " (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
+      }
+      std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
+      std::vector<int> ranks{0};
+      for (int r = 1; r < meet_.size; ++r) {
+        const Guest& guest = guests_[static_cast<std::size_t>(r)];
+        if (!guest.socket) continue;
+        polled.push_back({guest.socket.get(), POLLIN, 0});
+        ranks.push_back(r);
+      }
+      const auto wait = std::min<std::int64_t>(deadline.left().count() / 1'000'000 + 1, 1000);
+      if (::poll(polled.data(), polled.size(), static_cast<int>(wait)) <= 0) continue;
+      for (std::size_t i = 1; i < polled.size(); ++i)
+        if (polled[i].revents != 0)
+          throw PeerError(ranks[i], rank_name(ranks[i]) + " went away while rank 0 waited for the others");
+      if (polled[0].revents != 0) admit();
+    }
+  }
+
+  void admit() {
+    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket || !same_user(socket.get())) return;  // a stranger: not ours to answer
+    pollfd ready{socket.get(), POLLIN, 0};
+    if (::poll(&ready, 1, 1000) <= 0) return;  // connected and silent
+    Hello hello{};
+    std::vector<UniqueFd> fds;
+    if (receive_message(socket.get(), &hello, sizeof hello, fds) != sizeof hello || hello.magic != kMagic || fds.size() != 1)
+      return;  // not one of us
+    const auto refuse = [&](const std::string& text) {
+      const UsageError error(text);
+      const Reply reply = reply_of(&error, 0);
+      send_message(socket.get(), &reply, sizeof reply, {});
+      throw error;
+    };
+    if (hello.version != kVersion)
+      refuse("workers of different versions of Lockstep: rendezvous " + std::to_string(hello.version) + " and " + std::to_string(kVersion));
+    if (hello.size != meet_.size)
+      refuse("workers disagree about their number: rank 0 was told " + std::to_string(meet_.size) + ", rank " +
+             std::to_string(hello.rank) + " was told " + std::to_string(hello.size));
+    if (hello.rank < 1 || hello.rank >= meet_.size) refuse("a worker says it is rank " + std::to_string(hello.rank) + " of " + std::to_string(meet_.size));
+    if (hello.region_bytes != meet_.shape.region_bytes) refuse("workers disagree about LOCKSTEP_ARENA");
+    Guest& guest = guests_[static_cast<std::size_t>(hello.rank)];
+    if (guest.socket) refuse("two workers both say they are rank " + std::to_string(hello.rank) + " of " + std::to_string(meet_.size));
+    guest.socket = std::move(socket);
+    guest.pidfd = std::move(fds.front());
+    CPU_OR(&cores_, &cores_, &hello.cores);
+  }
+
+  Met welcome() {
+    Met met;
+    met.arena = Arena::create(meet_.shape);
+    met.cores = CPU_COUNT(&cores_);
+    const UniqueFd own = own_pidfd();
+    std::vector<int> fds{met.arena.get(), own.get()};
+    for (int r = 1; r < meet_.size; ++r) fds.push_back(guests_[static_cast<std::size_t>(r)].pidfd.get());
+    const Reply reply = reply_of(nullptr, met.cores);
+    for (int r = 1; r < meet_.size; ++r)
+      if (!send_message(guests_[static_cast<std::size_t>(r)].socket.get(), &reply, sizeof reply, fds))
+        throw PeerError(r, rank_name(r) + " went away during the rendezvous");
+    met.pidfds.emplace_back();
+    for (int r = 1; r < meet_.size; ++r) met.pidfds.push_back(std::move(guests_[static_cast<std::size_t>(r)].pidfd));
+    return met;
+  }
+
+  const Meet& meet_;
+  UniqueFd listener_;
+  std::vector<Guest> guests_;  // by rank; 0 unused
+  cpu_set_t cores_{};
+};
+
+// ---- the others
+
+UniqueFd connect_to_host(const Meet& meet, const Deadline& deadline) {
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(meet.job, length);
+  auto pause = std::chrono::milliseconds(1);
+  for (;;) {
+    UniqueFd socket = new_socket();
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return socket;
+    if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) throw SystemError("cannot connect to rank 0", errno);
+    if (deadline.passed())
+      throw TimeoutError({0}, rank_name(meet.rank) + " waited " + std::to_string(meet.timeout.count() / 1000) +
+                                  " s for rank 0, which did not come (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::milliseconds(20));
+  }
+}
+
+[[noreturn]] void rethrow(const Reply& reply) {
+  const std::string text(reply.text, ::strnlen(reply.text, sizeof reply.text));
+  switch (static_cast<ErrorKind>(reply.kind)) {
+    case ErrorKind::peer: throw PeerError(reply.rank, text);
+    case ErrorKind::timeout: throw TimeoutError({}, text);
+    case ErrorKind::usage: throw UsageError(text);
+    default: throw SystemError(text);
+  }
+}
+
+Met join(const Meet& meet) {
+  const Deadline deadline = Deadline::after(meet.timeout);
+  const UniqueFd socket = connect_to_host(meet, deadline);
+  if (!same_user(socket.get())) throw SystemError("the rendezvous of job '" + meet.job + "' belongs to another user");
+  const Hello hello{kMagic, kVersion, meet.rank, meet.size, meet.shape.region_bytes, own_cores()};
+  const UniqueFd own = own_pidfd();
+  if (!send_message(socket.get(), &hello, sizeof hello, {own.get()})) throw PeerError(0, "rank 0 went away during the rendezvous");
+  // Rank 0 gives up first and says who is missing; a little patience lets its answer through.
+  pollfd ready{socket.get(), POLLIN, 0};
+  const auto wait = deadline.left().count() / 1'000'000 + 2000;
+  const int answered = ::poll(&ready, 1, static_cast<int>(std::min<std::int64_t>(wait, 1 << 30)));
+  if (answered <= 0) throw TimeoutError({0}, rank_name(meet.rank) + " waited for rank 0, which stopped answering");
+  Reply reply{};
+  std::vector<UniqueFd> fds;
+  if (receive_message(socket.get(), &reply, sizeof reply, fds) != sizeof reply || reply.magic != kMagic)
+    throw PeerError(0, "rank 0 went away during the rendezvous");
+  if (reply.kind != 0) rethrow(reply);
+  if (fds.size() != static_cast<std::size_t>(meet.size) + 1) throw SystemError("the rendezvous brought too few descriptors; raise the limit of open files (ulimit -n)");
+  Met met;
+  met.cores = reply.cores;
+  met.arena = std::move(fds.front());
+  for (std::size_t i = 1; i < fds.size(); ++i) met.pidfds.push_back(std::move(fds[i]));
+  met.pidfds[static_cast<std::size_t>(meet.rank)].reset();
+  return met;
+}
+
+}  // namespace
+
+Met rendezvous(const Meet& meet) { return meet.rank == 0 ? Host(meet).run() : join(meet); }
+
+}  // namespace lockstep::shm

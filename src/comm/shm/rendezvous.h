@@ -1,0 +1,33 @@
+// How the ranks of a job on one machine find each other: over an abstract Unix socket, a name that lives in
+// the kernel only as long as rank 0 listens. No port, no file, nothing to clean up. Rank 0 makes the arena
+// and hands it to the others, along with a pidfd of everybody.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "comm/shm/arena.h"
+#include "lockstep/base/fd.h"
+
+namespace lockstep::shm {
+
+struct Meet {
+  std::string job;
+  int rank = 0;
+  int size = 1;
+  ArenaShape shape;
+  std::chrono::milliseconds timeout{0};
+};
+
+struct Met {
+  UniqueFd arena;
+  std::vector<UniqueFd> pidfds;  // by rank; the own one is empty
+  int cores = 1;                 // processors that the ranks may run on, together
+};
+
+// Throws UsageError when ranks contradict each other (two alike, different sizes), TimeoutError naming who
+// did not come, PeerError when one went while others waited.
+Met rendezvous(const Meet& meet);
+
+}  // namespace lockstep::shm

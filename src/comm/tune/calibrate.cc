@@ -1,0 +1,182 @@
+#include "comm/tune/calibrate.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "comm/call.h"
+#include "comm/group_impl.h"
+#include "comm/kernel/reduce.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/knobs.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep {
+namespace {
+
+// A call of our own, outside the numbering of the user's.
+Call internal_call(const Group& group, Collective what, void* data, std::size_t bytes, int root) {
+  Call call;
+  call.what = what;
+  call.in = data;
+  call.out = data;
+  call.count = bytes;
+  call.dtype = DType::u8;
+  call.root = root;
+  call.timeout = group.impl().timeout();
+  return call;
+}
+
+void broadcast_bytes(const Group& group, void* data, std::size_t bytes) {
+  group.impl().engine().run(internal_call(group, Collective::broadcast, data, bytes, 0));
+}
+
+void meet(const Group& group) { group.impl().engine().run(internal_call(group, Collective::barrier, nullptr, 0, -1)); }
+
+std::string broadcast_text(const Group& group, std::string text) {
+  std::uint64_t size = text.size();
+  broadcast_bytes(group, &size, sizeof size);
+  text.resize(size);
+  if (size > 0) broadcast_bytes(group, text.data(), size);
+  return text;
+}
+
+// The median time of `body`, which every rank runs `rounds` times at once.
+template <class Body>
+double median_seconds(const Group& group, int rounds, Body&& body) {
+  std::vector<double> times;
+  for (int i = 0; i < rounds + 2; ++i) {
+    meet(group);
+    const std::int64_t start = now_ns();
+    body();
+    if (i >= 2) times.push_back(static_cast<double>(now_ns() - start) * 1e-9);
+  }
+  std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
+  return std::max(times[static_cast<std::size_t>(rounds / 2)], 1e-9);
+}
+
+// One way between ranks 0 and 1; the others only meet.
+double message_seconds(const Group& group, std::vector<std::byte>& room, std::size_t bytes, int rounds) {
+  Engine& engine = group.impl().engine();
+  const int rank = group.rank();
+  const Call send = internal_call(group, Collective::send, room.data(), bytes, 1 - rank);
+  const Call recv = internal_call(group, Collective::recv, room.data(), bytes, 1 - rank);
+  const double there_and_back = median_seconds(group, rounds, [&] {
+    if (rank > 1) return;
+    engine.run(rank == 0 ? send : recv);
+    engine.run(rank == 0 ? recv : send);
+  });
+  return there_and_back / 2;
+}
+
+std::string cpu_model() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 1);
+  return "unknown";
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return file ? text.str() : std::string();
+}
+
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  const std::filesystem::path fresh = path.string() + "." + std::to_string(::getpid());
+  {
+    std::ofstream file(fresh, std::ios::binary);
+    file << text;
+    if (!file.flush()) error = std::make_error_code(std::errc::io_error);
+  }
+  if (!error) std::filesystem::rename(fresh, path, error);
+  if (!error) return;
+  std::filesystem::remove(fresh, error);
+  log().info("cannot keep the cost table in {}", path.string());
+}
+
+}  // namespace
+
+std::filesystem::path cost_cache_path(int workers) {
+  const std::string dir = Knobs::from_environment().cache_dir;
+  if (dir == "off" || dir.empty()) return {};
+  const std::string machine = cpu_model() + "/" + std::to_string(::sysconf(_SC_NPROCESSORS_ONLN));
+  std::uint64_t hash = 1469598103934665603U;
+  for (char c : machine) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  std::ostringstream name;
+  name << "costs-" << std::hex << hash << std::dec << "-" << workers << ".json";
+  return std::filesystem::path(dir) / name.str();
+}
+
+Costs measure_costs(const Group& world) {
+  constexpr std::size_t sizes[] = {std::size_t{16} << 10, std::size_t{256} << 10, std::size_t{4} << 20};
+  const std::size_t largest = sizes[2];
+  std::vector<std::byte> a(largest);
+  std::vector<std::byte> b(largest);
+  const double ranks = world.size();
+  Costs costs;
+  costs.barrier_s = median_seconds(world, 200, [&] { meet(world); });
+  costs.message_s = message_seconds(world, a, 64, 100);
+  std::vector<std::pair<double, double>> send;
+  std::vector<std::pair<double, double>> copy;
+  std::vector<std::pair<double, double>> reduce;
+  for (std::size_t bytes : sizes) {
+    const int rounds = bytes > (1 << 20) ? 5 : 20;
+    const auto size = static_cast<double>(bytes);
+    const double message = message_seconds(world, a, bytes, rounds);
+    send.emplace_back(size * 2, std::max(message - costs.message_s, message / 4) / size);
+    copy.emplace_back(size * 2 * ranks,
+                      median_seconds(world, rounds, [&] { std::memcpy(a.data(), b.data(), bytes); }) / (2 * size));
+    const void* const ins[] = {a.data(), b.data()};
+    void* const outs[] = {a.data(), b.data()};
+    reduce.emplace_back(size * 2 * ranks, median_seconds(world, rounds, [&] {
+                                            kernel::reduce_tree(outs, ins, bytes / 4, {});
+                                          }) / (4 * size));
+  }
+  costs.send = Curve(std::move(send));
+  costs.copy = Curve(std::move(copy));
+  costs.reduce = Curve(std::move(reduce));
+  return costs;  // measured with all ranks at work: crowding is in the figures
+}
+
+void share_costs(const Group& world, const Selector& table) {
+  const std::string text = broadcast_text(world, world.rank() == 0 ? table.to_json() : std::string());
+  world.impl().engine().selector()->from_json(text);
+  const std::filesystem::path path = cost_cache_path(world.size());
+  if (world.rank() == 0 && !path.empty()) write_file(path, text);
+}
+
+void load_or_measure_costs(const Group& world) {
+  if (world.size() == 1) return;
+  enum Source : std::uint8_t { built_in, cached, fresh };
+  std::uint8_t source = fresh;
+  std::string text;
+  if (world.rank() == 0) {
+    const std::filesystem::path path = cost_cache_path(world.size());
+    if (path.empty()) {
+      source = built_in;
+    } else if (text = read_file(path); !text.empty()) {
+      try {
+        Selector().from_json(text);
+        source = cached;
+      } catch (const UsageError& error) {
+        log().warn("{}: {}; measuring anew", path.string(), error.what());
+      }
+    }
+  }
+  broadcast_bytes(world, &source, 1);
+  Selector& selector = *world.impl().engine().selector();
+  if (source == cached) selector.from_json(broadcast_text(world, std::move(text)));
+  if (source != fresh) return;
+  Selector table;
+  table.set_costs(measure_costs(world));
+  share_costs(world, table);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,170 @@
+#include "comm/tune/selector.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kVersion = 1;
+
+double interpolate(double x0, double y0, double x1, double y1, double x) {
+  if (x1 <= x0) return y0;
+  const double t = (std::log(x) - std::log(x0)) / (std::log(x1) - std::log(x0));
+  return y0 + t * (y1 - y0);
+}
+
+// nlohmann's errors name types and positions but not the file's purpose; callers add that.
+std::vector<std::pair<double, double>> points_from(const nlohmann::json& json) {
+  std::vector<std::pair<double, double>> points;
+  for (const auto& point : json) points.emplace_back(point.at(0).get<double>(), point.at(1).get<double>());
+  if (points.empty() || points.size() > 64) throw UsageError("a curve has 1 to 64 points");
+  double last = 0;
+  for (const auto& [size, value] : points) {
+    if (!(size > last) || !(value > 0) || !(value < 1)) throw UsageError("a curve's sizes rise and its values are positive");
+    last = size;
+  }
+  return points;
+}
+
+}  // namespace
+
+double Curve::at(double bytes) const {
+  if (points_.empty()) return 0;
+  if (bytes <= points_.front().first) return points_.front().second;
+  for (std::size_t i = 1; i < points_.size(); ++i)
+    if (bytes <= points_[i].first)
+      return interpolate(points_[i - 1].first, points_[i - 1].second, points_[i].first, points_[i].second, bytes);
+  return points_.back().second;
+}
+
+std::size_t input_bytes(const Shape& shape) {
+  switch (shape.what) {
+    case Collective::reduce_scatter:
+    case Collective::scatter:
+    case Collective::all_to_all: return shape.bytes * static_cast<std::size_t>(shape.ranks);
+    default: return shape.bytes;
+  }
+}
+
+Selector::Selector(const std::string& forced) {
+  if (forced.empty()) return;
+  forced_ = find_algorithm(forced);
+  if (forced_ != nullptr) return;
+  std::string names;
+  for (const Algorithm* a : all_algorithms()) names += (names.empty() ? "" : ", ") + std::string(a->name());
+  throw UsageError("unknown algorithm '" + forced + "' in LOCKSTEP_ALGORITHM; accepted: " + names);
+}
+
+void Selector::add_measurement(const Shape& shape, const Algorithm& algorithm, double seconds) {
+  measured_[{shape.what, shape.ranks, shape.reachable, std::string(algorithm.name())}]
+           [static_cast<double>(shape.bytes)] = seconds;
+  cache_.clear();
+}
+
+double Selector::predict(const Algorithm& algorithm, const Shape& shape) const {
+  const Cost cost = algorithm.cost(shape);
+  const double at_work = static_cast<double>(input_bytes(shape)) * shape.ranks;
+  const double bytes_s = cost.sent_bytes * costs_.send.at(at_work) + cost.copied_bytes * costs_.copy.at(at_work) +
+                         cost.reduced_bytes * costs_.reduce.at(at_work);
+  return cost.barriers * costs_.barrier_s + (cost.messages * costs_.message_s + bytes_s) * costs_.crowding;
+}
+
+// Inside the measured sizes only: outside them the prediction is the better guess.
+double Selector::measured(const Algorithm& algorithm, const Shape& shape) const {
+  const auto found = measured_.find({shape.what, shape.ranks, shape.reachable, std::string(algorithm.name())});
+  if (found == measured_.end()) return 0;
+  const auto& points = found->second;
+  const auto bytes = static_cast<double>(shape.bytes);
+  const auto above = points.lower_bound(bytes);
+  if (above == points.end()) return 0;
+  if (above->first == bytes) return above->second;
+  if (above == points.begin()) return 0;
+  const auto below = std::prev(above);
+  // Times grow by factors: interpolate their logarithms.
+  return std::exp(interpolate(below->first, std::log(below->second), above->first, std::log(above->second), bytes));
+}
+
+std::vector<Candidate> Selector::table(const Shape& shape, Order order) const {
+  std::vector<Candidate> rows;
+  bool all_measured = true;
+  for (const Algorithm* algorithm : all_algorithms()) {
+    if (!algorithm->has(shape.what) || input_bytes(shape) > algorithm->limit_bytes()) continue;
+    if (order == Order::canonical && reduces(shape.what) && !algorithm->canonical(shape.nodes)) continue;
+    rows.push_back({algorithm, predict(*algorithm, shape), measured(*algorithm, shape)});
+    all_measured &= rows.back().measured_s > 0;
+  }
+  // Measured and predicted times are compared only when there is no other way.
+  std::stable_sort(rows.begin(), rows.end(), [all_measured](const Candidate& a, const Candidate& b) {
+    return all_measured ? a.measured_s < b.measured_s : a.predicted_s < b.predicted_s;
+  });
+  return rows;
+}
+
+const Algorithm* Selector::choose(const Shape& shape, Order order) const {
+  if (forced_ != nullptr && forced_->has(shape.what) && input_bytes(shape) <= forced_->limit_bytes()) return forced_;
+  for (const Remembered& r : cache_)
+    if (r.shape.what == shape.what && r.shape.bytes == shape.bytes && r.shape.reachable == shape.reachable &&
+        r.shape.ranks == shape.ranks && r.order == order)
+      return r.algorithm;
+  const Algorithm* const best = table(shape, order).front().algorithm;
+  if (cache_.size() >= 64) cache_.clear();
+  cache_.push_back({shape, order, best});
+  cache_.back().shape.nodes = {};
+  return best;
+}
+
+std::string Selector::to_json() const {
+  nlohmann::json json;
+  json["version"] = kVersion;
+  json["barrier_s"] = costs_.barrier_s;
+  json["message_s"] = costs_.message_s;
+  json["send_s_per_byte"] = costs_.send.points();
+  json["copy_s_per_byte"] = costs_.copy.points();
+  json["reduce_s_per_byte"] = costs_.reduce.points();
+  json["crowding"] = costs_.crowding;
+  json["measured"] = nlohmann::json::array();
+  for (const auto& [key, points] : measured_)
+    json["measured"].push_back({{"collective", to_string(key.what)},
+                                {"workers", key.ranks},
+                                {"memory", key.reachable ? "comm" : "private"},
+                                {"algorithm", key.algorithm},
+                                {"points", std::vector<std::pair<double, double>>(points.begin(), points.end())}});
+  return json.dump(1);
+}
+
+void Selector::from_json(const std::string& text) try {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  if (json.at("version").get<int>() != kVersion) throw UsageError("version is not " + std::to_string(kVersion));
+  Costs costs;
+  costs.barrier_s = json.at("barrier_s").get<double>();
+  costs.message_s = json.at("message_s").get<double>();
+  costs.crowding = json.at("crowding").get<double>();
+  if (!(costs.barrier_s > 0) || !(costs.message_s > 0) || !(costs.crowding >= 1)) throw UsageError("costs must be positive");
+  costs.send = points_from(json.at("send_s_per_byte"));
+  costs.copy = points_from(json.at("copy_s_per_byte"));
+  costs.reduce = points_from(json.at("reduce_s_per_byte"));
+  decltype(measured_) measurements;
+  for (const auto& row : json.at("measured")) {
+    const auto memory = row.at("memory").get<std::string>();
+    auto& points = measurements[{parse_collective(row.at("collective").get<std::string>()), row.at("workers").get<int>(),
+                                 memory == "comm", row.at("algorithm").get<std::string>()}];
+    for (const auto& point : row.at("points")) {
+      const double seconds = point.at(1).get<double>();
+      if (!(seconds > 0)) throw UsageError("measured times are positive");
+      points[point.at(0).get<double>()] = seconds;
+    }
+  }
+  costs_ = std::move(costs);
+  measured_ = std::move(measurements);
+  cache_.clear();
+} catch (const nlohmann::json::exception& error) {
+  throw UsageError(std::string("not a cost table: ") + error.what());
+} catch (const UsageError& error) {
+  throw UsageError(std::string("not a cost table: ") + error.what());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,71 @@
+// The table of predicted costs from which a call picks its algorithm. It can be printed (`lockstep tune`),
+// replaced by measurements, and overruled by CallOptions::algorithm or LOCKSTEP_ALGORITHM.
+//
+// Every rank of a group must hold the same table: the choice is made on each rank alone.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "comm/algo/algorithm.h"
+#include "comm/tune/costs.h"
+
+namespace lockstep {
+
+struct Candidate {
+  const Algorithm* algorithm = nullptr;
+  double predicted_s = 0;
+  double measured_s = 0;  // 0: not measured near this size
+  double expected_s() const { return measured_s > 0 ? measured_s : predicted_s; }
+};
+
+class Selector {
+ public:
+  // `forced`: the algorithm to use wherever it exists (LOCKSTEP_ALGORITHM), or empty.
+  // Throws UsageError when there is none of that name.
+  explicit Selector(const std::string& forced = {});
+
+  void set_costs(Costs costs) { costs_ = std::move(costs); cache_.clear(); }
+  const Costs& costs() const { return costs_; }
+
+  // Adds a measurement: seconds for one call of this shape. Between measured sizes it is interpolated.
+  void add_measurement(const Shape& shape, const Algorithm& algorithm, double seconds);
+
+  // Every algorithm that could run such a call, the best first.
+  std::vector<Candidate> table(const Shape& shape, Order order) const;
+  // The best of them. Remembered by shape: a step repeats its calls.
+  const Algorithm* choose(const Shape& shape, Order order) const;
+
+  double predict(const Algorithm& algorithm, const Shape& shape) const;
+
+  // As text and back, for the cache and for giving the table to other ranks. Throws UsageError for
+  // anything that is not such a table.
+  std::string to_json() const;
+  void from_json(const std::string& text);
+
+ private:
+  struct Key {
+    Collective what;
+    int ranks;
+    bool reachable;
+    std::string algorithm;
+    auto operator<=>(const Key&) const = default;
+  };
+  double measured(const Algorithm& algorithm, const Shape& shape) const;
+
+  const Algorithm* forced_ = nullptr;
+  Costs costs_;
+  std::map<Key, std::map<double, double>> measured_;  // bytes → seconds
+  struct Remembered {
+    Shape shape;
+    Order order;
+    const Algorithm* algorithm;
+  };
+  mutable std::vector<Remembered> cache_;  // few shapes, looked at in order
+};
+
+// The bytes of one rank's input in a call of this shape.
+std::size_t input_bytes(const Shape& shape);
+
+}  // namespace lockstep

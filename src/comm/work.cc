@@ -1,0 +1,26 @@
+#include "comm/work_state.h"
+
+namespace lockstep {
+
+bool Work::done() const {
+  if (state_ == nullptr) return true;
+  const std::lock_guard lock(state_->mutex);
+  return state_->done;
+}
+
+void Work::wait() const {
+  if (state_ == nullptr) return;
+  std::unique_lock lock(state_->mutex);
+  state_->changed.wait(lock, [&] { return state_->done; });
+  if (state_->error) std::rethrow_exception(state_->error);
+}
+
+bool Work::wait_for(std::chrono::milliseconds timeout) const {
+  if (state_ == nullptr) return true;
+  std::unique_lock lock(state_->mutex);
+  if (!state_->changed.wait_for(lock, timeout, [&] { return state_->done; })) return false;
+  if (state_->error) std::rethrow_exception(state_->error);
+  return true;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,335 @@
+#include "launch/attempt.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <fstream>
+#include <utility>
+
+#include "launch/first_failure.h"
+#include "launch/spawn.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// What an epoll event is about: a kind, and which one of it.
+enum class Tag : unsigned { worker, stream, signal, sink };
+
+unsigned long long tag(Tag kind, std::size_t index) {
+  return static_cast<unsigned long long>(kind) << 32 | static_cast<unsigned long long>(index);
+}
+
+constexpr std::chrono::milliseconds kDrain{500};  // for output that a stranger's process may still hold
+constexpr std::streamoff kTailBytes = 8192;
+constexpr std::size_t kTailLines = 20;
+
+std::string prefix_of(int rank, const Sink& sink) {
+  const std::string text = "[rank " + std::to_string(rank) + "] ";
+  if (!sink.coloured()) return text;
+  constexpr int colours = 6;  // red to cyan
+  return "\x1b[3" + std::to_string(1 + rank % colours) + "m" + text + "\x1b[0m";
+}
+
+Relay::Form form_of(Console console, Stream stream) {
+  switch (console) {
+    case Console::prefixed: return Relay::Form::lines;
+    case Console::raw: return Relay::Form::raw;
+    case Console::errors: return stream == Stream::err ? Relay::Form::lines : Relay::Form::none;
+    case Console::none: return Relay::Form::none;
+  }
+  return Relay::Form::none;
+}
+
+UniqueFd open_or_throw(const std::string& path, int flags) {
+  UniqueFd fd(::open(path.c_str(), flags | O_CLOEXEC, 0644));
+  if (!fd) throw SystemError("can't open " + path, errno);
+  return fd;
+}
+
+UniqueFd copy_of(int fd) {
+  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  return copy ? std::move(copy) : open_or_throw("/dev/null", O_RDWR);  // the launcher's own was closed
+}
+
+}  // namespace
+
+Attempt::Attempt(const LaunchOptions& options, const AttemptPlan& plan, SignalWatch& signals, Sinks& sinks)
+    : options_(options),
+      plan_(plan),
+      signals_(signals),
+      sinks_(sinks),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      guardian_("LOCKSTEP_JOB=" + plan.names.job),
+      workers_(static_cast<std::size_t>(options.workers)) {
+  if (!epoll_) throw SystemError("epoll_create1", errno);
+  watch(signals_.fd(), EPOLLIN, tag(Tag::signal, 0));
+}
+
+Attempt::~Attempt() {
+  if (!reaped_) kill_and_reap();
+}
+
+void Attempt::watch(int fd, unsigned events, unsigned long long tag) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = tag;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw SystemError("epoll_ctl", errno);
+}
+
+LaunchReport Attempt::run() {
+  for (int rank = 0; rank < options_.workers; ++rank) start(rank);
+  while (!done()) {
+    handle_events(timeout_ms());
+    handle_deadlines();
+    flow();
+  }
+  LaunchReport report;
+  report.workers = ends_;
+  std::sort(report.workers.begin(), report.workers.end(),
+            [](const WorkerEnd& a, const WorkerEnd& b) { return a.rank < b.rank; });
+  report.interrupted_by = interrupted_by_;
+  if (interrupted_by_ == 0) report.first_failed = first_failure(ends_);
+  if (report.first_failed) report.last_lines = last_lines(*report.first_failed);
+  report.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  return report;
+}
+
+std::string Attempt::log_file(int rank, Stream stream) const {
+  return plan_.log_folder + "/rank-" + std::to_string(rank) +
+         (stream == Stream::out ? ".stdout.log" : ".stderr.log");
+}
+
+// The descriptor that becomes a worker's stream: a file, the launcher's own, or a pipe to a relay.
+UniqueFd Attempt::open_stream(int rank, Stream stream) {
+  Sink& sink = sinks_[static_cast<std::size_t>(stream)];
+  const bool tee = options_.tee.has(rank, stream);
+  if (options_.redirects.has(rank, stream) && !tee)
+    return open_or_throw(log_file(rank, stream), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
+  const Console console = rank == 0 ? options_.console_of_rank0.value_or(options_.console) : options_.console;
+  if (console == Console::raw && !tee && ::isatty(sink.fd()) == 1) return copy_of(sink.fd());
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw SystemError("pipe for the output of rank " + std::to_string(rank), errno);
+  UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
+  watch(read_end.get(), EPOLLIN, tag(Tag::stream, relays_.size()));
+  relays_.emplace_back(Relay::Options{
+      .pipe = std::move(read_end),
+      .file =
+          tee ? open_or_throw(log_file(rank, stream), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND) : UniqueFd(),
+      .sink = &sink,
+      .form = form_of(console, stream),
+      .prefix = prefix_of(rank, sink),
+      .last = &workers_[static_cast<std::size_t>(rank)].last});
+  return write_end;
+}
+
+void Attempt::start(int rank) {
+  Worker& worker = workers_[static_cast<std::size_t>(rank)];
+  const Share& share = plan_.shares[static_cast<std::size_t>(rank)];
+  const UniqueFd out = open_stream(rank, Stream::out);
+  const UniqueFd err = open_stream(rank, Stream::err);
+  // Rank 0 reads what is piped into the launcher. A terminal is nobody's: a worker that read from it would
+  // be stopped, since its process group is not the terminal's.
+  const bool reads = rank == 0 && ::isatty(0) == 0;
+  const UniqueFd in = reads ? copy_of(0) : open_or_throw("/dev/null", O_RDONLY);
+  worker.pid = spawn({.path = plan_.program_file,
+                      .arguments = options_.program,
+                      .environment = worker_environment(options_, plan_.names, rank, share.threads),
+                      .cpus = options_.pinning == Pinning::cores ? share.cpus : std::vector<int>(),
+                      .in = in.get(),
+                      .out = out.get(),
+                      .err = err.get(),
+                      .signals = signals_.original()});
+  worker.running = true;
+  ++running_;
+  guardian_.watch(worker.pid);
+  worker.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0)));
+  if (!worker.pidfd) throw SystemError("pidfd_open (Linux 5.4 or later is needed)", errno);
+  watch(worker.pidfd.get(), EPOLLIN, tag(Tag::worker, static_cast<std::size_t>(rank)));
+}
+
+void Attempt::handle_events(int timeout_ms) {
+  // epoll lists what became ready in the order in which it did, so workers' ends are seen in order.
+  epoll_event events[64];
+  const int count = ::epoll_wait(epoll_.get(), events, 64, timeout_ms);
+  if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
+  for (int i = 0; i < count; ++i) {
+    const auto index = static_cast<std::size_t>(events[i].data.u64 & 0xffffffff);
+    switch (static_cast<Tag>(events[i].data.u64 >> 32)) {
+      case Tag::worker: note_end(static_cast<int>(index)); break;
+      case Tag::stream:
+        if (!paused_ && !relays_[index].read_some()) close_stream(index);
+        break;
+      case Tag::signal:
+        while (const auto signal = signals_.next()) handle_signal(*signal);
+        break;
+      case Tag::sink: break;  // flow() writes
+    }
+  }
+}
+
+void Attempt::note_end(int rank) {
+  Worker& worker = workers_[static_cast<std::size_t>(rank)];
+  siginfo_t info{};
+  if (!worker.running ||
+      ::waitid(P_PID, static_cast<id_t>(worker.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
+    return;
+  if (info.si_pid == 0) return;
+  worker.running = false;
+  --running_;
+  worker.pidfd.reset();  // also leaves the epoll set
+  const bool exited = info.si_code == CLD_EXITED;
+  ends_.push_back({.rank = rank,
+                   .pid = worker.pid,
+                   .exit_code = exited ? info.si_status : 0,
+                   .signal = exited ? 0 : info.si_status,
+                   .core_dumped = info.si_code == CLD_DUMPED,
+                   .stopped = stopping_,
+                   .seconds = std::chrono::duration<double>(Clock::now() - begin_).count()});
+  if (ends_.back().failed() && !stopping_ && !stop_at_) stop_at_ = Clock::now() + options_.settle;
+}
+
+void Attempt::handle_signal(int signal) {
+  if (signal == SIGTSTP) {
+    signal_all(SIGSTOP);
+    ::kill(::getpid(), SIGSTOP);
+    signal_all(SIGCONT);  // here somebody has continued the launcher
+  } else if (ends_job(signal)) {
+    interrupt(signal);
+  } else {
+    for (const Worker& worker : workers_)
+      if (worker.running) ::kill(worker.pid, signal);
+  }
+}
+
+void Attempt::interrupt(int signal) {
+  if (running_ == 0) {
+    abandoned_ = true;
+  } else if (interrupted_by_ != 0) {
+    signal_all(SIGKILL);
+  } else {
+    interrupted_by_ = signal;
+    stop(signal == SIGPIPE ? SIGTERM : signal);
+  }
+}
+
+void Attempt::stop(int signal) {
+  stopping_ = true;
+  stop_at_.reset();
+  kill_at_ = Clock::now() + options_.grace;
+  signal_all(signal);
+  signal_all(SIGCONT);  // a stopped process can't answer
+}
+
+void Attempt::signal_all(int signal) {
+  for (const Worker& worker : workers_)
+    if (worker.pid > 0) ::kill(-worker.pid, signal);
+}
+
+void Attempt::handle_deadlines() {
+  const auto now = Clock::now();
+  if (running_ == 0 && !reaped_) {
+    kill_and_reap();
+    drain_by_ = now + kDrain;
+  }
+  if (stop_at_ && now >= *stop_at_ && running_ > 0) stop(SIGTERM);
+  if (kill_at_ && now >= *kill_at_ && running_ > 0) {
+    signal_all(SIGKILL);
+    kill_at_ = now + options_.grace;
+  }
+  if (drain_by_ && now >= *drain_by_ && !paused_) close_streams_of_strangers();
+}
+
+// Whatever the workers started ends with them.
+void Attempt::kill_and_reap() {
+  signal_all(SIGKILL);
+  kill_marked(("LOCKSTEP_JOB=" + plan_.names.job).c_str());
+  for (Worker& worker : workers_) {
+    if (worker.pid <= 0) continue;
+    while (::waitpid(worker.pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    worker.pid = -1;
+  }
+  reaped_ = true;
+}
+
+void Attempt::close_stream(std::size_t index) {
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, relays_[index].fd(), nullptr);
+  relays_[index].finish();
+}
+
+// All of the job's processes are gone; a pipe that is still open belongs to one that we may not kill.
+void Attempt::close_streams_of_strangers() {
+  for (std::size_t i = 0; i < relays_.size(); ++i)
+    if (relays_[i].open()) close_stream(i);
+}
+
+void Attempt::flow() {
+  for (std::size_t i = 0; i < sinks_.size(); ++i) {
+    Sink& sink = sinks_[i];
+    sink.pump();
+    if (sink.waiting() == sink_watched_[i]) continue;
+    sink_watched_[i] = sink.waiting();
+    if (sink.waiting())
+      watch(sink.fd(), EPOLLOUT, tag(Tag::sink, i));
+    else
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, sink.fd(), nullptr);
+  }
+  // Like any program whose output nobody reads any more.
+  if (sinks_[0].broken() && interrupted_by_ == 0 && running_ > 0) interrupt(SIGPIPE);
+  const bool pause = sinks_[0].full() || sinks_[1].full();
+  if (pause == paused_) return;
+  paused_ = pause;
+  for (std::size_t i = 0; i < relays_.size(); ++i) {
+    if (!relays_[i].open()) continue;
+    if (pause)
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, relays_[i].fd(), nullptr);
+    else
+      watch(relays_[i].fd(), EPOLLIN, tag(Tag::stream, i));
+  }
+}
+
+bool Attempt::done() const {
+  if (running_ > 0 || !reaped_) return false;
+  if (abandoned_) return true;
+  if (sinks_[0].waiting() || sinks_[1].waiting()) return false;
+  return std::none_of(relays_.begin(), relays_.end(), [](const Relay& relay) { return relay.open(); });
+}
+
+int Attempt::timeout_ms() const {
+  if (running_ == 0 && !reaped_) return 0;
+  auto next = Clock::time_point::max();
+  if (running_ > 0 && stop_at_) next = std::min(next, *stop_at_);
+  if (running_ > 0 && kill_at_) next = std::min(next, *kill_at_);
+  if (drain_by_ && !paused_) next = std::min(next, *drain_by_);
+  if (next == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
+  return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
+}
+
+// From memory, or from the files where the stream went straight there.
+std::vector<std::string> Attempt::last_lines(int rank) const {
+  std::vector<std::string> lines = workers_[static_cast<std::size_t>(rank)].last.take();
+  for (const Stream stream : {Stream::out, Stream::err}) {
+    if (!options_.redirects.has(rank, stream) || options_.tee.has(rank, stream)) continue;
+    std::ifstream file(log_file(rank, stream), std::ios::binary | std::ios::ate);
+    const std::streamoff bytes = file.tellg();
+    file.seekg(std::max<std::streamoff>(0, bytes - kTailBytes));
+    LastLines tail;
+    for (std::string line; std::getline(file, line);) tail.add(line);
+    for (std::string& line : tail.take()) lines.push_back(std::move(line));
+  }
+  if (lines.size() > kTailLines) lines.erase(lines.begin(), lines.end() - kTailLines);
+  return lines;
+}
+
+}  // namespace lockstep::launcher

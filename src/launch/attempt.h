@@ -1,0 +1,99 @@
+// One start of the whole group, to its end.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/cores.h"
+#include "launch/guardian.h"
+#include "launch/relay.h"
+#include "launch/signal_watch.h"
+#include "launch/sink.h"
+#include "launch/worker_environment.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/fd.h"
+#include "lockstep/launch/launcher.h"
+
+namespace lockstep::launcher {
+
+// The launcher's own output: [0] standard output, [1] standard error.
+using Sinks = std::array<Sink, 2>;
+
+// What an attempt needs beyond the user's options.
+struct AttemptPlan {
+  std::string program_file = {};
+  StartNames names = {};
+  std::string log_folder = {};  // exists; empty when nothing goes to files
+  std::vector<Share> shares = {};
+};
+
+// Owns the worker processes: however it ends, by an exception too, none is left when it is destroyed.
+//
+// One thread waits in one epoll set for workers that end (pidfds), their output, signals to the launcher
+// and the readers of the launcher's output. A worker that has ended stays a zombie until its process group
+// was killed, so that its number can't belong to somebody else when that happens.
+class Attempt {
+ public:
+  Attempt(const LaunchOptions& options, const AttemptPlan& plan, SignalWatch& signals, Sinks& sinks);
+  ~Attempt();
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+
+  // Starts the workers and waits until all have ended and their output is written.
+  // Fills workers, first_failed, last_lines, interrupted_by and seconds.
+  LaunchReport run();
+
+ private:
+  struct Worker {
+    pid_t pid = -1;
+    UniqueFd pidfd = {};
+    LastLines last = {};
+    bool running = false;
+  };
+
+  void start(int rank);
+  UniqueFd open_stream(int rank, Stream stream);
+  void handle_events(int timeout_ms);
+  void handle_deadlines();
+  void handle_signal(int signal);
+  void note_end(int rank);
+  void interrupt(int signal);
+  void stop(int signal);  // begins to end the group
+  void signal_all(int signal);
+  void kill_and_reap();
+  void close_streams_of_strangers();
+  void close_stream(std::size_t index);
+  void flow();  // pumps the sinks; stops reading from workers while a reader is slow
+  bool done() const;
+  int timeout_ms() const;
+  std::vector<std::string> last_lines(int rank) const;
+  std::string log_file(int rank, Stream stream) const;
+  void watch(int fd, unsigned events, unsigned long long tag);
+
+  const LaunchOptions& options_;
+  const AttemptPlan& plan_;
+  SignalWatch& signals_;
+  Sinks& sinks_;
+  UniqueFd epoll_;
+  Guardian guardian_;
+  std::vector<Worker> workers_;
+  std::vector<Relay> relays_;
+  std::vector<WorkerEnd> ends_;  // in the order seen
+  Clock::time_point begin_ = Clock::now();
+  int running_ = 0;
+  int interrupted_by_ = 0;
+  bool paused_ = false;     // the workers' output is not read for now
+  bool stopping_ = false;   // the others were told to end
+  bool abandoned_ = false;  // a signal while only output was left to write
+  bool reaped_ = false;
+  std::array<bool, 2> sink_watched_{};
+  std::optional<Clock::time_point> stop_at_;   // after a failure: end of the time to settle
+  std::optional<Clock::time_point> kill_at_;   // end of the grace period
+  std::optional<Clock::time_point> drain_by_;  // after the last worker: end of waiting for output
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,177 @@
+// lockstep run when something goes wrong: who is blamed, who is stopped, and that nothing is left.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "launch/harness.h"
+
+namespace lockstep::test {
+namespace {
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+Outcome run_script(int workers, const std::string& script) {
+  return run({"run", "-n", std::to_string(workers), "sh", "-c", script});
+}
+
+TEST(Failure, NamesTheRankTheSignalAndItsLastLines) {
+  Program program({"run", "-n", "4", "sh", "-c",
+                   "if [ $RANK = 2 ]; then echo almost; echo there >&2; kill -SEGV $$; fi; sleep 60"});
+  const Outcome outcome = program.finish();
+  EXPECT_EQ(outcome.status, 1);
+  const std::size_t at = outcome.err.find("lockstep run: rank 2 failed first: it was killed by SIGSEGV");
+  ASSERT_NE(at, std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("    | almost\n", at), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("    | there\n", at), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("ranks 0, 1, 3 stopped by the launcher", at), std::string::npos) << outcome.err;
+  EXPECT_LT(outcome.seconds, 3);
+  EXPECT_TRUE(program.leftovers().empty());
+}
+
+TEST(Failure, ReportsTheExitCode) {
+  const Outcome outcome = run_script(2, "[ $RANK = 1 ] && exit 7; sleep 60");
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_TRUE(outcome.err.starts_with("lockstep run: rank 1 failed first: it exited with status 7"))
+      << outcome.err;
+}
+
+TEST(Failure, ASignalComesBeforeTheExitsItCauses) {
+  // Rank 0 exits a little before rank 1 is killed: what survivors of a slowly dying peer look like.
+  const Outcome outcome =
+      run_script(3, "case $RANK in 0) sleep 0.2; exit 1;; 1) sleep 0.24; kill -KILL $$;; esac; sleep 60");
+  EXPECT_TRUE(outcome.err.starts_with("lockstep run: rank 1 failed first: it was killed by SIGKILL"))
+      << outcome.err;
+  EXPECT_NE(outcome.err.find("rank 0 exited with status 1"), std::string::npos) << outcome.err;
+}
+
+TEST(Failure, TheFirstExitIsBlamedForLaterOnes) {
+  for (const char* later : {"exit 1", "kill -ABRT $$"}) {
+    const Outcome outcome = run_script(3, std::string("[ $RANK = 1 ] && exit 3; sleep 0.1; ") + later);
+    EXPECT_TRUE(outcome.err.starts_with("lockstep run: rank 1 failed first: it exited with status 3"))
+        << outcome.err;
+  }
+}
+
+TEST(Failure, KillsWorkersThatIgnoreSigterm) {
+  Program program(
+      {"run", "-n", "2", "--grace", "0.3", "sh", "-c", "[ $RANK = 0 ] && exit 1; trap '' TERM; sleep 60"});
+  const Outcome outcome = program.finish();
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_LT(outcome.seconds, 3);
+  EXPECT_TRUE(program.leftovers().empty());
+}
+
+TEST(Failure, KillsGrandchildrenToo) {
+  Program program(
+      {"run", "-n", "2", "sh", "-c",
+       "sleep 60 & setsid sleep 61 & (trap '' TERM; sleep 62) & sleep 0.2; [ $RANK = 0 ] && exit 1; wait"});
+  const Outcome outcome = program.finish();
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_TRUE(program.leftovers().empty());
+}
+
+TEST(Failure, AKilledLauncherLeavesNothing) {
+  for (int i = 0; i < 3; ++i) {
+    Program program({"run", "-n", "3", "sh", "-c", "sleep 60 & setsid sleep 61 & echo up $RANK; wait"});
+    ASSERT_TRUE(program.wait_for("up 0") && program.wait_for("up 1") && program.wait_for("up 2"));
+    EXPECT_GE(program.descendants().size(), 9U);
+    ::kill(program.pid(), SIGKILL);
+    EXPECT_EQ(program.finish().status, 128 + SIGKILL);
+    EXPECT_TRUE(program.leftovers().empty());
+  }
+}
+
+TEST(Failure, ALauncherInsideALauncherLeavesNothingEither) {
+  const std::string inner =
+      std::string(LOCKSTEP_PROGRAM) + " run -n 2 sh -c 'setsid sleep 61 & echo up $RANK; sleep 60'";
+  Program program({"run", "-n", "1", "sh", "-c", inner});
+  ASSERT_TRUE(program.wait_for("up 0") && program.wait_for("up 1"));
+  ::kill(program.pid(), SIGKILL);
+  program.finish();
+  EXPECT_TRUE(program.leftovers().empty());
+}
+
+TEST(Failure, SignalsArePassedOnAndEndTheJob) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const std::string name = signal == SIGINT ? "INT" : signal == SIGTERM ? "TERM" : "HUP";
+    Program program({"run", "-n", "2", "sh", "-c",
+                     "trap 'echo caught " + name + "; exit 0' " + name +
+                         "; echo up $RANK; while :; do sleep 0.05; done"});
+    ASSERT_TRUE(program.wait_for("up 0") && program.wait_for("up 1"));
+    ::kill(program.pid(), signal);
+    const Outcome outcome = program.finish();
+    EXPECT_EQ(outcome.status, 128 + signal);
+    EXPECT_NE(outcome.out.find("[rank 0] caught " + name), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("[rank 1] caught " + name), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.err.find("lockstep run: stopped by SIG" + name), std::string::npos) << outcome.err;
+    EXPECT_TRUE(program.leftovers().empty());
+  }
+}
+
+TEST(Failure, ASecondInterruptKillsAtOnce) {
+  Program program(
+      {"run", "-n", "2", "sh", "-c", "trap 'echo caught' INT; echo up $RANK; while :; do sleep 0.05; done"});
+  ASSERT_TRUE(program.wait_for("up 0") && program.wait_for("up 1"));
+  ::kill(program.pid(), SIGINT);
+  ASSERT_TRUE(program.wait_for("caught"));
+  ::kill(program.pid(), SIGINT);
+  const Outcome outcome = program.finish();
+  EXPECT_EQ(outcome.status, 130);
+  EXPECT_LT(outcome.seconds, 3);
+  EXPECT_TRUE(program.leftovers().empty());
+}
+
+TEST(Failure, UserSignalsArePassedOnWithoutEndingTheJob) {
+  Program program({"run", "-n", "2", "sh", "-c",
+                   "trap 'echo caught; exit 0' USR1; echo up $RANK; while :; do sleep 0.05; done"});
+  ASSERT_TRUE(program.wait_for("up 0") && program.wait_for("up 1"));
+  ::kill(program.pid(), SIGUSR1);
+  const Outcome outcome = program.finish();
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+}
+
+TEST(Failure, RestartsTheWholeGroup) {
+  const std::string script =
+      "echo start $LOCKSTEP_RESTART $TORCHELASTIC_RESTART_COUNT; [ $LOCKSTEP_RESTART = 2 ] && exit 0; "
+      "[ $RANK = 1 ] && exit 5; sleep 60";
+  const Outcome well = run({"run", "-n", "2", "--max-restarts", "3", "sh", "-c", script});
+  EXPECT_EQ(well.status, 0) << well.err;
+  for (int restart = 0; restart <= 2; ++restart)
+    for (int rank = 0; rank < 2; ++rank) {
+      const std::string count = std::to_string(restart);
+      const std::string line = "[rank " + std::to_string(rank) + "] start " + count + " " + count + "\n";
+      EXPECT_NE(well.out.find(line), std::string::npos) << line;
+    }
+  EXPECT_NE(well.err.find("restart 2 of 3"), std::string::npos) << well.err;
+  EXPECT_EQ(well.err.find("restart 3 of 3"), std::string::npos) << well.err;
+
+  const Outcome badly = run({"run", "-n", "2", "--max_restarts=1", "sh", "-c", script});
+  EXPECT_EQ(badly.status, 1);
+}
+
+TEST(Failure, ShowsTheFlightRecorder) {
+  const TempFolder folder;
+  const std::string dump = "printf '{\"summary\": [\"rank %s waits\"]}' $RANK > ";
+  const std::string script = "mkdir -p $LOCKSTEP_DUMP_DIR; [ $RANK = 0 ] && sleep 60; [ $RANK = 1 ] && { " +
+                             dump + "$LOCKSTEP_DUMP_DIR/flight-world-rank1.json; sleep 60; }; sleep 0.2; " +
+                             dump + "$LOCKSTEP_DUMP_DIR/flight-world-rank2.json; exit 1";
+  const Outcome outcome = run({"run", "-n", "3", "--log-dir", folder.path(), "sh", "-c", script});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_NE(outcome.err.find("flight recorder: 2 dumps in " + folder.path()), std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find("    | rank 2 waits\n"), std::string::npos) << outcome.err;
+}
+
+TEST(Failure, ShowsTheEndOfARedirectedFile) {
+  const TempFolder folder;
+  const Outcome outcome = run({"run", "-n", "2", "--log-dir", folder.path(), "-r", "3", "sh", "-c",
+                               "seq 100; [ $RANK = 1 ] && exit 1; sleep 60"});
+  EXPECT_EQ(first_line(outcome.err).find("lockstep run: rank 1 failed first"), 0U) << outcome.err;
+  EXPECT_NE(outcome.err.find("    | 100\n"), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find("    | 50\n"), std::string::npos) << outcome.err;
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,158 @@
+#include "launch/harness.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+namespace lockstep::test {
+namespace {
+
+using std::chrono::steady_clock;
+
+std::string new_mark() {
+  static std::atomic<int> count{0};
+  return "LAUNCH_TEST_MARK=" + std::to_string(::getpid()) + "." + std::to_string(count++) + ".";
+}
+
+}  // namespace
+
+Program::Program(const std::vector<std::string>& arguments, const std::vector<std::string>& environment)
+    : mark_(new_mark()), begin_(steady_clock::now()) {
+  std::vector<std::string> words = {LOCKSTEP_PROGRAM};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> variables = {mark_};
+  for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
+  variables.insert(variables.begin(), environment.begin(), environment.end());
+  std::vector<char*> argv;
+  std::vector<char*> envp;
+  for (std::string& word : words) argv.push_back(word.data());
+  for (std::string& variable : variables) envp.push_back(variable.data());
+  argv.push_back(nullptr);
+  envp.push_back(nullptr);
+
+  int out[2];
+  int err[2];
+  if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    ::dup2(out[1], 1);
+    ::dup2(err[1], 2);
+    ::execve(argv[0], argv.data(), envp.data());
+    ::_exit(99);
+  }
+  ::close(out[1]);
+  ::close(err[1]);
+  out_ = out[0];
+  err_ = err[0];
+}
+
+Program::~Program() {
+  if (pid_ > 0) {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  for (const pid_t pid : descendants()) ::kill(pid, SIGKILL);
+  if (out_ >= 0) ::close(out_);
+  if (err_ >= 0) ::close(err_);
+}
+
+bool Program::read_some(std::chrono::milliseconds limit) {
+  if (out_ < 0 && err_ < 0) return false;
+  pollfd ready[2] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};
+  ::poll(ready, 2, static_cast<int>(limit.count()));
+  const auto take = [](int& fd, short events, std::string& text) {
+    if (events == 0) return;
+    char block[1 << 16];
+    const ssize_t got = ::read(fd, block, sizeof block);
+    if (got > 0) {
+      text.append(block, static_cast<std::size_t>(got));
+    } else {
+      ::close(fd);
+      fd = -1;
+    }
+  };
+  take(out_, ready[0].revents, outcome_.out);
+  take(err_, ready[1].revents, outcome_.err);
+  return out_ >= 0 || err_ >= 0;
+}
+
+bool Program::wait_for(const std::string& text) {
+  const auto limit = steady_clock::now() + std::chrono::seconds(10);
+  while (outcome_.out.find(text) == std::string::npos) {
+    if (steady_clock::now() > limit || !read_some(std::chrono::milliseconds(50))) return false;
+  }
+  return true;
+}
+
+Outcome Program::finish(std::chrono::milliseconds limit) {
+  const auto end = steady_clock::now() + limit;
+  while (steady_clock::now() < end && read_some(std::chrono::milliseconds(50))) {
+  }
+  int status = 0;
+  pid_t reaped = 0;
+  while ((reaped = ::waitpid(pid_, &status, WNOHANG)) == 0 && steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (reaped == pid_) {
+    outcome_.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    pid_ = -1;
+  }
+  outcome_.seconds = std::chrono::duration<double>(steady_clock::now() - begin_).count();
+  return outcome_;
+}
+
+std::vector<pid_t> Program::descendants() const {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const pid_t pid = static_cast<pid_t>(std::stol(name));
+    std::ifstream file(entry.path() / "environ");
+    std::stringstream text;
+    text << file.rdbuf();
+    if (pid != pid_ && text.str().find(mark_) != std::string::npos) found.push_back(pid);
+  }
+  return found;
+}
+
+std::vector<pid_t> Program::leftovers() const {
+  std::vector<pid_t> found = descendants();
+  for (int i = 0; i < 200 && !found.empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    found = descendants();
+  }
+  return found;
+}
+
+Outcome run(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+  return Program(arguments, environment).finish();
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::stringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+TempFolder::TempFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "launch-test-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
+  path_ = name;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code error;
+  std::filesystem::remove_all(path_, error);
+}
+
+}  // namespace lockstep::test

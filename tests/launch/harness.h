@@ -1,0 +1,67 @@
+// Runs the real `lockstep` program and looks at what it does.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace lockstep::test {
+
+struct Outcome {
+  int status = -1;  // exit status; 128 + signal when a signal killed it; -1 when it ran past the limit
+  std::string out;
+  std::string err;
+  double seconds = 0;
+};
+
+// One running `lockstep`, with pipes at its output. Its children carry a mark in their environment.
+class Program {
+ public:
+  explicit Program(const std::vector<std::string>& arguments,
+                   const std::vector<std::string>& environment = {});
+  ~Program();  // kills what is left
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  pid_t pid() const { return pid_; }
+  // Reads until standard output holds `text`; false after 10 s.
+  bool wait_for(const std::string& text);
+  // Reads to the end and waits, at most `limit`.
+  Outcome finish(std::chrono::milliseconds limit = std::chrono::seconds(20));
+  // Processes other than the program itself that carry its mark.
+  std::vector<pid_t> descendants() const;
+  // Waits until there are none; what is left after 2 s.
+  std::vector<pid_t> leftovers() const;
+
+ private:
+  bool read_some(std::chrono::milliseconds limit);  // false when both pipes are at their end
+
+  pid_t pid_ = -1;
+  int out_ = -1;
+  int err_ = -1;
+  std::string mark_;
+  Outcome outcome_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+Outcome run(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
+
+// Lines of `text`, without their ends.
+std::vector<std::string> lines_of(const std::string& text);
+
+// A new empty folder, removed with all in it at the end of the test program's scope.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace lockstep::test

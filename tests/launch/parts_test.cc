@@ -1,0 +1,166 @@
+// The launcher's parts, each by itself, and its library interface.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <set>
+#include <string>
+
+#include "launch/cores.h"
+#include "launch/first_failure.h"
+#include "launch/harness.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/fd.h"
+#include "lockstep/launch/launcher.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// `physical` cores with two hardware threads each, in the order usable_cores gives.
+std::vector<Core> threaded(int physical) {
+  std::vector<Core> cores;
+  for (int i = 0; i < 2 * physical; ++i)
+    cores.push_back({.cpu = i / 2 + (i % 2) * physical, .package = 0, .physical = i / 2});
+  return cores;
+}
+
+TEST(Cores, SharesAreDisjointAndUseEveryCore) {
+  for (int workers = 1; workers <= 16; ++workers) {
+    std::set<int> seen;
+    std::size_t total = 0;
+    for (const Share& share : divide_cores(threaded(8), workers, 0)) {
+      EXPECT_GE(share.cpus.size(), 1U);
+      total += share.cpus.size();
+      seen.insert(share.cpus.begin(), share.cpus.end());
+    }
+    EXPECT_EQ(total, 16U);
+    EXPECT_EQ(seen.size(), 16U);
+  }
+}
+
+TEST(Cores, AWorkerHasWholePhysicalCoresAndAThreadForEach) {
+  const std::vector<Share> shares = divide_cores(threaded(8), 4, 0);
+  EXPECT_EQ(shares[0].cpus, (std::vector<int>{0, 8, 1, 9}));
+  EXPECT_EQ(shares[0].threads, 2);
+}
+
+TEST(Cores, MoreWorkersThanCoresAreNotPinned) {
+  for (const Share& share : divide_cores(threaded(1), 3, 0)) {
+    EXPECT_TRUE(share.cpus.empty());
+    EXPECT_EQ(share.threads, 1);
+  }
+}
+
+TEST(Cores, AContainersQuotaLimitsThreads) {
+  EXPECT_EQ(divide_cores(threaded(8), 2, 4.0)[0].threads, 2);
+  EXPECT_EQ(divide_cores(threaded(8), 2, 1.0)[0].threads, 1);
+}
+
+WorkerEnd end_of(int rank, double seconds, int exit_code, int signal = 0) {
+  WorkerEnd end;
+  end.rank = rank;
+  end.seconds = seconds;
+  end.exit_code = exit_code;
+  end.signal = signal;
+  return end;
+}
+
+TEST(FirstFailure, IsTheFirstSeen) {
+  EXPECT_EQ(first_failure({end_of(1, 1.0, 0), end_of(3, 2.0, 2), end_of(0, 2.01, 1)}), 3);
+  EXPECT_EQ(first_failure({end_of(1, 1.0, 0)}), std::nullopt);
+}
+
+TEST(FirstFailure, PrefersAHardSignalWithinTheWindow) {
+  EXPECT_EQ(first_failure({end_of(0, 1.0, 1), end_of(2, 1.05, 0, SIGKILL)}), 2);
+  EXPECT_EQ(first_failure({end_of(0, 1.0, 1), end_of(2, 1.2, 0, SIGKILL)}), 0);
+  EXPECT_EQ(first_failure({end_of(0, 1.0, 1), end_of(2, 1.05, 0, SIGABRT)}), 0);
+  EXPECT_EQ(first_failure({end_of(1, 1.0, 0, SIGSEGV), end_of(2, 1.05, 0, SIGKILL)}), 1);
+}
+
+TEST(FirstFailure, IsNeverOneThatWasStopped) {
+  WorkerEnd stopped = end_of(0, 1.0, 0, SIGKILL);
+  stopped.stopped = true;
+  EXPECT_EQ(first_failure({stopped, end_of(1, 1.01, 4)}), 1);
+}
+
+TEST(Streams, ChoicesAreTorchruns) {
+  const StreamChoice choice = StreamChoice::parse("--tee", "0:1,2:3");
+  EXPECT_TRUE(choice.has(0, Stream::out));
+  EXPECT_FALSE(choice.has(0, Stream::err));
+  EXPECT_FALSE(choice.has(1, Stream::out));
+  EXPECT_TRUE(choice.has(2, Stream::err));
+  EXPECT_EQ(choice.largest_rank(), 2);
+  EXPECT_TRUE(StreamChoice::parse("--tee", "2").has(9, Stream::err));
+  EXPECT_FALSE(StreamChoice::parse("--tee", "2").has(9, Stream::out));
+  EXPECT_FALSE(StreamChoice::parse("--tee", "0").any());
+  for (const char* bad : {"", "4", "-1", "x", "0:", ":1", "0:1,0:2", "0:1,,1:1", "0:9", "0:1 "})
+    EXPECT_THROW(StreamChoice::parse("--tee", bad), UsageError) << bad;
+}
+
+// What launch() writes to its standard output for the given console modes.
+std::string output_of(Console console, std::optional<Console> rank0) {
+  const UniqueFd file(::memfd_create("output", MFD_CLOEXEC));
+  LaunchOptions options;
+  options.program = {"sh", "-c", "echo out $RANK $EXTRA"};
+  options.workers = 2;
+  options.console = console;
+  options.console_of_rank0 = rank0;
+  options.stdout_fd = file.get();
+  options.environment = {{"EXTRA", "more"}};
+  EXPECT_TRUE(launch(options).ok());
+  std::string text(4096, '\0');
+  text.resize(static_cast<std::size_t>(::pread(file.get(), text.data(), text.size(), 0)));
+  return text;
+}
+
+TEST(Library, ConsoleModes) {
+  EXPECT_EQ(output_of(Console::none, Console::raw), "out 0 more\n");
+  EXPECT_EQ(output_of(Console::none, Console::prefixed), "[rank 0] out 0 more\n");
+  EXPECT_EQ(output_of(Console::errors, std::nullopt), "");
+  EXPECT_EQ(output_of(Console::prefixed, Console::none), "[rank 1] out 1 more\n");
+}
+
+TEST(Library, TheReportSaysHowEachWorkerEnded) {
+  LaunchOptions options;
+  options.program = {"sh", "-c", "echo words; [ $RANK = 1 ] && kill -BUS $$; exec sleep 60"};
+  options.workers = 3;
+  options.console = Console::none;
+  options.settle = std::chrono::milliseconds(50);
+  const LaunchReport report = launch(options);
+  ASSERT_EQ(report.first_failed, 1);
+  EXPECT_EQ(report.exit_status(), 1);
+  ASSERT_EQ(report.workers.size(), 3U);
+  EXPECT_EQ(report.workers[1].signal, SIGBUS);
+  EXPECT_FALSE(report.workers[1].stopped);
+  EXPECT_EQ(report.workers[0].signal, SIGTERM);
+  EXPECT_TRUE(report.workers[0].stopped);
+  EXPECT_EQ(report.last_lines, std::vector<std::string>{"words"});
+  EXPECT_NE(to_json(report).find("\"signal\":\"SIGBUS\""), std::string::npos) << to_json(report);
+}
+
+TEST(Library, LeavesSignalsAsTheyWere) {
+  sigset_t before;
+  sigset_t after;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  LaunchOptions options;
+  options.program = {"true"};
+  EXPECT_TRUE(launch(options).ok());
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  for (int signal = 1; signal < 32; ++signal)
+    EXPECT_EQ(::sigismember(&before, signal), ::sigismember(&after, signal)) << signal;
+}
+
+TEST(Library, RefusesWhatCannotBe) {
+  LaunchOptions options;
+  EXPECT_THROW(launch(options), UsageError);
+  options.program = {"true"};
+  options.workers = 0;
+  EXPECT_THROW(launch(options), UsageError);
+  options.workers = kMostWorkers + 1;
+  EXPECT_THROW(launch(options), UsageError);
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

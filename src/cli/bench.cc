@@ -65,7 +65,7 @@ class Results {
  public:
   explicit Results(const BenchFlags& flags) : flags_(flags) {}
 
-  void handle(const nlohmann::json& event) {
+  void handle(const nlohmann::ordered_json& event) {
     const std::string kind = event.value("event", "");
     if (kind == "progress")
       progress_.show(fmt::format("{}: {} ({} of {})", flags_.collective,
@@ -89,7 +89,7 @@ class Results {
   std::vector<std::pair<std::string, std::string>> errors;  // kind, text; the first is the cause
 
  private:
-  void add(const nlohmann::json& row) {
+  void add(const nlohmann::ordered_json& row) {
     rows.push_back(row.get<BenchRow>());
     if (!flags_.json) return;
     progress_.clear();
@@ -140,7 +140,8 @@ int run_bench(const BenchFlags& flags) {
   const Starter starter = start_workers({.program = worker_command(flags, plan, listener.name()),
                                          .workers = plan.workers,
                                          .with_mpi = plan.has_engine("mpi")});
-  const int status = listener.serve(starter.pid, [&](const nlohmann::json& event) { results.handle(event); });
+  const int status =
+      listener.serve(starter.pid, [&](const nlohmann::ordered_json& event) { results.handle(event); });
   results.finish();
   if (!results.rows.empty() && !flags.json)
     std::printf("%s, %s%s, %d workers\n\n%s\n%s\n", flags.collective.c_str(), results.rows[0].dtype.c_str(),

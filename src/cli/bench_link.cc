@@ -77,7 +77,7 @@ BenchListener::BenchListener()
     throw SystemError("bench: listening for the workers", errno);
 }
 
-int BenchListener::serve(pid_t child, const std::function<void(const nlohmann::json&)>& handle) {
+int BenchListener::serve(pid_t child, const std::function<void(const nlohmann::ordered_json&)>& handle) {
   const SignalReader signals;
   const UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));  // readable once it has ended
   if (!end) throw SystemError("bench: watching the workers", errno);
@@ -104,7 +104,7 @@ int BenchListener::serve(pid_t child, const std::function<void(const nlohmann::j
   return status;
 }
 
-void BenchListener::take(int fd, const std::function<void(const nlohmann::json&)>& handle) {
+void BenchListener::take(int fd, const std::function<void(const nlohmann::ordered_json&)>& handle) {
   if (fd == listener_.get()) {
     UniqueFd accepted(::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC));
     const int number = accepted.get();
@@ -120,7 +120,7 @@ void BenchListener::take(int fd, const std::function<void(const nlohmann::json&)
   std::string& text = peers_[fd].partial;
   text.append(chunk.data(), static_cast<std::size_t>(got));
   for (std::size_t end = 0; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1)) {
-    const auto event = nlohmann::json::parse(text.substr(0, end), nullptr, false);
+    const auto event = nlohmann::ordered_json::parse(text.substr(0, end), nullptr, false);
     if (!event.is_discarded()) handle(event);
   }
 }
@@ -131,7 +131,7 @@ BenchReporter::BenchReporter(const std::string& name) : socket_(local_socket()) 
     throw SystemError("bench: reaching the parent at " + name, errno);
 }
 
-void BenchReporter::send(const nlohmann::json& event) {
+void BenchReporter::send(const nlohmann::ordered_json& event) {
   const std::string line = event.dump() + "\n";
   for (std::size_t sent = 0; sent < line.size();) {
     const ssize_t n = ::send(socket_.get(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);

@@ -23,14 +23,14 @@ class BenchListener {
   const std::string& name() const { return name_; }
   // Hands every event to `handle` until the child process has ended and all that arrived is handled.
   // SIGINT, SIGTERM and SIGHUP to this process meanwhile go to the child. Gives its wait status.
-  int serve(pid_t child, const std::function<void(const nlohmann::json&)>& handle);
+  int serve(pid_t child, const std::function<void(const nlohmann::ordered_json&)>& handle);
 
  private:
   struct Peer {
     UniqueFd fd;
     std::string partial;  // of the line that has not ended
   };
-  void take(int fd, const std::function<void(const nlohmann::json&)>& handle);
+  void take(int fd, const std::function<void(const nlohmann::ordered_json&)>& handle);
 
   std::string name_;
   UniqueFd listener_;
@@ -41,7 +41,7 @@ class BenchListener {
 class BenchReporter {
  public:
   explicit BenchReporter(const std::string& name);  // throws SystemError
-  void send(const nlohmann::json& event);
+  void send(const nlohmann::ordered_json& event);
 
  private:
   UniqueFd socket_;

@@ -7,11 +7,11 @@
 namespace lockstep::cli {
 namespace {
 
-nlohmann::json optional(const std::optional<double>& value) {
-  return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
+nlohmann::ordered_json optional(const std::optional<double>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
-std::optional<double> optional_at(const nlohmann::json& json, const char* key) {
+std::optional<double> optional_at(const nlohmann::ordered_json& json, const char* key) {
   const auto& value = json.at(key);
   return value.is_null() ? std::nullopt : std::optional<double>(value.get<double>());
 }
@@ -35,7 +35,7 @@ void fill_peer_ratio(std::vector<BenchRow>& rows) {
     if (peer && *peer > 0) row.peer_ratio = row.us / *peer;
 }
 
-void to_json(nlohmann::json& json, const BenchRow& row) {
+void to_json(nlohmann::ordered_json& json, const BenchRow& row) {
   json = {{"op", row.op},
           {"engine", row.engine},
           {"algorithm", row.algorithm},
@@ -58,7 +58,7 @@ void to_json(nlohmann::json& json, const BenchRow& row) {
           {"checked", row.checked}};
 }
 
-void from_json(const nlohmann::json& json, BenchRow& row) {
+void from_json(const nlohmann::ordered_json& json, BenchRow& row) {
   json.at("op").get_to(row.op);
   json.at("engine").get_to(row.engine);
   json.at("algorithm").get_to(row.algorithm);

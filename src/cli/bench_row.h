@@ -40,7 +40,7 @@ double quantile(std::span<const double> sorted, double q);
 // Fills peer_ratio in rows of one size.
 void fill_peer_ratio(std::vector<BenchRow>& rows);
 
-void to_json(nlohmann::json& json, const BenchRow& row);
-void from_json(const nlohmann::json& json, BenchRow& row);
+void to_json(nlohmann::ordered_json& json, const BenchRow& row);
+void from_json(const nlohmann::ordered_json& json, BenchRow& row);
 
 }  // namespace lockstep::cli

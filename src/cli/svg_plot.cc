@@ -11,7 +11,7 @@
 namespace lockstep::cli {
 namespace {
 
-constexpr double kWidth = 860, kHeight = 460;
+constexpr double kWidth = 900, kHeight = 460;
 constexpr double kLeft = 70, kRight = 630, kTop = 56, kBottom = 396;  // of the drawing area
 
 // Distinguishable for colour-blind readers, of middling lightness; the marker repeats the distinction.

@@ -19,6 +19,8 @@
 namespace lockstep::launcher {
 namespace {
 
+constexpr int kCleanPasses = 4;
+constexpr int kMostPasses = 500;
 constexpr pid_t kDismissed = -1;  // sent instead of a process group
 
 struct DirectoryEntry {  // the kernel's linux_dirent64
@@ -113,10 +115,13 @@ void clear_environment() {
 }  // namespace
 
 void kill_marked(const char* mark) {
-  // A process may fork between being listed and being killed, hence until a pass finds none.
-  for (int pass = 0; pass < 500 && kill_marked_once(mark) > 0; ++pass) {
+  // A process may fork between being listed and being killed, and shows no environment for a moment while
+  // it loads a new program: so until several passes in a row have found none.
+  int clean = 0;
+  for (int pass = 0; pass < kMostPasses && clean < kCleanPasses; ++pass) {
+    clean = kill_marked_once(mark) > 0 ? 0 : clean + 1;
     const timespec pause{.tv_sec = 0, .tv_nsec = 2'000'000};
-    ::nanosleep(&pause, nullptr);
+    if (clean < kCleanPasses) ::nanosleep(&pause, nullptr);
   }
 }
 

@@ -68,7 +68,7 @@ TEST(BenchPlan, RefusalsNameTheFlagAndWhatIsAccepted) {
   EXPECT_TRUE(has(refusal([](auto& f) { f.engines = "shm,tcp"; }), {"--engines", "tcp", "shm"}));
   EXPECT_TRUE(has(refusal([](auto& f) { f.sizes = "4Q"; }), {"--sizes", "4Q"}));
   EXPECT_TRUE(has(refusal([](auto& f) { f.sizes = "4K,,1M"; }), {"--sizes", "4K,,1M"}));
-  EXPECT_TRUE(has(refusal([](auto& f) { f.sizes = "2"; }), {"--sizes", "2", "f32"}));
+  EXPECT_TRUE(has(refusal([](auto& f) { f.sizes = std::string("2"); }), {"--sizes", "2", "f32"}));
   EXPECT_TRUE(has(refusal([](auto& f) { f.memory = "gpu"; }), {"--memory", "gpu", "comm", "private"}));
   EXPECT_TRUE(has(refusal([](auto& f) { f.dtype = "f33"; }), {"--dtype", "f33", "bf16"}));
   EXPECT_TRUE(has(refusal([](auto& f) { f.op = "mul"; }), {"--op", "mul", "product"}));

@@ -58,10 +58,10 @@ TEST(BenchRow, JsonComesBack) {
   BenchRow before = row("shm", 4096, 12.5);
   before.floor_us.reset();
   before.floor_ratio.reset();
-  const nlohmann::json json = before;
+  const nlohmann::ordered_json json = before;
   EXPECT_TRUE(json.at("floor_us").is_null());
   const auto after = json.get<BenchRow>();
-  EXPECT_EQ(nlohmann::json(after), json);
+  EXPECT_EQ(nlohmann::ordered_json(after), json);
   EXPECT_EQ(after.variant(), "shm auto, comm memory");
 }
 

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "comm/algo/algorithm.h"
-#include "comm/shm/layout.h"
 
 namespace lockstep {
 namespace {
@@ -17,7 +16,7 @@ class Eager final : public Algorithm {
     return what != Collective::barrier && what != Collective::send && what != Collective::recv &&
            what != Collective::split;
   }
-  std::size_t limit_bytes() const override { return shm::kEagerBytes; }
+  std::size_t limit_bytes() const override { return kEagerBytes; }
 
   Cost cost(const Shape& shape) const override {
     const auto n = static_cast<double>(shape.ranks);

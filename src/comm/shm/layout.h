@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "comm/call.h"
 #include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep::shm {
@@ -14,8 +15,6 @@ inline constexpr std::size_t kLine = 64;
 inline constexpr std::uint64_t kPrivate = ~std::uint64_t{0};      // an offset that says "not in the arena"
 inline constexpr std::uint64_t kAbsent = ~std::uint64_t{0} - 1;  // "this rank has no such buffer"
 
-// Payloads up to this travel beside the descriptor: one barrier in all.
-inline constexpr std::size_t kEagerBytes = std::size_t{32} << 10;
 // One window of the pipelined path for private memory; a rank has two to give and two for results.
 inline constexpr std::size_t kWindowBytes = std::size_t{256} << 10;
 // One direction between two ranks.

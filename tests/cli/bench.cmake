@@ -1,0 +1,32 @@
+# The benchmark: its parts, the vendors' engines, and the program itself.
+lockstep_test(bench_test
+  SOURCES bench_check_test.cc bench_plan_test.cc bench_report_test.cc ${PROJECT_SOURCE_DIR}/src/cli/suggest.cc
+  LINK lockstep_bench)
+
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+add_test(NAME bench.program
+  COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/bench_program_test.py $<TARGET_FILE:lockstep_cli>)
+# MPI's libraries keep memory until the process ends, which is no leak of ours.
+set_tests_properties(bench.program PROPERTIES LABELS fast TIMEOUT 300 RUN_SERIAL ON
+  ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+
+add_executable(bench_engine_grid bench_engine_grid.cc ${PROJECT_SOURCE_DIR}/src/cli/suggest.cc)
+target_link_libraries(bench_engine_grid PRIVATE lockstep_bench lockstep_options)
+# mpirun starts both: Gloo needs only a world, which comes from any launcher.
+if(TARGET lockstep_mpi)
+  set(engines mpi)
+  if(TARGET lockstep_gloo)
+    list(APPEND engines gloo)
+  endif()
+  foreach(engine ${engines})
+    foreach(ranks 1 2 3 4)
+      add_test(NAME bench.engine_${engine}_${ranks}
+        COMMAND ${MPIEXEC_EXECUTABLE} -q --oversubscribe --bind-to none -n ${ranks}
+          $<TARGET_FILE:bench_engine_grid> ${engine})
+      # Open MPI asks for both before it runs as root, as it does in containers.
+      set_tests_properties(bench.engine_${engine}_${ranks} PROPERTIES LABELS fast TIMEOUT 300
+        PROCESSORS ${ranks}
+        ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;ASAN_OPTIONS=detect_leaks=0")
+    endforeach()
+  endforeach()
+endif()

@@ -3,9 +3,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -116,9 +117,10 @@ int conclude(const Results& results, const Starter& starter, int wait_status) {
   if (!results.errors.empty()) return 1;
   print_captured(starter.errors);
   if (wait_status == 0) return 0;
-  if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);
-  std::fprintf(stderr, "lockstep bench: the workers failed (exit status %d)\n", WEXITSTATUS(wait_status));
-  return WEXITSTATUS(wait_status) > 128 ? WEXITSTATUS(wait_status) : 1;
+  std::fprintf(stderr, "lockstep bench: the workers failed (%s %d)\n",
+               WIFSIGNALED(wait_status) ? "signal" : "exit status",
+               WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : WEXITSTATUS(wait_status));
+  return 1;
 }
 
 int run_bench(const BenchFlags& flags) {
@@ -151,6 +153,10 @@ int run_bench(const BenchFlags& flags) {
   if (plot.is_open() && !results.rows.empty()) {
     plot << bench_plot(results.rows);
     if (!plot.flush()) throw SystemError(fmt::format("--plot: can't write '{}'", flags.plot));
+  }
+  if (listener.interrupted_by() != 0) {
+    std::fprintf(stderr, "lockstep bench: stopped by %s\n", ::strsignal(listener.interrupted_by()));
+    return 128 + listener.interrupted_by();
   }
   return conclude(results, starter, status);
 }

@@ -54,11 +54,13 @@ class SignalReader {
   ~SignalReader() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
 
   int fd() const { return fd_.get(); }
-  void pass_on(pid_t child) const {
+  // Gives the signal.
+  int pass_on(pid_t child) const {
     signalfd_siginfo info{};
-    if (::read(fd_.get(), &info, sizeof info) != sizeof info) return;
+    if (::read(fd_.get(), &info, sizeof info) != sizeof info) return 0;
     // The terminal has sent its own to the child too.
     if (info.ssi_code != SI_KERNEL) ::kill(child, static_cast<int>(info.ssi_signo));
+    return static_cast<int>(info.ssi_signo);
   }
 
  private:
@@ -93,7 +95,7 @@ int BenchListener::serve(pid_t child, const std::function<void(const nlohmann::o
       if (p.fd == end.get())
         ended = true;
       else if (p.fd == signals.fd())
-        signals.pass_on(child);
+        interrupted_by_ = signals.pass_on(child);
       else
         take(p.fd, handle);
     }

@@ -24,6 +24,8 @@ class BenchListener {
   // Hands every event to `handle` until the child process has ended and all that arrived is handled.
   // SIGINT, SIGTERM and SIGHUP to this process meanwhile go to the child. Gives its wait status.
   int serve(pid_t child, const std::function<void(const nlohmann::ordered_json&)>& handle);
+  // The signal that this process got while it served; 0 if none.
+  int interrupted_by() const { return interrupted_by_; }
 
  private:
   struct Peer {
@@ -35,6 +37,7 @@ class BenchListener {
   std::string name_;
   UniqueFd listener_;
   std::map<int, Peer> peers_;  // by descriptor
+  int interrupted_by_ = 0;
 };
 
 // A worker's end.

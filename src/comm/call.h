@@ -21,6 +21,9 @@ inline constexpr int kCollectives = 12;
 const char* to_string(Collective what);
 Collective parse_collective(std::string_view text);  // throws UsageError that lists the names
 
+// Longer timeouts are cut to this: as nanoseconds they would not fit the clock.
+inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
+
 // Inputs up to this may be posted with the call itself (Reach::eager).
 inline constexpr std::size_t kEagerBytes = std::size_t{32} << 10;
 

@@ -1,6 +1,7 @@
 // The front door: each call is checked here, made a Call, and handed to GroupImpl.
 #include "lockstep/comm/group.h"
 
+#include <algorithm>
 #include <functional>
 
 #include "comm/call.h"
@@ -12,6 +13,9 @@ namespace {
 [[noreturn]] void refuse(const Call& call, const std::string& why) {
   throw UsageError(std::string(to_string(call.what)) + ": " + why);
 }
+
+// Whatever is multiplied by a type's size or a number of ranks stays below 2^63.
+constexpr std::size_t kMostElements = std::size_t{1} << 50;
 
 std::string elements(const ConstBuffer& x) { return std::to_string(x.count) + " " + to_string(x.dtype); }
 
@@ -29,7 +33,9 @@ class Builder {
     call_.op = options.op;
     call_.order = options.order;
     call_.algorithm = options.algorithm;
-    call_.timeout = options.timeout;
+    if (options.timeout.count() < 0)
+      refuse(call_, "timeout of " + std::to_string(options.timeout.count()) + " ms; accepted: positive, or zero for the group's");
+    call_.timeout = std::min(options.timeout, kLongestTimeout);
   }
 
   Builder& root(int root) {
@@ -61,7 +67,7 @@ class Builder {
   // in.count == in_factor * count and out.count == out_factor * count.
   Builder& counts(std::size_t count, std::size_t in_factor, std::size_t out_factor) {
     call_.count = count;
-    if (in_.count != count * in_factor || out_.count != count * out_factor)
+    if (count > kMostElements / std::max(in_factor, out_factor) || in_.count != count * in_factor || out_.count != count * out_factor)
       refuse(call_, "counts do not fit: in has " + elements(in_) + ", out has " + elements(out_) + ", the group " +
                         std::to_string(group_.engine().size()) + " ranks");
     return *this;
@@ -86,6 +92,7 @@ class Builder {
 
  private:
   void check(const ConstBuffer& x) {
+    if (x.count > kMostElements) refuse(call_, "a buffer of " + elements(x) + " elements is larger than any memory");
     if (x.data == nullptr && x.count > 0) refuse(call_, "a null buffer of " + elements(x));
     call_.dtype = x.dtype;
     call_.device = x.device;

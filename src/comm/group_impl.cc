@@ -1,5 +1,8 @@
 #include "comm/group_impl.h"
 
+#include <csignal>
+#include <system_error>
+
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
 #include "lockstep/observe/flight_dump.h"
@@ -67,11 +70,26 @@ Work GroupImpl::start(Call call) {
   auto state = std::make_shared<Work::State>();
   {
     const std::lock_guard lock(mutex_);
+    if (!thread_.joinable()) start_thread();
     queue_.push_back({std::move(call), state});
-    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
   }
   changed_.notify_all();
   return Work(std::move(state));
+}
+
+void GroupImpl::start_thread() {
+  // The program's signals are its own threads' business.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error& error) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw SystemError("cannot start the thread for asynchronous calls of group " + name_, error.code().value());
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void GroupImpl::serve() {

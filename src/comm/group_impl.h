@@ -43,6 +43,7 @@ class GroupImpl {
   template <class Body>
   void execute(Call& call, Body&& body);
   void wait_for_turn(std::unique_lock<std::mutex>& lock);
+  void start_thread();
   void serve();
   void dump(const Error& error) noexcept;
 

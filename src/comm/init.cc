@@ -3,6 +3,8 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <new>
 #include <numeric>
 
 #include "comm/engine/shm_engine.h"
@@ -42,13 +44,17 @@ std::unique_ptr<ShmEngine> world_engine(std::shared_ptr<shm::Session> session, i
 }
 
 std::chrono::milliseconds timeout_of(const InitOptions& options, const Knobs& knobs) {
-  return options.timeout.count() > 0 ? options.timeout : knobs.timeout;
+  if (options.timeout.count() < 0)
+    throw UsageError("InitOptions::timeout of " + std::to_string(options.timeout.count()) +
+                     " ms; accepted: positive, or zero for LOCKSTEP_TIMEOUT_S");
+  return options.timeout.count() > 0 ? std::min(options.timeout, kLongestTimeout) : knobs.timeout;
 }
 
 }  // namespace
 
-Group init(InitOptions options) {
+Group init(InitOptions options) try {
   const Knobs knobs = Knobs::from_environment();
+  const std::chrono::milliseconds timeout = timeout_of(options, knobs);
   const Identity who = Identity::from_environment();
   if (who.local_size != who.size)
     throw UsageError("this job has " + std::to_string(who.size) + " workers, " + std::to_string(who.local_size) +
@@ -70,10 +76,12 @@ Group init(InitOptions options) {
   auto session = std::make_shared<shm::Session>(arena, nodes_of(who.size, knobs.node_size), met.cores);
   auto engine = world_engine(session, who.rank);
   if (who.size > 1) session->watch(std::move(met.pidfds));
-  auto impl = std::make_shared<GroupImpl>(std::move(engine), "world", who.job, timeout_of(options, knobs));
+  auto impl = std::make_shared<GroupImpl>(std::move(engine), "world", who.job, timeout);
   Group world(std::move(impl));
   load_or_measure_costs(world);
   return world;
+} catch (const std::bad_alloc&) {
+  throw SystemError("cannot join the other workers: out of memory (ulimit -v limits it)");
 }
 
 std::vector<Group> thread_groups(int size, InitOptions options, std::vector<int> nodes) {
@@ -82,6 +90,8 @@ std::vector<Group> thread_groups(int size, InitOptions options, std::vector<int>
   if (nodes.empty()) nodes = nodes_of(size, knobs.node_size);
   if (nodes.size() != static_cast<std::size_t>(size))
     throw UsageError("thread_groups got " + std::to_string(nodes.size()) + " nodes for " + std::to_string(size) + " ranks");
+  for (int node : nodes)
+    if (node < 0) throw UsageError("thread_groups got node " + std::to_string(node) + "; accepted: 0 and above");
   const shm::ArenaShape shape = shm::arena_shape(size, knobs.arena_bytes);
   auto arena = std::make_shared<shm::Arena>(shm::Arena::create(shape), shape);
   arena->use_huge_pages(knobs.huge_pages);

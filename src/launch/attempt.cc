@@ -31,7 +31,7 @@ constexpr std::streamoff kTailBytes = 8192;
 constexpr std::size_t kTailLines = 20;
 
 std::string prefix_of(int rank, const Sink& sink) {
-  const std::string text = "[rank " + std::to_string(rank) + "] ";
+  std::string text = "[rank " + std::to_string(rank) + "] ";
   if (!sink.coloured()) return text;
   constexpr int colours = 6;  // red to cyan
   return "\x1b[3" + std::to_string(1 + rank % colours) + "m" + text + "\x1b[0m";

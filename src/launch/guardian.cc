@@ -35,7 +35,7 @@ struct DirectoryEntry {  // the kernel's linux_dirent64
 bool carries(const char* pid, const char* mark, std::size_t mark_bytes) {
   char path[64] = "/proc/";
   std::strncat(path, pid, 20);
-  std::strcat(path, "/environ");
+  std::strncat(path, "/environ", 9);
   const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
   char block[8192];

@@ -34,13 +34,15 @@ void fold(const Incoming& recv, std::size_t at, const std::byte* from, std::size
 ShmChannel::ShmChannel(shm::Meeting& meeting, Kind kind, Reach* reach)
     : meeting_(meeting), kind_(static_cast<int>(kind)), reach_(reach) {}
 
+// The counters are read and written in one total order with Seat::asleep: either a peer that goes to sleep
+// sees the new count, or this side sees it asleep and rings.
 // Messages start at multiples of a cache line, so that no element is cut where the ring wraps.
 bool ShmChannel::push(const Outgoing& send, Progress& progress) {
   Ring& ring = meeting_.control().ring(size(), rank(), send.peer, kind_);
   bool moved = false;
   while (progress.moved < send.bytes.size()) {
     const std::uint64_t written = ring.written.load(std::memory_order_relaxed);
-    const std::uint64_t room = kRingBytes - (written - ring.read.load(std::memory_order_acquire));
+    const std::uint64_t room = kRingBytes - (written - ring.read.load(std::memory_order_seq_cst));
     const std::size_t at = written % kRingBytes;
     const std::size_t left = send.bytes.size() - progress.moved;
     const std::size_t step = std::min({left, static_cast<std::size_t>(room), kRingBytes - at, kChunkBytes});
@@ -60,7 +62,7 @@ bool ShmChannel::pull(const Incoming& recv, Progress& progress, const kernel::Re
   bool moved = false;
   while (progress.moved < recv.bytes.size()) {
     const std::uint64_t read = ring.read.load(std::memory_order_relaxed);
-    const std::uint64_t there = ring.written.load(std::memory_order_acquire) - read;
+    const std::uint64_t there = ring.written.load(std::memory_order_seq_cst) - read;
     const std::size_t at = read % kRingBytes;
     const std::size_t left = recv.bytes.size() - progress.moved;
     const std::size_t step = std::min({left, static_cast<std::size_t>(there), kRingBytes - at, kChunkBytes});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "comm/algo/team.h"
 #include "lockstep/base/knobs.h"
@@ -91,7 +92,9 @@ std::string ShmEngine::refuses(const Call& call) const {
   const Algorithm* const algorithm = find_algorithm(call.algorithm);
   if (algorithm == nullptr || !algorithm->has(call.what)) {
     std::string names;
-    for (const std::string& name : algorithms(call.what)) names += (names.empty() ? "" : ", ") + name;
+    const std::vector<std::string> known = algorithms(call.what);
+    if (known.empty()) return "it takes no algorithm, not '" + call.algorithm + "'";
+    for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
     return std::string(to_string(call.what)) + " has no algorithm '" + call.algorithm + "'; accepted: " + names;
   }
   const std::size_t bytes = input_bytes(shape_of(call, false));
@@ -112,9 +115,31 @@ Shape ShmEngine::shape_of(const Call& call, bool reachable) const {
   return {.what = call.what, .ranks = size(), .bytes = call.bytes(), .reachable = reachable, .nodes = nodes_};
 }
 
-void ShmEngine::run(const Call& call) {
+// A rank that gives up in the middle of a call takes the group along: its peers would wait for it in vain.
+template <class Body>
+auto ShmEngine::together(const Call& call, Body&& body) {
   meeting_.check();
   meeting_.begin(call);
+  try {
+    return body();
+  } catch (const Error& error) {
+    meeting_.fail(error);
+    throw;
+  } catch (const std::bad_alloc&) {
+    meeting_.fail(SystemError("rank " + std::to_string(rank()) + " is out of memory in " + meeting_.where()));
+    meeting_.rethrow();
+  }
+}
+
+void ShmEngine::run(const Call& call) {
+  together(call, [&] { execute(call); });
+}
+
+std::unique_ptr<Engine> ShmEngine::split(int colour, int key, const std::string& name, const Call& call) {
+  return together(call, [&] { return divide(colour, key, name, call); });
+}
+
+void ShmEngine::execute(const Call& call) {
   if (call.what == Collective::send || call.what == Collective::recv) return point_to_point(call);
 
   const bool reachable = (call.in == nullptr || reaches(call.in)) && (call.out == nullptr || reaches(call.out));
@@ -236,9 +261,7 @@ void ShmEngine::point_to_point(const Call& call) {
 }
 
 // Two rounds: who wants what; then the first member of each new group says where its control block is.
-std::unique_ptr<Engine> ShmEngine::split(int colour, int key, const std::string& name, const Call& call) {
-  meeting_.check();
-  meeting_.begin(call);
+std::unique_ptr<Engine> ShmEngine::divide(int colour, int key, const std::string& name, const Call& call) {
   meet(call, nullptr, colour, key);
   std::vector<int> ranks;  // of this group, in the new group's order
   std::vector<std::int64_t> keys;
@@ -252,11 +275,9 @@ std::unique_ptr<Engine> ShmEngine::split(int colour, int key, const std::string&
   std::shared_ptr<shm::Control> control;
   std::int64_t offset = 0;
   if (leader) {
-    auto block = session_->arena().reserve(members_[static_cast<std::size_t>(rank())], shm::Control::bytes(static_cast<int>(ranks.size())));
-    control = {block, reinterpret_cast<shm::Control*>(block.get())};
-    control->members = static_cast<std::uint32_t>(ranks.size());
-    session_->keep(control);
-    offset = static_cast<std::int64_t>(*session_->arena().offset_of(block.get(), 1));
+    shm::Control& block = session_->make_block(members_[static_cast<std::size_t>(rank())], static_cast<int>(ranks.size()));
+    control = {session_, &block};
+    offset = static_cast<std::int64_t>(*session_->arena().offset_of(&block, 1));
   }
   meet(call, nullptr, offset);
   if (colour < 0) return nullptr;

@@ -51,6 +51,10 @@ class ShmEngine final : public Engine, private Reach {
   void barrier() override { meeting_.barrier(); }
 
   const shm::Descriptor& descriptor(int rank) const { return meeting_.seat(rank).descriptor[round_ % 2]; }
+  template <class Body>
+  auto together(const Call& call, Body&& body);
+  void execute(const Call& call);
+  std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call);
   // Says what this rank calls, waits for all, and throws MismatchError when they don't agree.
   void meet(const Call& call, const Algorithm* planned, std::int64_t first = 0, std::int64_t second = 0);
   void compare(const Call& call);

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <string>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+constexpr std::uint64_t kPopulateStep = std::uint64_t{16} << 20;
 constexpr int kMadviseCollapse = 25;  // MADV_COLLAPSE, Linux 6.1; headers may be older than the kernel
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
@@ -76,6 +78,7 @@ std::optional<std::uint64_t> Arena::offset_of(const void* data, std::size_t byte
 }
 
 CommMemory Arena::allocate(int rank, std::size_t bytes) {
+  if (bytes > shape_.region_bytes) refuse(rank, bytes, "is smaller");
   const std::uint64_t want = round_up(std::max<std::uint64_t>(bytes, 1), bytes >= kHugePage ? kHugePage : kPage);
   const std::uint64_t free_bytes = available_bytes();
   if (free_bytes != 0 && want > free_bytes)
@@ -94,10 +97,13 @@ CommMemory Arena::allocate(int rank, std::size_t bytes) {
   return {std::move(owner), bytes};
 }
 
-std::shared_ptr<std::byte> Arena::reserve(int rank, std::size_t bytes) {
-  const std::uint64_t want = round_up(bytes, kPage);
-  const std::uint64_t offset = take(rank, want, kPage);
-  return {at(offset), [self = shared_from_this(), rank, offset, want](std::byte*) { self->give(rank, offset, want); }};
+std::uint64_t Arena::reserve(int rank, std::size_t bytes) { return take(rank, round_up(bytes, kPage), kPage); }
+
+void Arena::release(int rank, std::uint64_t offset, std::size_t bytes) { give(rank, offset, round_up(bytes, kPage)); }
+
+void Arena::refuse(int rank, std::uint64_t bytes, const char* why) const {
+  throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory: rank " + std::to_string(rank) +
+                    "'s region of " + format_bytes(shape_.region_bytes) + " " + why + "; set LOCKSTEP_ARENA larger");
 }
 
 // First fit: blocks are few and large.
@@ -115,8 +121,7 @@ std::uint64_t Arena::take(int rank, std::uint64_t bytes, std::uint64_t align) {
     if (start + bytes < offset + size) free.emplace(start + bytes, offset + size - start - bytes);
     return start;
   }
-  throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory: rank " + std::to_string(rank) +
-                    "'s region of " + format_bytes(shape_.region_bytes) + " is full; set LOCKSTEP_ARENA larger");
+  refuse(rank, bytes, "is full");
 }
 
 void Arena::give(int rank, std::uint64_t offset, std::uint64_t bytes) {
@@ -146,8 +151,15 @@ void Arena::populate(std::uint64_t offset, std::uint64_t bytes) {
     ::madvise(at(offset), bytes, MADV_HUGEPAGE);
     ::madvise(at(offset), bytes, kMadviseCollapse);  // a wish: what it leaves out, fallocate fills
   }
-  if (::fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0)
-    throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory", errno);
+  // In steps: a signal undoes the step that it interrupts, and a timer's signals would undo one large step
+  // again and again.
+  for (std::uint64_t done = 0; done < bytes;) {
+    const std::uint64_t step = std::min(bytes - done, kPopulateStep);
+    if (::fallocate(fd_.get(), 0, static_cast<off_t>(offset + done), static_cast<off_t>(step)) == 0)
+      done += step;
+    else if (errno != EINTR)
+      throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory", errno);
+  }
 }
 
 }  // namespace lockstep::shm

@@ -44,8 +44,10 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Huge pages under blocks of 2 MiB and more, where the kernel gives them. Throws SystemError when the
   // region or the machine has too little.
   CommMemory allocate(int rank, std::size_t bytes);
-  // A zeroed block whose pages come when touched: for control blocks, mostly untouched.
-  std::shared_ptr<std::byte> reserve(int rank, std::size_t bytes);
+  // The offset of a zeroed block whose pages come when touched: for control blocks, mostly untouched. Lives
+  // until it is released.
+  std::uint64_t reserve(int rank, std::size_t bytes);
+  void release(int rank, std::uint64_t offset, std::size_t bytes);
 
   void use_huge_pages(bool yes) { huge_pages_ = yes; }
 
@@ -54,6 +56,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
     std::map<std::uint64_t, std::uint64_t> free;  // offset → bytes, never touching each other
   };
 
+  [[noreturn]] void refuse(int rank, std::uint64_t bytes, const char* why) const;
   std::uint64_t take(int rank, std::uint64_t bytes, std::uint64_t align);
   void give(int rank, std::uint64_t offset, std::uint64_t bytes);
   void populate(std::uint64_t offset, std::uint64_t bytes);

@@ -49,11 +49,12 @@ void Meeting::wait_for_phase() {
     const std::int64_t spin_until = now_ns() + spin_.count();
     do {
       for (int turn = 0; turn < 64; ++turn) {
-        if (phase_reached()) return;
+        if (phase_reached()) return spin_paid_off();
         relax();
       }
       check();
     } while (now_ns() < spin_until);
+    spin_was_wasted();
   }
   while (!phase_reached()) {
     const std::uint32_t seen = control_.phase.load(std::memory_order_seq_cst);

@@ -27,8 +27,9 @@ class Meeting {
   Seat& seat(int rank) const { return control_.seat(rank); }
   Seat& own_seat() const { return control_.seat(rank_); }
 
-  // How long to poll before sleeping.
-  void set_spin(std::chrono::nanoseconds spin) { spin_ = spin; }
+  // How long to poll before sleeping, at most: waits that had to sleep anyway shorten it for a while, so
+  // that ranks which share their cores with others do not burn them.
+  void set_spin(std::chrono::nanoseconds spin) { most_spin_ = spin_ = spin; }
 
   // The waits below belong to `call`, which must stay alive meanwhile; starts its clock.
   void begin(const Call& call);
@@ -66,6 +67,8 @@ class Meeting {
     const std::uint32_t done = control_.phase.load(std::memory_order_seq_cst);
     return static_cast<std::int32_t>(done - static_cast<std::uint32_t>(phase_)) >= 0;
   }
+  void spin_paid_off() { spin_ = std::min(most_spin_, spin_ * 2); }
+  void spin_was_wasted() { spin_ = std::max(most_spin_ / 32, spin_ / 2); }
   void wait_for_phase();
   // Throws PeerError or TimeoutError when one of `ranks` will not come or the time is over.
   void look_around(const std::vector<int>& ranks);
@@ -76,7 +79,8 @@ class Meeting {
   std::string group_;
   int rank_;
   int size_;
-  std::chrono::nanoseconds spin_{0};
+  std::chrono::nanoseconds most_spin_{0};
+  std::chrono::nanoseconds spin_{0};  // now
   std::uint64_t phase_ = 0;  // barriers this rank has come to
   const Call* call_ = nullptr;
   Deadline deadline_ = Deadline::never();
@@ -87,14 +91,20 @@ template <class Progress, class WaitingFor>
 void Meeting::wait_until(Progress&& progress, WaitingFor&& waiting_for) {
   Seat& mine = own_seat();
   const std::int64_t spin_until = now_ns() + spin_.count();
+  bool slept = false;
   for (int turn = 1;; ++turn) {
-    if (progress()) return;
+    if (progress()) {
+      if (!slept && turn > 1) spin_paid_off();
+      return;
+    }
     if (turn % 64 != 0) {
       relax();
       continue;
     }
     check();
     if (now_ns() < spin_until) continue;
+    if (!slept) spin_was_wasted();
+    slept = true;
     const std::uint32_t seen = mine.doorbell.load(std::memory_order_seq_cst);
     mine.asleep.store(1, std::memory_order_seq_cst);
     const bool moved = progress();

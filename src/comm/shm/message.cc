@@ -28,7 +28,7 @@ bool send_message(int socket, const void* data, std::size_t bytes, const std::ve
   return sent == static_cast<ssize_t>(bytes);
 }
 
-std::size_t receive_message(int socket, void* data, std::size_t bytes, std::vector<UniqueFd>& fds) {
+Received receive_message(int socket, void* data, std::size_t bytes, std::vector<UniqueFd>& fds) {
   iovec part{data, bytes};
   std::vector<char> control(CMSG_SPACE(kMostDescriptors * sizeof(int)));
   msghdr header{};
@@ -39,7 +39,7 @@ std::size_t receive_message(int socket, void* data, std::size_t bytes, std::vect
   ssize_t got = 0;
   do got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
   while (got < 0 && errno == EINTR);
-  if (got <= 0) return 0;
+  if (got <= 0) return {};
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -49,7 +49,7 @@ std::size_t receive_message(int socket, void* data, std::size_t bytes, std::vect
       fds.emplace_back(fd);
     }
   }
-  return static_cast<std::size_t>(got);
+  return {static_cast<std::size_t>(got), (header.msg_flags & MSG_CTRUNC) != 0};
 }
 
 }  // namespace lockstep::shm

@@ -14,7 +14,12 @@ inline constexpr std::size_t kMostDescriptors = 253;
 // False when the peer is gone.
 bool send_message(int socket, const void* data, std::size_t bytes, const std::vector<int>& fds);
 
-// The size of the message, at most `bytes`; 0 when the peer is gone.
-std::size_t receive_message(int socket, void* data, std::size_t bytes, std::vector<UniqueFd>& fds);
+struct Received {
+  std::size_t bytes = 0;    // at most what was asked for; 0 when the peer is gone
+  bool lost_fds = false;    // descriptors came that this process has no room for (its limit of open files)
+};
+
+// Waits for one message. Throws nothing.
+Received receive_message(int socket, void* data, std::size_t bytes, std::vector<UniqueFd>& fds);
 
 }  // namespace lockstep::shm

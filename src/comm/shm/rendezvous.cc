@@ -37,8 +37,22 @@ struct Reply {
   std::int32_t kind;  // 0: welcome, else ErrorKind
   std::int32_t rank;  // PeerError's
   std::int32_t cores;
+  std::uint64_t missing[4];  // TimeoutError's, bit r for rank r
   char text[512];
 };
+static_assert(kMostDescriptors <= 256);
+
+// Connections that have said nothing yet. Workers speak at once; more silent ones than this are strangers.
+constexpr std::size_t kMostSilent = 128;
+
+std::string seconds(std::chrono::milliseconds span) {
+  std::string text = std::to_string(static_cast<double>(span.count()) / 1000);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text + " s";
+}
+
+const char* const kTooFewFiles = "the rendezvous needs more open files than the limit allows; raise it (ulimit -n)";
 
 std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
 
@@ -63,7 +77,7 @@ UniqueFd new_socket() {
 
 UniqueFd own_pidfd() {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (!fd) throw SystemError("cannot open a pidfd (Linux 5.3 or later is needed)", errno);
+  if (!fd) throw SystemError(errno == ENOSYS ? "cannot open a pidfd (Linux 5.3 or later is needed)" : "cannot open a pidfd", errno);
   return fd;
 }
 
@@ -87,6 +101,8 @@ Reply reply_of(const Error* error, int cores) {
   if (error == nullptr) return reply;
   reply.kind = static_cast<std::int32_t>(error->kind());
   if (const auto* peer = dynamic_cast<const PeerError*>(error)) reply.rank = peer->rank();
+  if (const auto* timeout = dynamic_cast<const TimeoutError*>(error))
+    for (int r : timeout->missing()) reply.missing[r / 64] |= std::uint64_t{1} << (r % 64);
   std::strncpy(reply.text, error->what(), sizeof(reply.text) - 1);
   return reply;
 }
@@ -138,8 +154,8 @@ class Host {
       if (deadline.passed()) {
         std::string names;
         for (int r : missing()) names += (names.empty() ? "" : ", ") + std::to_string(r);
-        throw TimeoutError(missing(), "rank 0 waited " + std::to_string(meet_.timeout.count() / 1000) +
-                                          " s for all workers to come; missing: rank " + names +
+        throw TimeoutError(missing(), "rank 0 waited " + seconds(meet_.timeout) +
+                                          " for all workers to come; missing: rank " + names +
                                           " (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
       }
       std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
@@ -150,24 +166,44 @@ class Host {
         polled.push_back({guest.socket.get(), POLLIN, 0});
         ranks.push_back(r);
       }
+      const std::size_t silent_from = polled.size();
+      for (const UniqueFd& socket : silent_) polled.push_back({socket.get(), POLLIN, 0});
       const auto wait = std::min<std::int64_t>(deadline.left().count() / 1'000'000 + 1, 1000);
       if (::poll(polled.data(), polled.size(), static_cast<int>(wait)) <= 0) continue;
-      for (std::size_t i = 1; i < polled.size(); ++i)
+      for (std::size_t i = 1; i < silent_from; ++i)
         if (polled[i].revents != 0)
           throw PeerError(ranks[i], rank_name(ranks[i]) + " went away while rank 0 waited for the others");
-      if (polled[0].revents != 0) admit();
+      std::vector<UniqueFd> speaking;
+      for (std::size_t i = silent_.size(); i-- > 0;) {
+        if (polled[silent_from + i].revents == 0) continue;
+        speaking.push_back(std::move(silent_[i]));
+        silent_.erase(silent_.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+      for (UniqueFd& socket : speaking) admit(std::move(socket));
+      if (polled[0].revents != 0) accept();
     }
   }
 
-  void admit() {
+  void accept() {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket && (errno == EMFILE || errno == ENFILE)) {
+      if (silent_.empty()) throw SystemError(kTooFewFiles);
+      silent_.erase(silent_.begin());
+      return;
+    }
     if (!socket || !same_user(socket.get())) return;  // a stranger: not ours to answer
-    pollfd ready{socket.get(), POLLIN, 0};
-    if (::poll(&ready, 1, 1000) <= 0) return;  // connected and silent
+    if (silent_.size() >= kMostSilent) silent_.erase(silent_.begin());
+    silent_.push_back(std::move(socket));
+  }
+
+  // Hears what a connection has to say.
+  void admit(UniqueFd socket) {
     Hello hello{};
     std::vector<UniqueFd> fds;
-    if (receive_message(socket.get(), &hello, sizeof hello, fds) != sizeof hello || hello.magic != kMagic || fds.size() != 1)
-      return;  // not one of us
+    const Received received = receive_message(socket.get(), &hello, sizeof hello, fds);
+    if (received.bytes != sizeof hello || hello.magic != kMagic) return;  // not one of us
+    if (received.lost_fds) throw SystemError(kTooFewFiles);
+    if (fds.size() != 1) return;
     const auto refuse = [&](const std::string& text) {
       const UsageError error(text);
       const Reply reply = reply_of(&error, 0);
@@ -207,6 +243,7 @@ class Host {
   const Meet& meet_;
   UniqueFd listener_;
   std::vector<Guest> guests_;  // by rank; 0 unused
+  std::vector<UniqueFd> silent_;  // connected, have not spoken yet; oldest first
   cpu_set_t cores_{};
 };
 
@@ -218,11 +255,14 @@ UniqueFd connect_to_host(const Meet& meet, const Deadline& deadline) {
   auto pause = std::chrono::milliseconds(1);
   for (;;) {
     UniqueFd socket = new_socket();
+    // Where rank 0's queue is full, connect waits: not for ever.
+    const timeval patience{0, 100'000};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return socket;
     if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) throw SystemError("cannot connect to rank 0", errno);
     if (deadline.passed())
-      throw TimeoutError({0}, rank_name(meet.rank) + " waited " + std::to_string(meet.timeout.count() / 1000) +
-                                  " s for rank 0, which did not come (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
+      throw TimeoutError({0}, rank_name(meet.rank) + " waited " + seconds(meet.timeout) +
+                                  " for rank 0, which did not come (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(20));
   }
@@ -232,7 +272,12 @@ UniqueFd connect_to_host(const Meet& meet, const Deadline& deadline) {
   const std::string text(reply.text, ::strnlen(reply.text, sizeof reply.text));
   switch (static_cast<ErrorKind>(reply.kind)) {
     case ErrorKind::peer: throw PeerError(reply.rank, text);
-    case ErrorKind::timeout: throw TimeoutError({}, text);
+    case ErrorKind::timeout: {
+      std::vector<int> missing;
+      for (int r = 0; r < 256; ++r)
+        if ((reply.missing[r / 64] >> (r % 64) & 1U) != 0) missing.push_back(r);
+      throw TimeoutError(std::move(missing), text);
+    }
     case ErrorKind::usage: throw UsageError(text);
     default: throw SystemError(text);
   }
@@ -247,15 +292,18 @@ Met join(const Meet& meet) {
   if (!send_message(socket.get(), &hello, sizeof hello, {own.get()})) throw PeerError(0, "rank 0 went away during the rendezvous");
   // Rank 0 gives up first and says who is missing; a little patience lets its answer through.
   pollfd ready{socket.get(), POLLIN, 0};
-  const auto wait = deadline.left().count() / 1'000'000 + 2000;
-  const int answered = ::poll(&ready, 1, static_cast<int>(std::min<std::int64_t>(wait, 1 << 30)));
+  const Deadline patience = Deadline::after(deadline.left() + std::chrono::seconds(2));
+  int answered = 0;
+  do answered = ::poll(&ready, 1, static_cast<int>(std::min<std::int64_t>(patience.left().count() / 1'000'000 + 1, 1000)));
+  while (answered <= 0 && !patience.passed());
   if (answered <= 0) throw TimeoutError({0}, rank_name(meet.rank) + " waited for rank 0, which stopped answering");
   Reply reply{};
   std::vector<UniqueFd> fds;
-  if (receive_message(socket.get(), &reply, sizeof reply, fds) != sizeof reply || reply.magic != kMagic)
+  const Received received = receive_message(socket.get(), &reply, sizeof reply, fds);
+  if (received.bytes != sizeof reply || reply.magic != kMagic)
     throw PeerError(0, "rank 0 went away during the rendezvous");
   if (reply.kind != 0) rethrow(reply);
-  if (fds.size() != static_cast<std::size_t>(meet.size) + 1) throw SystemError("the rendezvous brought too few descriptors; raise the limit of open files (ulimit -n)");
+  if (received.lost_fds || fds.size() != static_cast<std::size_t>(meet.size) + 1) throw SystemError(kTooFewFiles);
   Met met;
   met.cores = reply.cores;
   met.arena = std::move(fds.front());

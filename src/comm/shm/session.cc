@@ -1,6 +1,7 @@
 #include "comm/shm/session.h"
 
 #include <algorithm>
+#include <system_error>
 
 namespace lockstep::shm {
 
@@ -12,7 +13,11 @@ Session::Session(std::shared_ptr<Arena> arena, std::vector<int> nodes, int cores
     : arena_(std::move(arena)), nodes_(std::move(nodes)), cores_(cores) {}
 
 void Session::watch(std::vector<UniqueFd> pidfds) {
-  watch_ = std::make_unique<Watch>(std::move(pidfds), [this](int rank) { died(rank); });
+  try {
+    watch_ = std::make_unique<Watch>(std::move(pidfds), [this](int rank) { died(rank); });
+  } catch (const std::system_error& error) {
+    throw SystemError("cannot start the thread that watches the peers", error.code().value());
+  }
 }
 
 Session::Ticket Session::enrol(Meeting& meeting, std::vector<int> members) {
@@ -29,10 +34,28 @@ void Session::withdraw(Ticket ticket) {
   groups_.erase(ticket);
 }
 
-void Session::keep(std::shared_ptr<Control> block) {
+Session::~Session() {
+  watch_.reset();
+  sweep();
+}
+
+Control& Session::make_block(int rank, int members) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(kept_, [](const auto& b) { return b->left.load(std::memory_order_acquire) == b->members; });
-  kept_.push_back(std::move(block));
+  sweep();
+  auto* const control = reinterpret_cast<Control*>(arena_->at(arena_->reserve(rank, Control::bytes(members))));
+  control->members = static_cast<std::uint32_t>(members);
+  blocks_.push_back({control, rank});
+  return *control;
+}
+
+void Session::sweep() {
+  std::erase_if(blocks_, [&](const Block& block) {
+    const std::uint32_t members = block.control->members;
+    if (block.control->left.load(std::memory_order_acquire) != members) return false;
+    const auto* const data = reinterpret_cast<const std::byte*>(block.control);
+    arena_->release(block.rank, static_cast<std::uint64_t>(data - arena_->at(0)), Control::bytes(static_cast<int>(members)));
+    return true;
+  });
 }
 
 void Session::died(int world_rank) {

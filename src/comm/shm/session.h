@@ -18,6 +18,7 @@ class Session {
  public:
   // `nodes[r]`: rank r's node. `cores`: processors that the ranks may run on, together.
   Session(std::shared_ptr<Arena> arena, std::vector<int> nodes, int cores);
+  ~Session();
 
   Arena& arena() const { return *arena_; }
   const std::vector<int>& nodes() const { return nodes_; }
@@ -32,9 +33,10 @@ class Session {
   Ticket enrol(Meeting& meeting, std::vector<int> members);
   void withdraw(Ticket ticket);
 
-  // Keeps the control block of a sub-group that was made here until every member has left it: the maker's
-  // own group may be gone long before.
-  void keep(std::shared_ptr<Control> block);
+  // A control block for a sub-group of `members` ranks, out of `rank`'s region. It is given back, and reads
+  // as zero again, once every member has left it, which may be long after the maker's own group is gone. A
+  // session that ends earlier leaves it alone: peers may be reading what was posted there.
+  Control& make_block(int rank, int members);
 
  private:
   void died(int world_rank);
@@ -45,7 +47,13 @@ class Session {
   std::mutex mutex_;
   std::list<std::pair<Meeting*, std::vector<int>>> groups_;
   std::vector<int> dead_;
-  std::vector<std::shared_ptr<Control>> kept_;
+  struct Block {
+    Control* control;
+    int rank;
+  };
+  void sweep();  // gives back the blocks that everybody has left
+
+  std::vector<Block> blocks_;
   std::unique_ptr<Watch> watch_;  // last: its thread uses the rest
 };
 

@@ -1,10 +1,7 @@
 // `lockstep bench`: the parent starts the workers, shows what they report.
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -22,13 +19,6 @@
 
 namespace lockstep::cli {
 namespace {
-
-std::string own_path() {
-  std::array<char, 4096> path{};
-  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
-  if (length <= 0) throw SystemError("bench: finding this program", errno);
-  return std::string(path.data(), static_cast<std::size_t>(length));
-}
 
 std::string joined(const std::vector<std::string>& items) { return fmt::format("{}", fmt::join(items, ",")); }
 
@@ -77,7 +67,7 @@ class Results {
     else if (kind == "row")
       add(event.at("row"));
     else if (kind == "error" && errors.size() < 8)
-      errors.emplace_back(event.at("kind").get<std::string>(), event.at("text").get<std::string>());
+      errors.push_back({event.at("kind").get<std::string>(), event.at("text").get<std::string>()});
   }
 
   void say(const std::string& text) {
@@ -87,7 +77,7 @@ class Results {
   void finish() { progress_.clear(); }
 
   std::vector<BenchRow> rows;
-  std::vector<std::pair<std::string, std::string>> errors;  // kind, text; the first is the cause
+  std::vector<WorkerError> errors;  // the first is the cause
 
  private:
   void add(const nlohmann::ordered_json& row) {
@@ -101,27 +91,6 @@ class Results {
   const BenchFlags& flags_;
   Progress progress_;
 };
-
-void print_captured(const UniqueFd& errors) {
-  std::array<char, 4096> chunk{};
-  off_t at = 0;
-  for (ssize_t n = 0; (n = ::pread(errors.get(), chunk.data(), chunk.size(), at)) > 0; at += n)
-    std::fwrite(chunk.data(), 1, static_cast<std::size_t>(n), stderr);
-}
-
-// The exit status, after whatever went wrong was said: usage is thrown for the frame to print.
-int conclude(const Results& results, const Starter& starter, int wait_status) {
-  for (const auto& [kind, text] : results.errors)
-    if (kind == "usage") throw UsageError(text);
-  for (const auto& [kind, text] : results.errors) std::fprintf(stderr, "lockstep bench: %s\n", text.c_str());
-  if (!results.errors.empty()) return 1;
-  print_captured(starter.errors);
-  if (wait_status == 0) return 0;
-  std::fprintf(stderr, "lockstep bench: the workers failed (%s %d)\n",
-               WIFSIGNALED(wait_status) ? "signal" : "exit status",
-               WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : WEXITSTATUS(wait_status));
-  return 1;
-}
 
 int run_bench(const BenchFlags& flags) {
   BenchPlan plan = make_plan(flags);
@@ -158,7 +127,7 @@ int run_bench(const BenchFlags& flags) {
     std::fprintf(stderr, "lockstep bench: stopped by %s\n", ::strsignal(listener.interrupted_by()));
     return 128 + listener.interrupted_by();
   }
-  return conclude(results, starter, status);
+  return conclude("bench", results.errors, starter, status);
 }
 
 }  // namespace

@@ -12,8 +12,11 @@ add_library(lockstep_bench STATIC
   bench_variant.cc
   bench_worker.cc
   progress.cc
+  sampling.cc
   svg_plot.cc
-  table.cc)
+  table.cc
+  tune.cc
+  tune_worker.cc)
 target_include_directories(lockstep_bench PUBLIC ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(lockstep_bench
   PUBLIC lockstep_comm lockstep_launch CLI11::CLI11 nlohmann_json::nlohmann_json

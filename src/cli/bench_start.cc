@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -62,6 +64,31 @@ std::string find_mpirun() {
 }
 
 }  // namespace
+
+std::string own_path() {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  if (length <= 0) throw SystemError("finding this program's own file", errno);
+  return std::string(path.data(), static_cast<std::size_t>(length));
+}
+
+int conclude(const std::string& command, const std::vector<WorkerError>& errors, const Starter& starter,
+             int wait_status) {
+  for (const WorkerError& error : errors)
+    if (error.kind == "usage") throw UsageError(error.text);
+  for (const WorkerError& error : errors)
+    std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), error.text.c_str());
+  if (!errors.empty()) return 1;
+  std::array<char, 4096> chunk{};
+  off_t at = 0;
+  for (ssize_t n = 0; (n = ::pread(starter.errors.get(), chunk.data(), chunk.size(), at)) > 0; at += n)
+    std::fwrite(chunk.data(), 1, static_cast<std::size_t>(n), stderr);
+  if (wait_status == 0) return 0;
+  if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);
+  std::fprintf(stderr, "lockstep %s: the workers failed (exit status %d)\n", command.c_str(),
+               WEXITSTATUS(wait_status));
+  return WEXITSTATUS(wait_status) > 128 ? WEXITSTATUS(wait_status) : 1;
+}
 
 bool has_mpirun() { return !find_mpirun().empty(); }
 

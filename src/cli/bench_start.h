@@ -27,6 +27,20 @@ struct Starter {
 // Is there an mpirun on the path?
 bool has_mpirun();
 
+// This program's own file.
+std::string own_path();
+
+// What a worker said went wrong.
+struct WorkerError {
+  std::string kind;
+  std::string text;
+};
+
+// Says what went wrong, if anything did, and gives the exit status: a usage error is thrown for the frame to
+// print. `wait_status` is the starter's.
+int conclude(const std::string& command, const std::vector<WorkerError>& errors, const Starter& starter,
+             int wait_status);
+
 // Workers run on any core in both cases: a worker bound to one core would share it with Gloo's own
 // thread, which would be unfair to Gloo. Throws SystemError.
 Starter start_workers(const StartOptions& options);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -15,8 +14,8 @@
 #include "cli/bench_row.h"
 #include "cli/bench_start.h"
 #include "cli/bench_variant.h"
+#include "cli/sampling.h"
 #include "lockstep/base/bytes.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
 
@@ -42,12 +41,10 @@ class Measurement {
   }
 
  private:
-  struct Contender {
+  struct Entry {
     const Variant* variant;
     const BenchBuffers* buffers;
     std::string mistake;  // the same on every rank
-    int samples = 0;
-    std::vector<std::int64_t> ns = {};
   };
 
   bool leads() const { return world_.rank() == 0; }
@@ -62,31 +59,36 @@ class Measurement {
                     .extent = extent_of(plan_.what, world_.size(), bytes, plan_.dtype)};
     // Variants of the same kind of memory share it.
     std::map<std::string, BenchBuffers> buffers;
-    std::vector<Contender> contenders;
+    std::vector<Entry> entries;
     for (const Variant& variant : variants_) {
       if (!buffers.contains(variant.memory))
         buffers[variant.memory] = make_buffers(world_, variant.memory, expectation_);
       const BenchBuffers& own = buffers[variant.memory];
       const std::string why = variant.refuses(expectation_, own);
       if (why.empty())
-        contenders.push_back({.variant = &variant, .buffers = &own, .mistake = ""});
+        entries.push_back({.variant = &variant, .buffers = &own, .mistake = ""});
       else if (leads() && noted_.insert(why).second)
         reporter_.send({{"event", "note"}, {"text", "left out: " + why}});
     }
-    if (contenders.empty()) return 0;
+    if (entries.empty()) return 0;
     const double moved = bytes_that_must_move(plan_.what, world_.size(), static_cast<double>(bytes));
     const double floor_us = moved == 0 ? 0 : moved / memory_bandwidth(world_, bytes) * 1e6;
-    for (Contender& c : contenders) check(c);
-    for (Contender& c : contenders) warm_up(c, bytes);
-    time_all(contenders);
-    for (Contender& c : contenders) check(c);
-    if (leads()) report(contenders, bytes, floor_us);
-    return contenders.size();
+    for (Entry& e : entries) check(e);
+    std::vector<Contender> contenders;
+    for (const Entry& e : entries) contenders.push_back({.call = [this, e] { call(e); }});
+    sample_interleaved(world_, contenders,
+                       {.iterations = plan_.iterations,
+                        .min_time_s = plan_.min_time_s,
+                        .warmup = plan_.warmup,
+                        .fewest = bytes <= (1U << 20) ? 200.0 : 10.0});
+    for (Entry& e : entries) check(e);
+    if (leads()) report(entries, contenders, bytes, floor_us);
+    return entries.size();
   }
 
-  void call(const Contender& c) const { c.variant->run(expectation_, *c.buffers); }
+  void call(const Entry& c) const { c.variant->run(expectation_, *c.buffers); }
 
-  void check(Contender& c) const {
+  void check(Entry& c) const {
     load_input(*c.buffers, expectation_);
     world_.barrier();
     call(c);
@@ -102,54 +104,12 @@ class Measurement {
     }
   }
 
-  std::int64_t sample(const Contender& c) const {
-    world_.barrier();
-    const std::int64_t begin = now_ns();
-    call(c);
-    return now_ns() - begin;
-  }
-
-  // Also decides how many samples to take: the same number on every rank.
-  void warm_up(Contender& c, std::uint64_t bytes) const {
-    for (int i = 0; i < plan_.warmup; ++i) {
-      world_.barrier();
-      call(c);
-    }
-    std::vector<std::int64_t> ns(3);
-    const std::int64_t begin = now_ns();
-    for (auto& t : ns) t = sample(c);
-    std::vector<std::int64_t> each = {(now_ns() - begin) / static_cast<std::int64_t>(ns.size())};
-    world_.all_reduce(buffer(each), {.op = ReduceOp::max});
-    const double seconds = std::max(1e-7, static_cast<double>(each[0]) * 1e-9);
-    // Small sizes want many samples, unless that took more than ten times the time that was asked for.
-    const double fewest = bytes <= (1U << 20) ? std::clamp(10 * plan_.min_time_s / seconds, 10.0, 200.0) : 10;
-    c.samples = plan_.iterations != 0
-                    ? plan_.iterations
-                    : static_cast<int>(std::clamp(std::ceil(plan_.min_time_s / seconds), fewest, 20000.0));
-  }
-
-  void time_all(std::vector<Contender>& contenders) const {
-    constexpr int kRounds = 10;
-    for (int round = 0; round < kRounds; ++round) {
-      for (std::size_t k = 0; k < contenders.size(); ++k) {
-        Contender& c = contenders[(k + static_cast<std::size_t>(round)) % contenders.size()];
-        // The samples up to this round's end, so that the rounds add up to exactly c.samples.
-        const auto target = static_cast<std::size_t>(std::int64_t{c.samples} * (round + 1) / kRounds);
-        if (c.ns.size() >= target) continue;
-        world_.barrier();
-        call(c);
-        while (c.ns.size() < target) c.ns.push_back(sample(c));
-      }
-    }
-    for (Contender& c : contenders) world_.all_reduce(buffer(c.ns), {.op = ReduceOp::max});
-  }
-
-  void report(const std::vector<Contender>& contenders, std::uint64_t bytes, double floor_us) const {
+  void report(const std::vector<Entry>& entries, const std::vector<Contender>& contenders, std::uint64_t bytes,
+              double floor_us) const {
     std::vector<BenchRow> rows;
-    for (const Contender& c : contenders) {
-      std::vector<double> us;
-      for (const std::int64_t ns : c.ns) us.push_back(static_cast<double>(ns) * 1e-3);
-      std::ranges::sort(us);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const Entry& c = entries[i];
+      const std::vector<double>& us = contenders[i].us;
       BenchRow row;
       row.op = to_string(plan_.what);
       row.engine = c.variant->engine;

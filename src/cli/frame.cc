@@ -75,7 +75,7 @@ std::vector<std::string> flags_of(const CLI::App& command) {
 std::string describe_extra(const CLI::App& command) {
   const std::vector<std::string> extras = command.remaining(true);
   if (extras.empty()) return "an argument was not expected";
-  const std::string word = extras.front();
+  const std::string& word = extras.front();
   if (!is_flag(word)) {
     const std::vector<std::string> names = names_of_commands(command);
     return names.empty() ? "'" + word + "' was not expected here" : not_understood(word, names);

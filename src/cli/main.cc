@@ -20,5 +20,6 @@ int main(int argc, char** argv) {
   lockstep::cli::Cli cli{.app = app, .action = {}, .program = {}};
   lockstep::cli::add_run(cli);
   lockstep::cli::add_bench(cli);
+  lockstep::cli::add_tune(cli);
   return lockstep::cli::run_command_line(cli, {argv + 1, argv + argc});
 }

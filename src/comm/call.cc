@@ -40,6 +40,7 @@ FlightCall flight_call(const Call& call) {
 
 std::string Call::describe() const {
   std::string detail = lockstep::describe(flight_call(*this));
+  if (order == Order::any) detail += detail.empty() ? "any order" : ", any order";
   if (!algorithm.empty()) detail += (detail.empty() ? "by " : ", by ") + algorithm;
   return std::string(to_string(what)) + "(" + detail + ")";
 }

@@ -49,7 +49,8 @@ std::vector<std::string> worker_environment(const LaunchOptions& options, const 
   for (const auto& [name, value] : options.environment) variables[name] = value;
 
   std::vector<std::string> result;
-  for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
+  result.reserve(variables.size());
+  for (const auto& [name, value] : variables) result.emplace_back(name).append("=").append(value);
   return result;
 }
 

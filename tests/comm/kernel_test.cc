@@ -57,11 +57,11 @@ T awkward(std::mt19937_64& random) {
   const auto pick = random() % 8;
   if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
     const bool half = std::is_same_v<T, Half>;
-    constexpr std::array<std::uint16_t, 10> kHalf = {0x0000, 0x8000, 0x7c00, 0xfc00, 0x7e01,
-                                                     0x7d01, 0x0001, 0x83ff, 0x7bff, 0xfbff};
-    constexpr std::array<std::uint16_t, 10> kBfloat = {0x0000, 0x8000, 0x7f80, 0xff80, 0x7fc1,
+    constexpr std::array<std::uint16_t, 10> halves = {0x0000, 0x8000, 0x7c00, 0xfc00, 0x7e01,
+                                                      0x7d01, 0x0001, 0x83ff, 0x7bff, 0xfbff};
+    constexpr std::array<std::uint16_t, 10> bfloats = {0x0000, 0x8000, 0x7f80, 0xff80, 0x7fc1,
                                                        0x7f81, 0x0001, 0x807f, 0x7f7f, 0xff7f};
-    if (pick == 0) return {(half ? kHalf : kBfloat)[bits % 10]};
+    if (pick == 0) return {(half ? halves : bfloats)[bits % 10]};
     if (pick == 1) return {static_cast<std::uint16_t>(bits)};
     const float value = static_cast<float>(static_cast<std::int64_t>(bits) >> 40) * 0x1p-18F;
     if constexpr (std::is_same_v<T, Half>)
@@ -71,17 +71,17 @@ T awkward(std::mt19937_64& random) {
   } else if constexpr (std::is_floating_point_v<T>) {
     using Limits = std::numeric_limits<T>;
     using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
-    constexpr std::array<T, 10> kSpecial = {T(0),
-                                            -T(0),
-                                            Limits::infinity(),
-                                            -Limits::infinity(),
-                                            Limits::quiet_NaN(),
-                                            Limits::denorm_min(),
-                                            -Limits::denorm_min() * 77,
-                                            Limits::min(),
-                                            Limits::max(),
-                                            Limits::lowest()};
-    if (pick == 0) return kSpecial[bits % 10];
+    constexpr std::array<T, 10> special = {T(0),
+                                           -T(0),
+                                           Limits::infinity(),
+                                           -Limits::infinity(),
+                                           Limits::quiet_NaN(),
+                                           Limits::denorm_min(),
+                                           -Limits::denorm_min() * 77,
+                                           Limits::min(),
+                                           Limits::max(),
+                                           Limits::lowest()};
+    if (pick == 0) return special[bits % 10];
     if (pick == 1) return std::bit_cast<T>(static_cast<Bits>(bits));
     return static_cast<T>(static_cast<std::int64_t>(bits)) * static_cast<T>(0x1p-60);
   } else {

@@ -20,10 +20,10 @@ namespace lockstep::kernel::HWY_NAMESPACE {
 // Runs `Step::run(block)` over N inputs, copied block by block; block[0] is the result.
 template <std::size_t N, class T, class Step>
 HWY_ATTR void plain_loop(const Job& job) {
-  constexpr std::size_t kBlock = 1024 / sizeof(T);
-  HWY_ALIGN T block[N][kBlock] = {};
-  for (std::size_t i = 0; i < job.count; i += kBlock) {
-    const std::size_t left = job.count - i < kBlock ? job.count - i : kBlock;
+  constexpr std::size_t size = 1024 / sizeof(T);
+  HWY_ALIGN T block[N][size] = {};
+  for (std::size_t i = 0; i < job.count; i += size) {
+    const std::size_t left = job.count - i < size ? job.count - i : size;
     for (std::size_t k = 0; k < N; ++k)
       std::memcpy(block[k], static_cast<const T*>(job.ins[k]) + job.in_begin + i, left * sizeof(T));
     Step::run(block, job.number);  // the whole block: a constant trip count

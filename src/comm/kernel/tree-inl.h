@@ -27,10 +27,10 @@ HWY_INLINE hn::Vec<D> tree_at(D d, const typename In::Element* const* ins, std::
   if constexpr (N == 1) {
     return In::template load<P>(d, ins[First] + i);
   } else {
-    constexpr std::size_t kLower = N > 4 ? 4 : N > 2 ? 2 : 1;  // largest power of two below N
-    static_assert(N <= 2 * kLower);
-    const auto a = tree_at<P, First, kLower, In, Op>(d, ins, i);
-    const auto b = tree_at<P, First + kLower, N - kLower, In, Op>(d, ins, i);
+    constexpr std::size_t lower = N > 4 ? 4 : N > 2 ? 2 : 1;  // largest power of two below N
+    static_assert(N <= 2 * lower);
+    const auto a = tree_at<P, First, lower, In, Op>(d, ins, i);
+    const auto b = tree_at<P, First + lower, N - lower, In, Op>(d, ins, i);
     return Op::combine(a, b);
   }
 }
@@ -81,10 +81,10 @@ struct Tree {
   // Less than a group, through padded copies: the same instructions, so the same bits.
   static HWY_NOINLINE HWY_ATTR void last(const Job& job, const From* const* ins, std::size_t i,
                                          hn::Vec<D> number) {
-    constexpr std::size_t kStep = 2 * hn::MaxLanes(D());
+    constexpr std::size_t step = 2 * hn::MaxLanes(D());
     const std::size_t left = job.count - i;
-    HWY_ALIGN From padded[N][kStep] = {};
-    HWY_ALIGN To result[kStep];
+    HWY_ALIGN From padded[N][step] = {};
+    HWY_ALIGN To result[step];
     const From* at[N];
     for (std::size_t k = 0; k < N; ++k) {
       std::memcpy(padded[k], ins[k] + i, left * sizeof(From));
@@ -109,11 +109,11 @@ constexpr void fill(Kernel (&table)[kMaxFan]) {
 // lives on; the others make do with smaller trees, which halves the code.
 template <class T, class Storage, class Both, class Op, class Finish>
 constexpr Kernels make_kernels() {
-  constexpr std::size_t kFan = hwy::IsSame<Op, Sum>() ? kMaxFan : 4;
+  constexpr std::size_t fan = hwy::IsSame<Op, Sum>() ? kMaxFan : 4;
   Kernels kernels{};
-  kernels.fan = kFan;
-  fill<kFan, T, Storage, Plain<T>, Op, AsIs>(kernels.raw);
-  fill<kFan, T, Both, Both, Op, Finish>(kernels.finished);
+  kernels.fan = fan;
+  fill<fan, T, Storage, Plain<T>, Op, AsIs>(kernels.raw);
+  fill<fan, T, Both, Both, Op, Finish>(kernels.finished);
   kernels.combine = &Tree<2, T, Plain<T>, Plain<T>, Op, AsIs>::run;
   kernels.finish = &Tree<1, T, Plain<T>, Storage, Sum, Finish>::run;  // a tree of one: no operation
   return kernels;
@@ -123,7 +123,7 @@ template <class T, class Storage, class Both, class Op, class Finish = AsIs>
 inline constexpr Kernels kKernels = make_kernels<T, Storage, Both, Op, Finish>();
 
 template <class T, class Op>
-inline constexpr const Kernels& kPlainKernels = kKernels<T, Plain<T>, Plain<T>, Op>;
+inline constexpr Kernels kPlainKernels = kKernels<T, Plain<T>, Plain<T>, Op>;
 
 // The kernels of a float type. The operation is none of the bit operations.
 template <class T, class Storage, class Both>

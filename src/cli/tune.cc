@@ -1,0 +1,175 @@
+// `lockstep tune`: measures what the choice of algorithms rests on, and shows it.
+#include "cli/tune.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/bench_link.h"
+#include "cli/bench_plan.h"
+#include "cli/bench_start.h"
+#include "cli/command.h"
+#include "cli/progress.h"
+#include "cli/table.h"
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct TuneFlags {
+  std::string collective = "all_reduce";
+  int workers = 2;
+  std::string sizes = "1K,4K,16K,64K,256K,1M,4M,16M,64M";
+  std::string memory = "comm,private";
+  double min_time_s = 0.1;
+  bool json = false;
+  std::string report_to;  // set for workers only
+};
+
+TunePlan plan_of(const TuneFlags& flags) {
+  // The benchmark's rules for the same words.
+  BenchFlags words;
+  words.collective = flags.collective;
+  words.workers = flags.workers;
+  words.sizes = flags.sizes;
+  words.engines = "shm";
+  words.memory = flags.memory;
+  words.min_time_s = flags.min_time_s;
+  const BenchPlan checked = make_plan(words);
+  if (checked.what == BenchOp::barrier || checked.what == BenchOp::send_recv)
+    throw UsageError("tune: " + flags.collective + " has no sizes to choose by; accepted: the other collectives");
+  if (flags.workers < 2) throw UsageError(fmt::format("-n: {} worker has nobody to talk to; accepted: 2 and more", flags.workers));
+  return {.what = checked.what,
+          .workers = checked.workers,
+          .sizes = checked.sizes,
+          .memories = checked.memories,
+          .min_time_s = flags.min_time_s};
+}
+
+class Results {
+ public:
+  explicit Results(const TuneFlags& flags) : flags_(flags) {}
+
+  void handle(const nlohmann::ordered_json& event) {
+    const std::string kind = event.value("event", "");
+    if (kind == "progress") {
+      progress_.show(fmt::format("tune {}: {} ({} of {})", flags_.collective,
+                                 format_bytes(event.at("bytes").get<std::uint64_t>()), event.at("step").get<int>() + 1,
+                                 event.at("steps").get<int>()));
+    } else if (kind == "error") {
+      errors.push_back({event.at("kind").get<std::string>(), event.at("text").get<std::string>()});
+    } else if (kind == "costs") {
+      costs_ = event.at("row");
+      if (flags_.json) print_line(costs_);
+    } else if (kind == "row") {
+      rows_.push_back(event.at("row"));
+      if (flags_.json) print_line(rows_.back());
+    }
+  }
+
+  void show() {
+    progress_.clear();
+    if (flags_.json || rows_.empty()) return;
+    std::printf("%s, f32 sum, %d workers. Measured on this machine:\n", flags_.collective.c_str(), flags_.workers);
+    std::printf("  α meeting %.2f µs, message %.2f µs; at 1 MiB, ns per KiB: β send %.0f, copy %.0f; γ reduce %.0f\n\n",
+                costs_.value("barrier_us", 0.0), costs_.value("message_us", 0.0), costs_.value("send_ns_per_kib", 0.0),
+                costs_.value("copy_ns_per_kib", 0.0), costs_.value("reduce_ns_per_kib", 0.0));
+    std::printf("%s\n", table().render(wants_colours(1)).c_str());
+    conclusion();
+  }
+
+  std::vector<WorkerError> errors;
+
+ private:
+  void print_line(const nlohmann::ordered_json& row) {
+    progress_.clear();
+    std::printf("%s\n", row.dump().c_str());
+    std::fflush(stdout);
+  }
+
+  Table table() const {
+    Table table({{"size"}, {"memory", Align::left}, {"algorithm", Align::left}, {"predicted µs"}, {"measured µs"}, {"× best"}, {"", Align::left}});
+    std::string last;
+    for (const auto& row : rows_) {
+      const auto bytes = row.at("bytes").get<std::uint64_t>();
+      const std::string group = format_bytes(bytes) + row.at("memory").get<std::string>();
+      if (!last.empty() && group != last) table.add_gap();
+      const bool chosen = row.at("chosen").get<bool>();
+      const Style style = chosen ? Style::bold : Style::plain;
+      table.add_row({{group == last ? "" : format_bytes(bytes)},
+                     {group == last ? "" : row.at("memory").get<std::string>()},
+                     {row.at("algorithm").get<std::string>(), style},
+                     {format_number(row.at("predicted_us").get<double>()), style},
+                     {format_number(row.at("us").get<double>()), style},
+                     {format_number(row.at("over_best").get<double>()), style},
+                     {chosen ? "◀ chosen" : row.at("canonical").get<bool>() ? "" : "other order", chosen ? Style::bold : Style::dim}});
+      last = group;
+    }
+    return table;
+  }
+
+  void conclusion() const {
+    double worst = 0;
+    std::string where;
+    int choices = 0;
+    for (const auto& row : rows_) {
+      if (!row.at("chosen").get<bool>()) continue;
+      ++choices;
+      const double over = row.at("over_best").get<double>();
+      if (over <= worst) continue;
+      worst = over;
+      where = format_bytes(row.at("bytes").get<std::uint64_t>()) + ", " + row.at("memory").get<std::string>() + " memory";
+    }
+    std::printf("%d choices, measured again after they were made: at worst %.2f of the best (at %s).\n", choices, worst, where.c_str());
+    const std::string cache = costs_.value("cache", "");
+    std::printf("%s\n", cache.empty() ? "Not kept: LOCKSTEP_CACHE_DIR is off." : ("Kept in " + cache).c_str());
+  }
+
+  const TuneFlags& flags_;
+  Progress progress_;
+  nlohmann::ordered_json costs_ = nlohmann::ordered_json::object();
+  std::vector<nlohmann::ordered_json> rows_;
+};
+
+int run_tune(const TuneFlags& flags) {
+  const TunePlan plan = plan_of(flags);
+  if (!flags.report_to.empty()) return run_tune_worker(plan, flags.report_to);
+  Results results(flags);
+  BenchListener listener;
+  const Starter starter = start_workers({.program = {own_path(), "tune", "--collective", flags.collective, "-n",
+                                                     std::to_string(flags.workers), "--sizes", flags.sizes, "--memory",
+                                                     flags.memory, "--min-time", fmt::format("{}", flags.min_time_s),
+                                                     "--report-to", listener.name()},
+                                         .workers = plan.workers});
+  const int status = listener.serve(starter.pid, [&](const nlohmann::ordered_json& event) { results.handle(event); });
+  results.show();
+  return conclude("tune", results.errors, starter, status);
+}
+
+}  // namespace
+
+void add_tune(Cli& cli) {
+  auto flags = std::make_shared<TuneFlags>();
+  CLI::App* command = cli.app.add_subcommand("tune", "Measure this machine, and show which algorithm each size gets");
+  command->group(kMeasure);
+  command->add_option("-n,--workers", flags->workers, "workers to start (default: 2)");
+  command->add_option("--collective", flags->collective, "which one (default: all_reduce)");
+  command->add_option("--sizes", flags->sizes, "bytes (default: " + flags->sizes + ")");
+  command->add_option("--memory", flags->memory, "of comm,private (default: both)");
+  command->add_option("--min-time", flags->min_time_s, "seconds for each algorithm and size (default: 0.1)");
+  command->add_flag("--json", flags->json, "one JSON object a line on standard output");
+  command->add_option("--report-to", flags->report_to)->group("");  // for workers: hidden
+  command->footer(
+      "Measures α, β, γ and every algorithm, keeps the result in the cache folder (LOCKSTEP_CACHE_DIR), then\n"
+      "times everything once more, also between the sizes, to show how good the choices are.\n"
+      "\n"
+      "Examples:\n"
+      "  lockstep tune                              two workers, all_reduce\n"
+      "  lockstep tune -n 8 --collective all_gather --memory comm\n"
+      "  LOCKSTEP_ALGORITHM=tree ./train            overrules the table for one run");
+  command->callback([&cli, flags] { cli.action = [flags] { return run_tune(*flags); }; });
+}
+
+}  // namespace lockstep::cli

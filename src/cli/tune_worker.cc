@@ -1,0 +1,167 @@
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench_link.h"
+#include "cli/bench_row.h"
+#include "cli/bench_start.h"
+#include "cli/bench_variant.h"
+#include "cli/sampling.h"
+#include "cli/tune.h"
+#include "comm/group_impl.h"
+#include "comm/tune/calibrate.h"
+#include "lockstep/comm/init.h"
+
+namespace lockstep::cli {
+namespace {
+
+class Tuning {
+ public:
+  Tuning(const TunePlan& plan, Group world, BenchReporter& reporter)
+      : plan_(plan), world_(std::move(world)), reporter_(reporter), nodes_(world_.nodes()) {
+    for (const std::string& memory : plan.memories)
+      for (const std::string& name : world_.impl().engine().algorithms(collective_of(plan.what)))
+        variants_.emplace_back(world_, name, memory);
+  }
+
+  void run() {
+    const std::vector<std::uint64_t> between = with_middles();
+    steps_ = plan_.sizes.size() + between.size();
+    Selector table;
+    table.set_costs(measure_costs(world_));
+    for (std::uint64_t bytes : plan_.sizes)
+      for (const Timed& timed : time_all(bytes))
+        table.add_measurement(shape(bytes, timed.memory), *find_algorithm(timed.algorithm), timed.us * 1e-6);
+    share_costs(world_, table);
+    if (leads()) report_costs(table.costs());
+    // A second, independent look at what the table now chooses.
+    for (std::uint64_t bytes : between) report(bytes, time_all(bytes));
+  }
+
+ private:
+  struct Timed {
+    std::string algorithm, memory;
+    double us = 0;
+  };
+
+  bool leads() const { return world_.rank() == 0; }
+
+  // The sizes and, between each two, their geometric middle in whole elements of every type.
+  std::vector<std::uint64_t> with_middles() const {
+    std::vector<std::uint64_t> all;
+    for (std::size_t i = 0; i < plan_.sizes.size(); ++i) {
+      if (i > 0) {
+        const double middle = std::sqrt(static_cast<double>(plan_.sizes[i - 1]) * static_cast<double>(plan_.sizes[i]));
+        const auto rounded = static_cast<std::uint64_t>(middle) / 1024 * 1024;
+        if (rounded > plan_.sizes[i - 1] && rounded < plan_.sizes[i]) all.push_back(rounded);
+      }
+      all.push_back(plan_.sizes[i]);
+    }
+    return all;
+  }
+
+  Shape shape(std::uint64_t bytes, const std::string& memory) const {
+    const Extent extent = extent_of(plan_.what, world_.size(), bytes, DType::f32);
+    return {.what = collective_of(plan_.what),
+            .ranks = world_.size(),
+            .bytes = extent.slice * size_of(DType::f32),
+            .reachable = memory == "comm",
+            .nodes = nodes_};
+  }
+
+  std::vector<Timed> time_all(std::uint64_t bytes) {
+    if (leads()) reporter_.send({{"event", "progress"}, {"bytes", bytes}, {"step", step_}, {"steps", steps_}});
+    ++step_;
+    const Expectation e{.what = plan_.what,
+                        .rank = world_.rank(),
+                        .workers = world_.size(),
+                        .root = 0,
+                        .dtype = DType::f32,
+                        .op = ReduceOp::sum,
+                        .extent = extent_of(plan_.what, world_.size(), bytes, DType::f32)};
+    std::vector<BenchBuffers> buffers;
+    for (const std::string& memory : plan_.memories) {
+      buffers.push_back(make_buffers(world_, memory, e));
+      load_input(buffers.back(), e);
+    }
+    std::vector<Timed> timed;
+    std::vector<Contender> contenders;
+    for (const Variant& variant : variants_) {
+      const auto place = std::find(plan_.memories.begin(), plan_.memories.end(), variant.memory) - plan_.memories.begin();
+      const BenchBuffers& own = buffers[static_cast<std::size_t>(place)];
+      if (!variant.refuses(e, own).empty()) continue;
+      timed.push_back({.algorithm = variant.algorithm, .memory = variant.memory});
+      contenders.push_back({.call = [&variant, &own, &e] { variant.run(e, own); }});
+    }
+    sample_interleaved(world_, contenders, {.min_time_s = plan_.min_time_s, .fewest = 50});
+    for (std::size_t i = 0; i < timed.size(); ++i) timed[i].us = quantile(contenders[i].us, 0.5);
+    return timed;
+  }
+
+  void report_costs(const Costs& costs) const {
+    reporter_.send({{"event", "costs"},
+                    {"row",
+                     {{"barrier_us", costs.barrier_s * 1e6},
+                      {"message_us", costs.message_s * 1e6},
+                      {"send_ns_per_kib", costs.send.at(1 << 20) * 1024e9},
+                      {"copy_ns_per_kib", costs.copy.at(1 << 20) * 1024e9},
+                      {"reduce_ns_per_kib", costs.reduce.at(1 << 20) * 1024e9},
+                      {"cache", cost_cache_path(world_.size()).string()}}}});
+  }
+
+  void report(std::uint64_t bytes, const std::vector<Timed>& timed) const {
+    if (!leads()) return;
+    const Selector& selector = *world_.impl().engine().selector();
+    for (const std::string& memory : plan_.memories) {
+      const Shape s = shape(bytes, memory);
+      const Algorithm* const chosen = selector.choose(s, Order::canonical);
+      double best = 0;
+      for (const Timed& t : timed) {
+        const Algorithm& algorithm = *find_algorithm(t.algorithm);
+        const bool eligible = !lockstep::reduces(s.what) || algorithm.canonical(nodes_);
+        if (t.memory == memory && eligible && (best == 0 || t.us < best)) best = t.us;
+      }
+      for (const Timed& t : timed) {
+        if (t.memory != memory) continue;
+        const Algorithm& algorithm = *find_algorithm(t.algorithm);
+        reporter_.send({{"event", "row"},
+                        {"row",
+                         {{"op", to_string(plan_.what)},
+                          {"workers", world_.size()},
+                          {"bytes", bytes},
+                          {"memory", memory},
+                          {"algorithm", t.algorithm},
+                          {"canonical", !lockstep::reduces(s.what) || algorithm.canonical(nodes_)},
+                          {"predicted_us", selector.predict(algorithm, s) * 1e6},
+                          {"us", t.us},
+                          {"chosen", &algorithm == chosen},
+                          {"over_best", t.us / best}}}});
+      }
+    }
+  }
+
+  const TunePlan& plan_;
+  Group world_;
+  BenchReporter& reporter_;
+  std::vector<int> nodes_;
+  std::vector<Variant> variants_;
+  std::size_t step_ = 0;
+  std::size_t steps_ = 0;
+};
+
+}  // namespace
+
+int run_tune_worker(const TunePlan& plan, const std::string& report_to) {
+  BenchReporter reporter(report_to);
+  try {
+    const Group world = init();
+    Tuning(plan, world, reporter).run();
+    world.barrier();
+    return 0;
+  } catch (const Error& e) {
+    reporter.send({{"event", "error"}, {"kind", to_string(e.kind())}, {"text", e.what()}});
+    return kReported;
+  }
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,143 @@
+// Comm memory: zeroed, aligned, given back, refused in one line.
+#include "comm/shm/arena.h"
+
+#include <sys/time.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "comm/expect_error.h"
+#include "comm/thread_ranks.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr std::size_t kMega = std::size_t{1} << 20;
+
+bool all_zero(const CommMemory& memory) {
+  const std::byte* const data = memory.as<std::byte>();
+  return std::all_of(data, data + memory.bytes(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+std::shared_ptr<shm::Arena> small_arena(std::uint64_t region_bytes) {
+  const shm::ArenaShape shape{.ranks = 2, .head_bytes = 5000, .region_bytes = region_bytes};
+  return std::make_shared<shm::Arena>(shm::Arena::create(shape), shape);
+}
+
+TEST(CommMemory, IsZeroedAndAligned) {
+  on_threads(thread_groups(2), [](const Group& g) {
+    for (std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, std::size_t{4097}, 2 * kMega - 1, 2 * kMega, 5 * kMega + 3, 64 * kMega})
+      for (int again = 0; again < 2; ++again) {
+        const CommMemory memory = g.allocate(bytes);
+        ASSERT_NE(memory.data(), nullptr);
+        EXPECT_EQ(memory.bytes(), bytes);
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % 4096, 0U);
+        EXPECT_TRUE(all_zero(memory)) << bytes << " bytes, time " << again;
+        std::memset(memory.data(), 0xff, bytes);
+      }
+  });
+}
+
+TEST(CommMemory, TooLargeIsRefusedInOneLine) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& g) {
+    constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+    for (std::size_t bytes : {most, most - 4095, most - 2 * kMega + 1, most / 2, std::size_t{1} << 40, (std::size_t{64} << 30) + 1})
+      expect_error<SystemError>([&] { (void)g.allocate(bytes); }, {"cannot allocate", "comm memory"});
+    expect_error<SystemError>([&] { (void)g.allocate(std::size_t{1} << 40); }, {"1T", "LOCKSTEP_ARENA"});
+    const CommMemory memory = g.allocate(4096);
+    g.all_reduce(Buffer{memory.data(), 1024, DType::f32});
+  });
+}
+
+TEST(CommMemory, MayOutliveTheGroup) {
+  std::vector<CommMemory> kept(2);
+  with_own_groups(thread_groups(2), [&](Group g) {
+    const auto me = static_cast<std::size_t>(g.rank());
+    kept[me] = g.allocate(3 * kMega);
+    kept[me].as<float>()[7] = 1;
+    g.all_reduce(Buffer{kept[me].data(), 100, DType::f32}, {.algorithm = "direct"});
+  });
+  const CommMemory copy = kept[0];
+  kept[0] = {};
+  EXPECT_EQ(copy.as<float>()[7], 2);
+  std::memset(copy.data(), 1, copy.bytes());
+  EXPECT_EQ(kept[1].as<float>()[7], 2);
+}
+
+TEST(Arena, FindsTheRoomThatWasGivenBack) {
+  const auto arena = small_arena(8 * kMega);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<CommMemory> blocks;
+    for (int i = 0; i < 8; ++i) blocks.push_back(arena->allocate(1, kMega));
+    expect_error<SystemError>([&] { (void)arena->allocate(1, 1); }, {"rank 1's region of 8M is full"});
+    std::shuffle(blocks.begin(), blocks.end(), std::mt19937(static_cast<unsigned>(round)));
+    while (!blocks.empty()) blocks.pop_back();
+    const CommMemory whole = arena->allocate(1, 8 * kMega);  // all joined again
+    ASSERT_TRUE(arena->offset_of(whole.data(), whole.bytes()));
+  }
+}
+
+// Random takes and returns: no two blocks share a byte, every block is zero when it comes.
+TEST(Arena, BlocksNeverOverlap) {
+  const auto arena = small_arena(16 * kMega);
+  std::mt19937 random(7);
+  std::vector<CommMemory> blocks;
+  int refused = 0;
+  for (int turn = 0; turn < 3000; ++turn) {
+    if (blocks.size() > 12 || (random() % 3 == 0 && !blocks.empty())) {
+      blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(random() % blocks.size()));
+      continue;
+    }
+    const std::size_t bytes = random() % 10 == 0 ? 2 * kMega + random() % kMega : 1 + random() % 300'000;
+    try {
+      const CommMemory fresh = arena->allocate(static_cast<int>(random() % 2), bytes);
+      auto* const data = fresh.as<std::byte>();
+      for (std::size_t at : {std::size_t{0}, bytes / 2, bytes - 1}) ASSERT_EQ(data[at], std::byte{0});
+      for (const CommMemory& other : blocks)
+        ASSERT_TRUE(data + bytes <= other.as<std::byte>() || other.as<std::byte>() + other.bytes() <= data);
+      std::memset(data, 0xee, bytes);
+      blocks.push_back(fresh);
+    } catch (const SystemError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+  blocks.clear();
+  EXPECT_NO_THROW((void)arena->allocate(0, 16 * kMega));
+  EXPECT_NO_THROW((void)arena->allocate(1, 16 * kMega));
+}
+
+TEST(Arena, ThreadsMayAllocateAtOnce) {
+  const auto arena = small_arena(64 * kMega);
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 200; ++i) {
+        const CommMemory block = arena->allocate(t % 2, 10'000);
+        ASSERT_TRUE(all_zero(block));
+        std::memset(block.data(), t + 1, block.bytes());
+        ASSERT_EQ(block.as<char>()[9999], t + 1);
+      }
+    });
+}
+
+// A profiler's timer interrupts the system calls that take memory.
+TEST(Arena, SignalsDoNotDisturbAllocation) {
+  struct sigaction action {};
+  action.sa_handler = [](int) {};  // without SA_RESTART
+  struct sigaction before {};
+  ::sigaction(SIGALRM, &action, &before);
+  const itimerval often{{0, 1000}, {0, 1000}};
+  ::setitimer(ITIMER_REAL, &often, nullptr);
+  const auto arena = small_arena(512 * kMega);
+  for (int i = 0; i < 5; ++i) EXPECT_NO_THROW((void)arena->allocate(0, 256 * kMega));
+  const itimerval never{};
+  ::setitimer(ITIMER_REAL, &never, nullptr);
+  ::sigaction(SIGALRM, &before, nullptr);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

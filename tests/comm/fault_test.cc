@@ -1,0 +1,336 @@
+// Kills, stops and confuses ranks at random points, and asks every survivor what it saw: the right typed
+// error, within a second, sticky; and nothing left behind.
+//
+//   fault_test [--rounds N] [--first N] [--seed S]
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "comm/fault_plan.h"
+#include "comm/fault_worker.h"
+#include "comm/process_ranks.h"
+#include "lockstep/observe/flight_dump.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct Settings {
+  std::uint64_t seed = 1;
+  int first = 0;
+  int rounds = 66;
+};
+Settings settings;
+
+constexpr std::chrono::seconds kNotice{1};  // a fault is noticed by all within this
+constexpr std::chrono::milliseconds kAtOnce{50};
+constexpr std::chrono::seconds kInitTimeout{1};
+constexpr std::chrono::seconds kHang{20};
+
+struct Figures {
+  int rounds = 0;
+  std::vector<double> latency_ms;  // of every survivor
+};
+
+std::set<std::string> names_in(const std::filesystem::path& dir) {
+  std::set<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, error)) names.insert(entry.path().filename());
+  return names;
+}
+
+// A folder of its own, gone with the object.
+struct Folder {
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "lockstep-fault-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a folder");
+    path = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+class Round {
+ public:
+  Round(int number, Figures& figures)
+      : number_(number), plan_(plan_of(settings.seed, number)), figures_(figures), ranks_(options()) {}
+
+  void run() {
+    ++figures_.rounds;
+    inject();
+    if (::testing::Test::HasFatalFailure()) return;
+    ASSERT_TRUE(hear_everybody()) << unheard();
+    ranks_.let_go();
+    ASSERT_TRUE(ranks_.listen([&] { return ranks_.all_ended(); }, hang())) << "a rank did not end";
+    for (int r = 0; r < plan_.size; ++r) check_end(r);
+    for (int r = 0; r < plan_.size; ++r)
+      if (speaks(r)) check_rank(r);
+    check_dumps();
+  }
+
+ private:
+  static Deadline hang() { return Deadline::after(kHang * slowness()); }
+
+  ProcessRanks::Options options() const {
+    ProcessRanks::Options options;
+    options.size = plan_.size;
+    options.arguments = {"--worker", std::to_string(settings.seed), std::to_string(number_)};
+    options.job = "fault-" + std::to_string(::getpid()) + "-" + std::to_string(number_);
+    options.environment = {{"LOCKSTEP_DUMP_DIR", dumps_.path.string()},
+                           {"LOCKSTEP_CACHE_DIR", "off"},
+                           {"LOCKSTEP_ARENA", "256M"},
+                           {"LOCKSTEP_LOG", "error"},
+                           {"LOCKSTEP_INIT_TIMEOUT_S", std::to_string(init_timeout().count())},
+                           {"LOCKSTEP_NODE_SIZE", std::to_string(plan_.node_size)},
+                           // A crash is to be a plain death here.
+                           {"ASAN_OPTIONS", "handle_segv=0:handle_abort=0"},
+                           {"TSAN_OPTIONS", "handle_segv=0:handle_abort=0"}};
+    return options;
+  }
+
+  std::chrono::seconds init_timeout() const {
+    return plan_.fault == Fault::killed_in_init ? kInitTimeout * slowness() : std::chrono::seconds(60);
+  }
+
+  bool said(int rank, const std::string& start) const {
+    return std::any_of(ranks_.lines(rank).begin(), ranks_.lines(rank).end(), [&](const auto& line) { return line.starts_with(start); });
+  }
+
+  // Will this rank report an error in the end?
+  bool speaks(int rank) const { return !plan_.is_victim(rank) || plan_.fault == Fault::stopped || plan_.fault == Fault::mismatched; }
+
+  bool from_outside() const {
+    return plan_.fault != Fault::died_of_itself && plan_.fault != Fault::exited && plan_.fault != Fault::left &&
+           plan_.fault != Fault::mismatched;
+  }
+
+  void inject() {
+    start_ns_ = now_ns();
+    if (plan_.fault != Fault::killed_in_init) {
+      const auto all_ready = [&] {
+        for (int r = 0; r < plan_.size; ++r)
+          if (!said(r, "ready")) return false;
+        return true;
+      };
+      // Those that fault of themselves may be gone by now.
+      const auto enough = [&] { return from_outside() ? all_ready() : true; };
+      ASSERT_TRUE(ranks_.listen(enough, hang())) << "not all ranks came to be ready: " << unheard();
+    }
+    if (!from_outside()) return;
+    std::this_thread::sleep_for(plan_.delay);
+    fault_ns_ = now_ns();
+    for (int victim : plan_.victims) ranks_.signal(victim, plan_.fault == Fault::stopped ? SIGSTOP : plan_.signal);
+  }
+
+  bool hear_everybody() {
+    const auto heard = [&](bool victims_too) {
+      for (int r = 0; r < plan_.size; ++r)
+        if (speaks(r) && (victims_too || !plan_.is_victim(r)) && !said(r, "done")) return false;
+      return true;
+    };
+    if (plan_.fault == Fault::stopped) {
+      const bool all = ranks_.listen([&] { return heard(false); }, hang());
+      for (int victim : plan_.victims) ranks_.signal(victim, SIGCONT);
+      if (!all) return false;
+    }
+    return ranks_.listen([&] { return heard(true); }, hang());
+  }
+
+  std::string unheard() const {
+    std::string text = "not heard of:";
+    for (int r = 0; r < plan_.size; ++r)
+      if (speaks(r) && !said(r, "done"))
+        text += " rank " + std::to_string(r) + " (process " + std::to_string(ranks_.pid(r)) + ", last said: " +
+                (ranks_.lines(r).empty() ? "nothing" : ranks_.lines(r).back()) + ")";
+    return text;
+  }
+
+  void check_end(int rank) const {
+    const int status = *ranks_.status(rank);
+    if (!plan_.is_victim(rank) || !plan_.ends_process()) {
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank << " ended with status " << status;
+    } else if (plan_.fault == Fault::exited) {
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << "rank " << rank << " ended with status " << status;
+    } else {
+      EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == plan_.signal) << "rank " << rank << " ended with status " << status;
+    }
+  }
+
+  // When the fault was committed, by whoever did.
+  std::int64_t fault_time() const {
+    if (from_outside()) return fault_ns_;
+    for (int victim : plan_.victims)
+      for (const std::string& line : ranks_.lines(victim))
+        if (line.starts_with("fault ")) return std::stoll(line.substr(6));
+    ADD_FAILURE() << "the victim never committed its fault";
+    return now_ns();
+  }
+
+  void check_rank(int rank) {
+    bool first = true;
+    for (const std::string& line : ranks_.lines(rank)) {
+      SCOPED_TRACE("rank " + std::to_string(rank) + " said: " + line);
+      if (!line.starts_with("error\t")) {
+        EXPECT_TRUE(line == "ready" || line == "done" || line.starts_with("fault ")) << "what is this?";
+        continue;
+      }
+      const Report report = parse_report(line);
+      if (report.group == "init")
+        check_init_error(report);
+      else
+        check_error(rank, report);
+      if (report.group == "init" && report.kind == ErrorKind::timeout) continue;  // its time is the timeout's
+      check_latency(rank, report, first);
+      first = false;
+    }
+  }
+
+  void check_error(int rank, const Report& report) const {
+    EXPECT_EQ(report.sticky, "same");
+    EXPECT_LT(report.sticky_ns, std::chrono::nanoseconds(kAtOnce).count() * slowness());
+    if (plan_.fault == Fault::stopped) {
+      EXPECT_EQ(report.kind, ErrorKind::timeout);
+      EXPECT_NE(std::find(report.missing.begin(), report.missing.end(), plan_.victims[0]), report.missing.end())
+          << "the stopped rank " << plan_.victims[0] << " is not among the missing";
+    } else if (plan_.fault == Fault::mismatched) {
+      EXPECT_EQ(report.kind, ErrorKind::mismatch);
+      const std::string who = "rank " + std::to_string(plan_.victims[0]) + " called ";
+      EXPECT_NE(report.text.find(who), std::string::npos) << "it does not say what rank " << plan_.victims[0] << " called";
+      EXPECT_NE(report.text.find("called different things"), std::string::npos);
+    } else {
+      EXPECT_EQ(report.kind, ErrorKind::peer);
+      EXPECT_TRUE(plan_.is_victim(report.peer)) << "the survivor " << rank << " blames rank " << report.peer;
+    }
+  }
+
+  // A rank that never came can only be missed; one that came and went is known.
+  void check_init_error(const Report& report) const {
+    ASSERT_EQ(plan_.fault, Fault::killed_in_init);
+    if (report.kind == ErrorKind::peer) {
+      EXPECT_TRUE(plan_.is_victim(report.peer)) << "blames rank " << report.peer;
+      return;
+    }
+    EXPECT_EQ(report.kind, ErrorKind::timeout);
+    ASSERT_FALSE(report.missing.empty()) << "names nobody";
+    // Rank 0 has given up when a late rank comes, which then misses rank 0.
+    EXPECT_TRUE(std::all_of(report.missing.begin(), report.missing.end(), [&](int r) { return r == 0 || plan_.is_victim(r); }));
+    const auto waited = std::chrono::nanoseconds(report.thrown_ns - start_ns_);
+    EXPECT_LT(waited, init_timeout() + kNotice * slowness());
+  }
+
+  void check_latency(int rank, const Report& report, bool first) {
+    std::int64_t since = fault_time();
+    if (plan_.fault == Fault::stopped) {
+      if (plan_.is_victim(rank)) return;  // it saw what it saw when it could
+      since += std::chrono::nanoseconds(plan_.timeout).count();
+    }
+    const std::int64_t latency = report.thrown_ns - since;
+    EXPECT_LT(latency, std::chrono::nanoseconds(kNotice).count() * slowness());
+    if (first) figures_.latency_ms.push_back(std::max(0.0, static_cast<double>(latency) * 1e-6));
+  }
+
+  void check_dumps() const {
+    for (const auto& name : names_in(dumps_.path)) {
+      SCOPED_TRACE("dump " + name);
+      EXPECT_TRUE(name.starts_with("flight-") && name.ends_with(".json")) << "left behind";
+      if (!name.ends_with(".json")) continue;
+      FlightDump dump;
+      ASSERT_NO_THROW(dump = read_flight_dump(dumps_.path / name));
+      std::string text;
+      for (const std::string& sentence : summary(dump)) text += sentence + "\n";
+      if (dump.group != "world") continue;  // its ranks are numbered otherwise
+      bool named = false;
+      for (int victim : plan_.victims) named |= text.find(std::to_string(victim)) != std::string::npos;
+      EXPECT_TRUE(named) << "the summary names no victim: " << text;
+      const char* const how = plan_.ends_process() ? " died" : plan_.fault == Fault::left ? " left the group" : "";
+      EXPECT_NE(text.find(how), std::string::npos) << text;
+    }
+    for (int r = 0; r < plan_.size; ++r) {
+      if (!said(r, "error\tworld\t")) continue;
+      EXPECT_TRUE(std::filesystem::exists(dumps_.path / flight_dump_name("world", r))) << "rank " << r << " left no dump";
+    }
+  }
+
+  int number_;
+  Plan plan_;
+  Figures& figures_;
+  Folder dumps_;
+  ProcessRanks ranks_;
+  std::int64_t start_ns_ = 0;
+  std::int64_t fault_ns_ = 0;
+};
+
+// Processes that map one of our arenas.
+int arenas_mapped() {
+  int found = 0;
+  for (const std::string& name : names_in("/proc")) {
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream command("/proc/" + name + "/cmdline", std::ios::binary);
+    std::string words((std::istreambuf_iterator<char>(command)), {});
+    if (words.find(std::string("--worker\0", 9)) == std::string::npos) continue;
+    std::ifstream maps("/proc/" + name + "/maps");
+    for (std::string line; std::getline(maps, line);)
+      if (line.find("/memfd:lockstep") != std::string::npos) {
+        ++found;
+        break;
+      }
+  }
+  return found;
+}
+
+void print(const std::map<Fault, Figures>& all) {
+  std::cout << "fault             rounds  reports  median ms  worst ms\n";
+  int rounds = 0;
+  for (auto [fault, figures] : all) {
+    auto& ms = figures.latency_ms;
+    std::sort(ms.begin(), ms.end());
+    rounds += figures.rounds;
+    char line[128];
+    std::snprintf(line, sizeof line, "%-16s %7d %8zu %10.1f %9.1f\n", to_string(fault), figures.rounds, ms.size(),
+                  ms.empty() ? 0.0 : ms[ms.size() / 2], ms.empty() ? 0.0 : ms.back());
+    std::cout << line;
+  }
+  std::cout << "in all " << rounds << " rounds\n";
+}
+
+TEST(Fault, EverySurvivorGetsTheRightErrorAndNothingIsLeft) {
+  std::map<Fault, Figures> figures;
+  const auto segments = names_in("/dev/shm");
+  for (int round = settings.first; round < settings.first + settings.rounds; ++round) {
+    const Plan plan = plan_of(settings.seed, round);
+    SCOPED_TRACE("--seed " + std::to_string(settings.seed) + " --first " + std::to_string(round) + " --rounds 1: rank " +
+                 std::to_string(plan.victims[0]) + " of " + std::to_string(plan.size) + " " + to_string(plan.fault));
+    Round(round, figures[plan.fault]).run();
+    if (HasFatalFailure()) break;
+  }
+  print(figures);
+  EXPECT_EQ(names_in("/dev/shm"), segments);
+  EXPECT_EQ(arenas_mapped(), 0);
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+}
+
+}  // namespace
+}  // namespace lockstep::testing
+
+int main(int argc, char** argv) {
+  using lockstep::testing::settings;
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() == 3 && words[0] == "--worker")
+    return lockstep::testing::fault_worker(std::stoull(words[1]), std::stoi(words[2]));
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    const std::string value = argv[i + 1];
+    if (flag == "--seed") settings.seed = std::stoull(value);
+    if (flag == "--first") settings.first = std::stoi(value);
+    if (flag == "--rounds") settings.rounds = std::stoi(value);
+  }
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,189 @@
+// The table of costs: what it chooses, and that no text can break it.
+#include "comm/tune/selector.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "comm/expect_error.h"
+
+namespace lockstep::testing {
+namespace {
+
+const std::vector<int> kOneNode(4, 0);
+const std::vector<int> kUneven = {0, 0, 0, 1};
+
+Shape shape(Collective what, std::size_t bytes, std::span<const int> nodes = kOneNode) {
+  return {.what = what, .ranks = static_cast<int>(nodes.size()), .bytes = bytes, .reachable = true, .nodes = nodes};
+}
+
+// Makes `best` the cheapest of its shape by measurement.
+void measure(Selector& selector, const Shape& where, const Algorithm& best) {
+  for (const Algorithm* algorithm : all_algorithms())
+    if (algorithm->has(where.what)) selector.add_measurement(where, *algorithm, algorithm == &best ? 1e-6 : 1e-3);
+}
+
+Selector with_measurements() {
+  Selector selector;
+  measure(selector, shape(Collective::all_reduce, 1 << 20), kTree);
+  measure(selector, shape(Collective::all_reduce, 1 << 24), kHalvingDoubling);
+  return selector;
+}
+
+TEST(Selector, AForcedAlgorithmIsUsedWhereItExists) {
+  const Selector selector("hierarchical");
+  EXPECT_EQ(selector.choose(shape(Collective::all_reduce, 4096), Order::canonical), &kHierarchical);
+  EXPECT_NE(selector.choose(shape(Collective::all_gather, 4096), Order::canonical), &kHierarchical);
+  const Selector eager("eager");
+  EXPECT_EQ(eager.choose(shape(Collective::all_reduce, kEagerBytes), Order::canonical), &kEager);
+  EXPECT_NE(eager.choose(shape(Collective::all_reduce, kEagerBytes + 1), Order::canonical), &kEager);
+  EXPECT_NE(eager.choose(shape(Collective::reduce_scatter, kEagerBytes / 2), Order::canonical), &kEager);  // × 4 ranks
+  expect_error<UsageError>([] { Selector("fastest"); }, {"'fastest'", "LOCKSTEP_ALGORITHM", "accepted", "direct", "ring"});
+}
+
+TEST(Selector, CanonicalOrderExcludesWhatSumsOtherwise) {
+  Selector selector;
+  for (std::size_t bytes : {std::size_t{16}, std::size_t{1} << 16, std::size_t{1} << 24})
+    for (std::span<const int> nodes : {std::span<const int>(kOneNode), std::span<const int>(kUneven)})
+      for (Collective what : {Collective::all_reduce, Collective::reduce_scatter, Collective::reduce}) {
+        const auto rows = selector.table(shape(what, bytes, nodes), Order::canonical);
+        ASSERT_FALSE(rows.empty());
+        for (const Candidate& row : rows) {
+          EXPECT_TRUE(row.algorithm->canonical(nodes)) << row.algorithm->name();
+          EXPECT_TRUE(row.algorithm->has(what));
+          EXPECT_LE(bytes, row.algorithm->limit_bytes());
+        }
+        EXPECT_EQ(selector.choose(shape(what, bytes, nodes), Order::canonical), rows.front().algorithm);
+      }
+  EXPECT_FALSE(kHierarchical.canonical(kUneven));
+  measure(selector, shape(Collective::all_reduce, 1 << 20), kRing);
+  EXPECT_NE(selector.choose(shape(Collective::all_reduce, 1 << 20), Order::canonical), &kRing);
+  EXPECT_EQ(selector.choose(shape(Collective::all_reduce, 1 << 20), Order::any), &kRing);
+}
+
+TEST(Selector, MeasuredBeatsPredictedWhereItWasMeasured) {
+  const Shape one = shape(Collective::all_reduce, 1 << 20);
+  for (const Algorithm* best : {&kTree, &kPairwise, &kHalvingDoubling, &kDirect}) {
+    Selector selector;
+    EXPECT_EQ(selector.choose(one, Order::canonical), selector.table(one, Order::canonical).front().algorithm);
+    measure(selector, one, *best);
+    EXPECT_EQ(selector.choose(one, Order::canonical), best) << best->name();
+    EXPECT_EQ(selector.table(one, Order::canonical).front().expected_s(), 1e-6);
+    Shape other = one;  // measured for four ranks and comm memory only
+    other.reachable = false;
+    EXPECT_EQ(selector.table(other, Order::canonical).front().measured_s, 0);
+  }
+  const Selector selector = with_measurements();
+  const auto between = selector.table(shape(Collective::all_reduce, 1 << 22), Order::canonical);
+  for (const Candidate& row : between) {
+    EXPECT_GT(row.measured_s, 0) << row.algorithm->name();
+    EXPECT_TRUE(row.measured_s >= 1e-6 && row.measured_s <= 1.001e-3);
+  }
+  for (const Candidate& row : selector.table(shape(Collective::all_reduce, 1 << 25), Order::canonical)) EXPECT_EQ(row.measured_s, 0);
+}
+
+TEST(Selector, PredictionsGrowWithBytesAndNeverGoWild) {
+  const Selector selector;
+  for (int what = 0; what <= static_cast<int>(Collective::barrier); ++what)
+    for (const Algorithm* algorithm : all_algorithms()) {
+      if (!algorithm->has(static_cast<Collective>(what))) continue;
+      double last = 0;
+      for (std::size_t bytes = 0; bytes <= (std::size_t{1} << 34); bytes = bytes * 4 + 1) {
+        const double now = selector.predict(*algorithm, shape(static_cast<Collective>(what), bytes));
+        EXPECT_GT(now, 0) << algorithm->name() << " " << to_string(static_cast<Collective>(what));
+        EXPECT_GE(now, last * 0.999) << algorithm->name() << " at " << bytes;
+        last = now;
+      }
+    }
+}
+
+TEST(Selector, TextAndBack) {
+  const Selector selector = with_measurements();
+  Selector other;
+  other.from_json(selector.to_json());
+  EXPECT_EQ(other.to_json(), selector.to_json());
+  EXPECT_EQ(other.choose(shape(Collective::all_reduce, 1 << 20), Order::canonical), &kTree);
+  EXPECT_EQ(other.choose(shape(Collective::all_reduce, 1 << 24), Order::canonical), &kHalvingDoubling);
+}
+
+// A table that was refused leaves the old one.
+void expect_refused(const std::string& text) {
+  Selector selector = with_measurements();
+  const std::string before = selector.to_json();
+  expect_error<UsageError>([&] { selector.from_json(text); }, {"not a cost table"});
+  EXPECT_EQ(selector.to_json(), before) << text;
+}
+
+TEST(SelectorText, ThatIsNoTableIsRefused) {
+  for (const char* text : {"", " ", "{", "}", "null", "[]", "{}", "1", "\"x\"", "[[[[", "{\"version\":1}", "\xff\xfe", "{\"version\":2}"}) expect_refused(text);
+  expect_refused(std::string(100'000, '['));
+  expect_refused(std::string(10, '\0'));
+}
+
+TEST(SelectorText, WithOneWrongValueIsRefused) {
+  using nlohmann::json;
+  const json good = json::parse(with_measurements().to_json());
+  const std::vector<json> wrong = {nullptr, "x", json::array(), json::object(), -1, 1e300, json::array({json::array({1})}), json::array({json::array({2, 1e-9}), json::array({1, 1e-9})}), json::array({json::array({1, -1e-9})}), true};
+  for (const auto& [key, value] : good.items()) {
+    json without = good;
+    without.erase(key);
+    expect_refused(without.dump());
+    for (const json& w : wrong) {
+      const bool fits = (w == json(1e300) && key.ends_with("_s")) || (w == json(1e300) && key == "crowding") ||
+                        (key == "measured" && (w == json::array() || w == json::object()));
+      if (fits) continue;
+      json changed = good;
+      changed[key] = w;
+      expect_refused(changed.dump());
+    }
+  }
+  for (const char* key : {"collective", "workers", "memory", "algorithm", "points"}) {
+    json changed = good;
+    changed["measured"][0].erase(key);
+    expect_refused(changed.dump());
+    changed = good;
+    changed["measured"][0][key] = json::array({"?"});
+    expect_refused(changed.dump());
+  }
+}
+
+// Whatever happens to the text, it is either refused or a table with which every choice still works.
+TEST(SelectorText, RandomMutationsNeverBreakTheChoice) {
+  const std::string good = with_measurements().to_json();
+  std::mt19937 random(11);
+  int refused = 0;
+  for (int round = 0; round < 4000; ++round) {
+    std::string text = good;
+    for (unsigned i = 0, times = 1 + random() % 4; i < times; ++i) {
+      const std::size_t at = random() % text.size();
+      switch (random() % 5) {
+        case 0: text[at] = static_cast<char>(random()); break;
+        case 1: text.erase(at, 1 + random() % 20); break;
+        case 2: text.insert(at, text.substr(random() % text.size(), random() % 40)); break;
+        case 3: text[at] = "0123456789-+eE.,:[]{}\""[random() % 22]; break;
+        default: text.resize(std::max<std::size_t>(1, at)); break;
+      }
+    }
+    Selector selector;
+    try {
+      selector.from_json(text);
+    } catch (const UsageError& error) {
+      ++refused;
+      ASSERT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+      continue;
+    }
+    for (int what = 0; what <= static_cast<int>(Collective::barrier); ++what)
+      for (std::size_t bytes : {std::size_t{0}, std::size_t{1} << 20, std::size_t{1} << 22}) {
+        const Shape s = shape(static_cast<Collective>(what), bytes);
+        const Algorithm* const chosen = selector.choose(s, Order::canonical);
+        ASSERT_NE(chosen, nullptr);
+        ASSERT_TRUE(chosen->has(s.what));
+      }
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_LT(refused, 4000);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

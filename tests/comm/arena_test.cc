@@ -29,7 +29,8 @@ std::shared_ptr<shm::Arena> small_arena(std::uint64_t region_bytes) {
 
 TEST(CommMemory, IsZeroedAndAligned) {
   on_threads(thread_groups(2), [](const Group& g) {
-    for (std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, std::size_t{4097}, 2 * kMega - 1, 2 * kMega, 5 * kMega + 3, 64 * kMega})
+    for (std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, std::size_t{4097},
+                              2 * kMega - 1, 2 * kMega, 5 * kMega + 3, 64 * kMega})
       for (int again = 0; again < 2; ++again) {
         const CommMemory memory = g.allocate(bytes);
         ASSERT_NE(memory.data(), nullptr);
@@ -44,9 +45,10 @@ TEST(CommMemory, IsZeroedAndAligned) {
 TEST(CommMemory, TooLargeIsRefusedInOneLine) {
   on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& g) {
     constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
-    for (std::size_t bytes : {most, most - 4095, most - 2 * kMega + 1, most / 2, std::size_t{1} << 40, (std::size_t{64} << 30) + 1})
+    for (std::size_t bytes : {most, most - 4095, most - 2 * kMega + 1, most / 2, std::size_t{1} << 40,
+                              (std::size_t{64} << 30) + 1})
       expect_error<SystemError>([&] { (void)g.allocate(bytes); }, {"cannot allocate", "comm memory"});
-    expect_error<SystemError>([&] { (void)g.allocate(std::size_t{1} << 40); }, {"1T", "LOCKSTEP_ARENA"});
+    expect_error<SystemError>([&] { (void)g.allocate(std::size_t{1} << 40); }, {"1 TiB", "LOCKSTEP_ARENA"});
     const CommMemory memory = g.allocate(4096);
     g.all_reduce(Buffer{memory.data(), 1024, DType::f32});
   });
@@ -72,7 +74,7 @@ TEST(Arena, FindsTheRoomThatWasGivenBack) {
   for (int round = 0; round < 200; ++round) {
     std::vector<CommMemory> blocks;
     for (int i = 0; i < 8; ++i) blocks.push_back(arena->allocate(1, kMega));
-    expect_error<SystemError>([&] { (void)arena->allocate(1, 1); }, {"rank 1's region of 8M is full"});
+    expect_error<SystemError>([&] { (void)arena->allocate(1, 1); }, {"rank 1's region of 8 MiB is full"});
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(static_cast<unsigned>(round)));
     while (!blocks.empty()) blocks.pop_back();
     const CommMemory whole = arena->allocate(1, 8 * kMega);  // all joined again

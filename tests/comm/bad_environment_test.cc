@@ -1,0 +1,174 @@
+// init() in environments that can't work: one clear line of the right kind, at once, and no hang.
+#include "comm/worker_process.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Variables = std::vector<std::string>;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+TEST(Environment, NoneIsOneWorker) {
+  Worker alone({});
+  expect_ok(alone, "sum 1 nodes 1 local 1");
+}
+
+struct Bad {
+  Variables variables;
+  std::vector<std::string> says;
+};
+
+TEST(Environment, ThatContradictsItselfIsRefused) {
+  const std::vector<Bad> cases = {
+      {{"RANK=0"}, {"half set", "RANK=0", "WORLD_SIZE"}},
+      {{"WORLD_SIZE=2"}, {"half set", "WORLD_SIZE=2", "RANK"}},
+      {{"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0"}, {"half set", "LOCAL_WORLD_SIZE"}},
+      {{"LOCKSTEP_JOB=x"}, {"half set", "RANK"}},
+      {{"OMPI_COMM_WORLD_RANK=1"}, {"half set", "OMPI_COMM_WORLD_SIZE"}},
+      {{"PMI_SIZE=2"}, {"half set", "PMI_RANK"}},
+      {{"RANK=2", "WORLD_SIZE=2"}, {"RANK=2", "WORLD_SIZE=2", "0 to 1"}},
+      {{"RANK=0", "WORLD_SIZE=0"}, {"WORLD_SIZE=0", "at least 1"}},
+      {{"RANK=-1", "WORLD_SIZE=2"}, {"RANK='-1'", "accepted"}},
+      {{"RANK=one", "WORLD_SIZE=2"}, {"RANK='one'", "accepted"}},
+      {{"RANK=1", "WORLD_SIZE=99999999999"}, {"WORLD_SIZE='99999999999'", "accepted"}},
+      {{"RANK=1", "WORLD_SIZE=300"}, {"at most", "300"}},
+      {{"RANK=1", "WORLD_SIZE=4", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2"},
+       {"4 workers", "2 of them here", "one machine"}},
+      {{"LOCKSTEP_TIMEOUT=3"}, {"unknown", "LOCKSTEP_TIMEOUT;", "LOCKSTEP_TIMEOUT_S"}},
+      {{"LOCKSTEP_TIMEOUT_S=soon"}, {"LOCKSTEP_TIMEOUT_S='soon'", "accepted"}},
+      {{"LOCKSTEP_INIT_TIMEOUT_S=-1"}, {"LOCKSTEP_INIT_TIMEOUT_S='-1'", "accepted"}},
+      {{"LOCKSTEP_ARENA=1K"}, {"LOCKSTEP_ARENA='1K'", "64M"}},
+      {{"LOCKSTEP_SPIN_US=x"}, {"LOCKSTEP_SPIN_US='x'", "accepted"}},
+      {{"LOCKSTEP_HUGE_PAGES=yes"}, {"LOCKSTEP_HUGE_PAGES='yes'", "0 or 1"}},
+      {{"LOCKSTEP_NODE_SIZE=-2"}, {"LOCKSTEP_NODE_SIZE='-2'", "accepted"}},
+      {{"LOCKSTEP_ALGORITHM=fastest"}, {"'fastest'", "LOCKSTEP_ALGORITHM", "direct"}},
+      {{"LOCKSTEP_LOG=loud"}, {"LOCKSTEP_LOG='loud'", "warn"}},
+  };
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<Worker> workers;
+  for (const Bad& bad : cases) workers.emplace_back(WorkerOptions{.variables = bad.variables});
+  for (std::size_t i = 0; i < cases.size(); ++i) expect_failure(workers[i], "usage", cases[i].says);
+  EXPECT_LT(seconds_since(start), 20);
+}
+
+// Two workers, or as many as there are ranks given; `sizes[i]` is what worker i is told.
+std::vector<Worker> start(const std::vector<int>& ranks, const std::vector<int>& sizes,
+                          const Variables& more = {}, const std::vector<std::string>& arguments = {"sum"}) {
+  const std::string job = new_job();
+  std::vector<Worker> workers;
+  for (std::size_t i = 0; i < ranks.size(); ++i)
+    workers.emplace_back(
+        WorkerOptions{.arguments = arguments, .variables = variables_of(job, ranks[i], sizes[i], more)});
+  return workers;
+}
+
+const Variables kSoon = {"LOCKSTEP_INIT_TIMEOUT_S=0.5"};
+
+TEST(Environment, TwoWorkersOfOneRank) {
+  auto three = start({0, 1, 1}, {3, 3, 3});
+  for (Worker& worker : three) expect_failure(worker, "usage", {"two workers", "rank 1 of 3"});
+  auto ones = start({1, 1}, {2, 2}, kSoon);
+  for (Worker& worker : ones)
+    expect_failure(worker, "timeout 0", {"rank 1 waited 0.5 s for rank 0", "LOCKSTEP_INIT_TIMEOUT_S"});
+  auto zeros = start({0, 0}, {2, 2}, kSoon);
+  const std::string first = zeros[0].finish();
+  const std::string second = zeros[1].finish();
+  const std::string& refused = first.starts_with("usage") ? first : second;
+  const std::string& waited = first.starts_with("usage") ? second : first;
+  EXPECT_TRUE(refused.starts_with("usage: another process is already rank 0 of this job")) << refused;
+  EXPECT_TRUE(waited.starts_with("timeout 1: rank 0 waited 0.5 s for all workers to come; missing: rank 1 "))
+      << waited;
+}
+
+TEST(Environment, WorkersThatDisagree) {
+  auto sizes = start({0, 1}, {2, 3});
+  for (Worker& worker : sizes)
+    expect_failure(worker, "usage",
+                   {"disagree about their number", "rank 0 was told 2", "rank 1 was told 3"});
+  const std::string job = new_job();
+  Worker host({.variables = variables_of(job, 0, 2)});
+  Worker guest({.variables = variables_of(job, 1, 2, {"LOCKSTEP_ARENA=128M"})});
+  for (Worker* worker : {&host, &guest}) expect_failure(*worker, "usage", {"LOCKSTEP_ARENA"});
+}
+
+TEST(Environment, ThoseWhoDoNotComeAreNamed) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto some = start({0, 2}, {4, 4}, kSoon);
+  for (Worker& worker : some)
+    expect_failure(worker, "timeout 1 3", {"0.5 s", "missing: rank 1, 3", "LOCKSTEP_INIT_TIMEOUT_S"});
+  auto no_host = start({1}, {2}, kSoon);
+  expect_failure(no_host[0], "timeout 0", {"rank 1 waited 0.5 s for rank 0"});
+  EXPECT_LT(seconds_since(begin), 10);
+}
+
+TEST(Environment, LittleAddressSpace) {
+  Worker alone({.arguments = {"limit"}});
+  expect_failure(alone, "system", {"cannot map", "ulimit -v", "LOCKSTEP_ARENA"});
+  const std::string job = new_job();
+  Worker host({.arguments = {"sum"}, .variables = variables_of(job, 0, 2)});
+  Worker guest({.arguments = {"limit"}, .variables = variables_of(job, 1, 2)});
+  expect_failure(guest, "system", {"cannot map", "ulimit -v", "LOCKSTEP_ARENA"});
+  expect_failure(host, "peer 1", {"rank 1", "died"});
+}
+
+TEST(Environment, SmallFilesOnly) {
+  Worker alone({.limits = {{RLIMIT_FSIZE, 1 << 20}}});
+  expect_failure(alone, "system", {"file size limit", "1 MiB", "ulimit -f", "LOCKSTEP_ARENA"});
+  const std::string job = new_job();
+  Worker host({.variables = variables_of(job, 0, 2), .limits = {{RLIMIT_FSIZE, 1 << 20}}});
+  Worker guest({.variables = variables_of(job, 1, 2)});
+  for (Worker* worker : {&host, &guest}) expect_failure(*worker, "system", {"file size limit", "ulimit -f"});
+}
+
+TEST(Environment, FewOpenFiles) {
+  for (const int most : {3, 4, 5, 6, 7, 8, 9}) {
+    SCOPED_TRACE(most);
+    const std::string job = new_job();
+    Worker host({.variables = variables_of(job, 0, 4, kSoon)});
+    Worker first({.arguments = {"files", std::to_string(most)}, .variables = variables_of(job, 1, 4, kSoon)});
+    Worker second({.variables = variables_of(job, 2, 4, kSoon)});
+    Worker third({.variables = variables_of(job, 3, 4, kSoon)});
+    const std::string text = first.finish();
+    EXPECT_EQ(text.find('\n'), text.size() - 1) << text;
+    EXPECT_TRUE(first.status() == 0 || text.starts_with("system: ")) << text;
+    if (first.status() != 0) {
+      EXPECT_TRUE(text.find("open files") != std::string::npos) << text;
+      for (Worker* other : {&host, &second, &third}) {
+        const std::string others_text = other->finish();
+        EXPECT_EQ(others_text.find('\n'), others_text.size() - 1) << others_text;
+        EXPECT_EQ(other->status(), 1);
+      }
+    }
+  }
+}
+
+TEST(Environment, RankZeroWithFewOpenFiles) {
+  for (const int most : {3, 4, 5, 6, 7, 8}) {
+    SCOPED_TRACE(most);
+    const std::string job = new_job();
+    Worker host({.arguments = {"files", std::to_string(most)}, .variables = variables_of(job, 0, 4, kSoon)});
+    std::vector<Worker> others;
+    for (int r = 1; r < 4; ++r)
+      others.emplace_back(WorkerOptions{.variables = variables_of(job, r, 4, kSoon)});
+    expect_failure(host, "system", {"open files"});
+    for (Worker& other : others) {
+      const std::string text = other.finish();
+      EXPECT_EQ(text.find('\n'), text.size() - 1) << text;
+      EXPECT_EQ(other.status(), 1) << text;
+    }
+  }
+}
+
+TEST(Environment, MoreMemoryThanThereIs) {
+  auto workers =
+      start({0, 1}, {2, 2}, {"LOCKSTEP_ARENA=4T"}, {"allocate", std::to_string(std::size_t{1} << 40)});
+  for (Worker& worker : workers)
+    expect_failure(worker, "system", {"cannot allocate 1 TiB of comm memory", "available"});
+  auto region = start({0}, {1}, {}, {"allocate", std::to_string(std::size_t{1} << 40)});
+  expect_failure(region[0], "system", {"1 TiB", "64 GiB", "LOCKSTEP_ARENA"});
+}
+
+}  // namespace
+}  // namespace lockstep::testing

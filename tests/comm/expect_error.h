@@ -23,7 +23,8 @@ std::string expect_error(const std::function<void()>& body, const std::vector<st
     const std::string line = error.what();
     EXPECT_EQ(typeid(error), typeid(E)) << line;
     EXPECT_EQ(line.find('\n'), std::string::npos) << line;
-    for (const std::string& part : parts) EXPECT_NE(line.find(part), std::string::npos) << "'" << part << "' in: " << line;
+    for (const std::string& part : parts)
+      EXPECT_NE(line.find(part), std::string::npos) << "'" << part << "' in: " << line;
     return line;
   }
   ADD_FAILURE() << "nothing was thrown";

@@ -58,7 +58,8 @@ Plan plan_of(std::uint64_t seed, int round) {
   plan.signal = SIGKILL;
   if (plan.fault == Fault::crashed || plan.fault == Fault::died_of_itself) plan.signal = dice.one_of({SIGSEGV, SIGABRT, SIGTERM});
   plan.at_call = dice.below(25);
-  plan.delay = std::chrono::microseconds(dice.below(30'000));
+  // Ranks need some time to start before they look for each other.
+  plan.delay = std::chrono::microseconds(dice.below(plan.fault == Fault::killed_in_init ? 100'000 : 30'000));
   plan.most_bytes = dice.one_of({std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{4} << 20});
   plan.node_size = dice.one_of({0, 0, 2, 3});
   plan.timeout = plan.fault == Fault::stopped ? std::chrono::milliseconds(500 * slowness()) : std::chrono::minutes(2);

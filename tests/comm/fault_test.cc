@@ -195,6 +195,13 @@ class Round {
   void check_error(int rank, const Report& report) const {
     EXPECT_EQ(report.sticky, "same");
     EXPECT_LT(report.sticky_ns, std::chrono::nanoseconds(kAtOnce).count() * slowness());
+    // Survivors that saw the fault in the world left their part: a peer there that had not seen it yet now
+    // does, and asks the world.
+    const bool left_part = report.group != "world" && report.kind == ErrorKind::peer && report.text.find(" left group ") != std::string::npos;
+    if (left_part && !plan_.is_victim(report.peer)) {
+      EXPECT_TRUE(said(rank, "error\tworld\t"));
+      return;
+    }
     if (plan_.fault == Fault::stopped) {
       EXPECT_EQ(report.kind, ErrorKind::timeout);
       EXPECT_NE(std::find(report.missing.begin(), report.missing.end(), plan_.victims[0]), report.missing.end())
@@ -243,7 +250,8 @@ class Round {
       if (!name.ends_with(".json")) continue;
       FlightDump dump;
       ASSERT_NO_THROW(dump = read_flight_dump(dumps_.path / name));
-      std::string text;
+      // Who is stopped looks like who is slow: only the message tells.
+      std::string text = plan_.fault == Fault::stopped ? dump.error_message + "\n" : "";
       for (const std::string& sentence : summary(dump)) text += sentence + "\n";
       if (dump.group != "world") continue;  // its ranks are numbered otherwise
       bool named = false;

@@ -260,18 +260,24 @@ class Worker {
     return report;
   }
 
-  void report(const Place& place, const Error& error) {
+  void report(const Place place, const Error& error) {  // a copy: the part goes
     failed_ = true;
     Report report = describe(place.group.name(), error, place.members);
     float x = 0;
     const Group& group = place.group;
-    again(report, [&] { group.barrier(); });
-    again(report, [&] { group.all_reduce(Buffer{&x, 1, DType::f32}); });
-    again(report, [&] { group.all_reduce_async(Buffer{&x, 1, DType::f32}).wait(); });
+    std::array<std::int64_t, 3> times = {again(report, [&] { group.barrier(); }),
+                                         again(report, [&] { group.all_reduce(Buffer{&x, 1, DType::f32}); }),
+                                         again(report, [&] { group.all_reduce_async(Buffer{&x, 1, DType::f32}).wait(); })};
+    std::sort(times.begin(), times.end());
+    report.sticky_ns = times[1];
     say(to_line(report));
-    // Who is gone is gone from the world too; a timeout or a mismatch stays in its group.
-    const bool peer_gone = plan_.ends_process() || plan_.fault == Fault::left;
-    if (!peer_gone || group.name() == "world") return;
+    if (group.name() == "world") {  // peers in the part may not know yet, and wait there for this rank
+      pending_.clear();
+      part_ = {};
+      return;
+    }
+    // Who is gone is gone from the world too; a timeout stays in its group.
+    if (error.kind() != ErrorKind::peer) return;
     try {
       world_.group.barrier();
       say("the world goes on although a peer is gone");
@@ -281,7 +287,7 @@ class Worker {
   }
 
   template <class Body>
-  static void again(Report& report, Body&& body) {
+  static std::int64_t again(Report& report, Body&& body) {
     const std::int64_t start = now_ns();
     try {
       body();
@@ -289,7 +295,7 @@ class Worker {
     } catch (const Error& error) {
       if (error.kind() != report.kind || report.text != error.what()) report.sticky = std::string("a further call threw: ") + error.what();
     }
-    report.sticky_ns = std::max(report.sticky_ns, now_ns() - start);
+    return now_ns() - start;
   }
 
   const Plan& plan_;

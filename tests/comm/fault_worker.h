@@ -20,7 +20,7 @@ struct Report {
   int peer = -1;             // PeerError's rank, in the world
   std::vector<int> missing;  // TimeoutError's ranks, in the world
   std::int64_t thrown_ns = 0;
-  std::int64_t sticky_ns = 0;  // the slowest of the further calls
+  std::int64_t sticky_ns = 0;  // of the further calls, the median: a busy machine may hold up one
   std::string sticky;          // "same", or how a further call differed
   std::string text;
 };

@@ -40,14 +40,28 @@ TEST(EmptyGroup, EveryCallIsAnError) {
   Floats y(4);
   const ConstBuffer in = buffer(x);
   const Buffer out = buffer(y);
-  const std::vector<std::function<void()>> calls = {
-      [&] { (void)none.rank(); }, [&] { (void)none.size(); }, [&] { (void)none.name(); }, [&] { (void)none.engine(); },
-      [&] { (void)none.nodes(); }, [&] { (void)none.allocate(8); }, [&] { none.all_reduce(out); },
-      [&] { none.all_reduce(in, out); }, [&] { none.reduce_scatter(in, out); }, [&] { none.all_gather(in, out); },
-      [&] { none.broadcast(out, 0); }, [&] { none.reduce(in, out, 0); }, [&] { none.gather(in, out, 0); },
-      [&] { none.scatter(in, out, 0); }, [&] { none.all_to_all(in, out); }, [&] { none.barrier(); },
-      [&] { none.send(in, 0); }, [&] { none.recv(out, 0); }, [&] { (void)none.all_reduce_async(out); },
-      [&] { (void)none.barrier_async(); }, [&] { (void)none.split(0); }, [&] { (void)none.split_by_node(); }};
+  const std::vector<std::function<void()>> calls = {[&] { (void)none.rank(); },
+                                                    [&] { (void)none.size(); },
+                                                    [&] { (void)none.name(); },
+                                                    [&] { (void)none.engine(); },
+                                                    [&] { (void)none.nodes(); },
+                                                    [&] { (void)none.allocate(8); },
+                                                    [&] { none.all_reduce(out); },
+                                                    [&] { none.all_reduce(in, out); },
+                                                    [&] { none.reduce_scatter(in, out); },
+                                                    [&] { none.all_gather(in, out); },
+                                                    [&] { none.broadcast(out, 0); },
+                                                    [&] { none.reduce(in, out, 0); },
+                                                    [&] { none.gather(in, out, 0); },
+                                                    [&] { none.scatter(in, out, 0); },
+                                                    [&] { none.all_to_all(in, out); },
+                                                    [&] { none.barrier(); },
+                                                    [&] { none.send(in, 0); },
+                                                    [&] { none.recv(out, 0); },
+                                                    [&] { (void)none.all_reduce_async(out); },
+                                                    [&] { (void)none.barrier_async(); },
+                                                    [&] { (void)none.split(0); },
+                                                    [&] { (void)none.split_by_node(); }};
   for (const auto& call : calls) expect_error<UsageError>(call, {"Group is empty"});
 }
 
@@ -61,32 +75,51 @@ TEST(Refusals, NameWhatWasWrongAndLeaveTheGroupAsItWas) {
       const ConstBuffer three(x.data(), 3, DType::f32);
       const Buffer to4{y.data(), 4, DType::f32};
       const Buffer to8{y.data(), 8, DType::f32};
-      expect_error<UsageError>([&] { g.all_reduce(Buffer{nullptr, 3, DType::i64}); }, {"all_reduce", "null", "3 i64"});
+      expect_error<UsageError>(
+          [&] {
+            g.all_reduce(Buffer{nullptr, 3, DType::i64});
+          },
+          {"all_reduce", "null", "3 i64"});
       expect_error<UsageError>([&] { g.all_reduce(four, to8); }, {"all_reduce", "4 f32", "8 f32"});
       expect_error<UsageError>([&] { g.reduce_scatter(four, to4); }, {"reduce_scatter", "4 f32", "2 ranks"});
       expect_error<UsageError>([&] { g.all_gather(four, to4); }, {"all_gather", "4 f32", "2 ranks"});
-      expect_error<UsageError>([&] { g.all_to_all(three, Buffer{y.data(), 3, DType::f32}); }, {"all_to_all", "3 f32"});
+      expect_error<UsageError>(
+          [&] {
+            g.all_to_all(three, Buffer{y.data(), 3, DType::f32});
+          },
+          {"all_to_all", "3 f32"});
       expect_error<UsageError>([&] { g.gather(four, to4, 0); }, {"gather", "4 f32"});
       expect_error<UsageError>([&] { g.scatter(four, to4, 0); }, {"scatter", "4 f32"});
       expect_error<UsageError>([&] { g.reduce(four, to8, 0); }, {"reduce", "8 f32"});
       expect_error<UsageError>([&] { g.all_reduce(four, buffer(doubles)); }, {"all_reduce", "f32", "f64"});
-      expect_error<UsageError>([&] { g.all_reduce(Buffer{x.data(), 4, DType::f32, {Device::Kind::cuda, 0}}); }, {"all_reduce", "host memory"});
+      expect_error<UsageError>(
+          [&] {
+            g.all_reduce(Buffer{x.data(), 4, DType::f32, {Device::Kind::cuda, 0}});
+          },
+          {"all_reduce", "host memory"});
       for (int root : {-1, 2, 1000}) {
         const std::string number = std::to_string(root);
-        expect_error<UsageError>([&] { g.broadcast(to4, root); }, {"broadcast", "rank " + number, "world", "0 to 1"});
+        expect_error<UsageError>([&] { g.broadcast(to4, root); },
+                                 {"broadcast", "rank " + number, "world", "0 to 1"});
         expect_error<UsageError>([&] { g.send(four, root); }, {"send", "rank " + number, "0 to 1"});
         expect_error<UsageError>([&] { g.recv(to4, root); }, {"recv", "rank " + number, "0 to 1"});
       }
       expect_error<UsageError>([&] { g.send(four, 0); }, {"send", "rank 0", "itself"});
       expect_error<UsageError>([&] { g.recv(to4, 0); }, {"recv", "rank 0", "itself"});
-      expect_error<UsageError>([&] { g.all_reduce(to4, {.algorithm = "magic"}); }, {"'magic'", "direct", "ring", "tree", "halving-doubling", "hierarchical"});
-      expect_error<UsageError>([&] { g.all_gather(four, to8, {.algorithm = "hierarchical"}); }, {"all_gather", "'hierarchical'", "accepted", "ring"});
-      expect_error<UsageError>([&] { g.send(four, 1, {.algorithm = "ring"}); }, {"send", "no algorithm", "'ring'"});
+      expect_error<UsageError>([&] { g.all_reduce(to4, {.algorithm = "magic"}); },
+                               {"'magic'", "direct", "ring", "tree", "halving-doubling", "hierarchical"});
+      expect_error<UsageError>([&] { g.all_gather(four, to8, {.algorithm = "hierarchical"}); },
+                               {"all_gather", "'hierarchical'", "accepted", "ring"});
+      expect_error<UsageError>([&] { g.send(four, 1, {.algorithm = "ring"}); },
+                               {"send", "no algorithm", "'ring'"});
       Floats large(100'000);
-      expect_error<UsageError>([&] { g.all_reduce(buffer(large), {.algorithm = "eager"}); }, {"eager", "32768", "400000"});
+      expect_error<UsageError>([&] { g.all_reduce(buffer(large), {.algorithm = "eager"}); },
+                               {"eager", "32768", "400000"});
       for (ReduceOp op : {ReduceOp::bit_and, ReduceOp::bit_or})
-        expect_error<UsageError>([&] { g.all_reduce(to4, {.op = op}); }, {"all_reduce", to_string(op), "integers", "f32"});
-      expect_error<UsageError>([&] { g.barrier({.timeout = milliseconds(-5)}); }, {"barrier", "timeout", "-5 ms", "positive"});
+        expect_error<UsageError>([&] { g.all_reduce(to4, {.op = op}); },
+                                 {"all_reduce", to_string(op), "integers", "f32"});
+      expect_error<UsageError>([&] { g.barrier({.timeout = milliseconds(-5)}); },
+                               {"barrier", "timeout", "-5 ms", "positive"});
       expect_error<UsageError>([&] { (void)g.all_reduce_async(four, to8); }, {"all_reduce", "8 f32"});
     }
     expect_usable(g);
@@ -118,7 +151,9 @@ TEST(Overlap, OnlyInPlaceCallsMayShareMemory) {
       Floats own(64);
       const CommMemory memory = g.allocate(64 * sizeof(float));
       float* const x = comm ? memory.as<float>() : own.data();
-      const auto in = [&](std::size_t at, std::size_t count) { return ConstBuffer(x + at, count, DType::f32); };
+      const auto in = [&](std::size_t at, std::size_t count) {
+        return ConstBuffer(x + at, count, DType::f32);
+      };
       const auto out = [&](std::size_t at, std::size_t count) { return Buffer{x + at, count, DType::f32}; };
       const std::size_t other = g.rank() == 0 ? 4 : 0;  // the slice that is not this rank's
       const std::vector<std::string> says = {"overlap", "in-place"};
@@ -199,21 +234,34 @@ std::vector<Difference> differences() {
   const auto sum = [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(x, 6)); };
   const std::string sum_says = "all_reduce(f32 × 6, sum)";
   return {
-      {"operation", sum, [=](const Group& g, Buffer x, Buffer y) { g.all_gather(part(x, 6), part(y, 18)); }, sum_says, "all_gather(f32 × 6)"},
-      {"count", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(x, 7)); }, sum_says, "all_reduce(f32 × 7, sum)"},
-      {"nothing", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(x, 0)); }, sum_says, "all_reduce(f32 × 0, sum)"},
-      {"large count", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce(x); }, sum_says, "all_reduce(f32 × 200000, sum)"},
-      {"dtype", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(i32(x), 6)); }, sum_says, "all_reduce(i32 × 6, sum)"},
-      {"op", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(x, 6), {.op = ReduceOp::max}); }, sum_says, "all_reduce(f32 × 6, max)"},
-      {"algorithm", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(x, 6), {.algorithm = "halving-doubling"}); }, sum_says, "by halving-doubling"},
-      {"order", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(x, 6), {.order = Order::any}); }, sum_says, "any order"},
+      {"operation", sum, [=](const Group& g, Buffer x, Buffer y) { g.all_gather(part(x, 6), part(y, 18)); },
+       sum_says, "all_gather(f32 × 6)"},
+      {"count", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(x, 7)); }, sum_says,
+       "all_reduce(f32 × 7, sum)"},
+      {"nothing", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(x, 0)); }, sum_says,
+       "all_reduce(f32 × 0, sum)"},
+      {"large count", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce(x); }, sum_says,
+       "all_reduce(f32 × 200000, sum)"},
+      {"dtype", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(i32(x), 6)); }, sum_says,
+       "all_reduce(i32 × 6, sum)"},
+      {"op", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(x, 6), {.op = ReduceOp::max}); },
+       sum_says, "all_reduce(f32 × 6, max)"},
+      {"algorithm", sum,
+       [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(x, 6), {.algorithm = "halving-doubling"}); },
+       sum_says, "by halving-doubling"},
+      {"order", sum,
+       [=](const Group& g, Buffer x, Buffer) { g.all_reduce(part(x, 6), {.order = Order::any}); }, sum_says,
+       "any order"},
       {"root", [=](const Group& g, Buffer x, Buffer) { g.broadcast(part(x, 6), 0); },
        [=](const Group& g, Buffer x, Buffer) { g.broadcast(part(x, 6), 2); }, "root 0", "root 2"},
       {"barrier", sum, [](const Group& g, Buffer, Buffer) { g.barrier(); }, sum_says, "barrier("},
       {"split", sum, [](const Group& g, Buffer, Buffer) { (void)g.split(0); }, sum_says, "split("},
-      {"reduce_scatter", [=](const Group& g, Buffer x, Buffer y) { g.reduce_scatter(part(x, 6), part(y, 2)); },
-       [=](const Group& g, Buffer x, Buffer y) { g.reduce_scatter(part(x, 9), part(y, 3)); }, "reduce_scatter(f32 × 2, sum)", "reduce_scatter(f32 × 3, sum)"},
-      {"asynchronous", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce_async(part(x, 5)).wait(); }, sum_says, "all_reduce(f32 × 5, sum)"},
+      {"reduce_scatter",
+       [=](const Group& g, Buffer x, Buffer y) { g.reduce_scatter(part(x, 6), part(y, 2)); },
+       [=](const Group& g, Buffer x, Buffer y) { g.reduce_scatter(part(x, 9), part(y, 3)); },
+       "reduce_scatter(f32 × 2, sum)", "reduce_scatter(f32 × 3, sum)"},
+      {"asynchronous", sum, [=](const Group& g, Buffer x, Buffer) { g.all_reduce_async(part(x, 5)).wait(); },
+       sum_says, "all_reduce(f32 × 5, sum)"},
   };
 }
 
@@ -235,7 +283,8 @@ TEST(Mismatch, EveryRankIsToldWhoCalledWhatAndItSticks) {
         const std::string line = expect_error<MismatchError>(
             [&] { (g.rank() == 1 ? d.odd : d.common)(g, a, b); },
             {"operation 2", "world", "rank 0, 2 called", "rank 1 called", d.common_says, d.odd_says});
-        const double again = seconds_of([&] { EXPECT_EQ(expect_error<MismatchError>([&] { g.all_reduce(a); }), line); });
+        const double again =
+            seconds_of([&] { EXPECT_EQ(expect_error<MismatchError>([&] { g.all_reduce(a); }), line); });
         EXPECT_LT(again, 1);
         EXPECT_EQ(expect_error<MismatchError>([&] { g.barrier(); }), line);
         EXPECT_EQ(expect_error<MismatchError>([&] { g.all_reduce_async(a).wait(); }), line);
@@ -262,7 +311,8 @@ TEST(Timeout, OfTheCallNamesTheMissing) {
       } catch (const TimeoutError& error) {
         EXPECT_EQ(error.missing(), (std::vector<int>{1, 3}));
         const std::string line = error.what();
-        for (const char* part : {"all_reduce(f32 × 10, sum)", "operation 2", "world", "0.2 s", "missing: rank 1", "rank 3"})
+        for (const char* part :
+             {"all_reduce(f32 × 10, sum)", "operation 2", "world", "0.2 s", "missing: rank 1", "rank 3"})
           EXPECT_NE(line.find(part), std::string::npos) << line;
       }
     });
@@ -274,11 +324,14 @@ TEST(Timeout, OfTheCallNamesTheMissing) {
 TEST(Timeout, OfTheGroupHoldsForEveryCall) {
   on_threads(thread_groups(2, {.timeout = kSoon}), [](const Group& g) {
     Floats x(10);
-    if (g.rank() == 0) expect_error<TimeoutError>([&] { g.recv(buffer(x), 1); }, {"recv(f32 × 10", "0.2 s", "missing: rank 1"});
+    if (g.rank() == 0)
+      expect_error<TimeoutError>([&] { g.recv(buffer(x), 1); },
+                                 {"recv(f32 × 10", "0.2 s", "missing: rank 1"});
   });
   on_threads(thread_groups(2, {.timeout = kSoon}), [](const Group& g) {
     Floats x(1 << 20);  // more than fits between the two
-    if (g.rank() == 0) expect_error<TimeoutError>([&] { g.send(buffer(x), 1); }, {"send(", "missing: rank 1"});
+    if (g.rank() == 0)
+      expect_error<TimeoutError>([&] { g.send(buffer(x), 1); }, {"send(", "missing: rank 1"});
   });
   on_threads(thread_groups(2, {.timeout = kSoon}), [](const Group& g) {
     if (g.rank() == 0) expect_error<TimeoutError>([&] { (void)g.split(0); }, {"split(", "missing: rank 1"});
@@ -292,7 +345,8 @@ TEST(Timeout, TheLongestIsNotShort) {
     if (g.rank() == 0) std::this_thread::sleep_for(milliseconds(150));
     g.barrier({.timeout = milliseconds::max()});
   });
-  expect_error<UsageError>([] { (void)thread_groups(1, {.timeout = milliseconds(-1)}); }, {"timeout", "-1 ms"});
+  expect_error<UsageError>([] { (void)thread_groups(1, {.timeout = milliseconds(-1)}); },
+                           {"timeout", "-1 ms"});
 }
 
 TEST(Peer, ThatLeftIsNamed) {
@@ -356,15 +410,22 @@ TEST(Messages, CountsAndTypesMustAgree) {
     std::size_t sent, received;
     DType sent_as, received_as;
   };
-  for (const Case& c : {Case{4, 5, DType::f32, DType::f32}, Case{4, 4, DType::f32, DType::i32}, Case{4, 2, DType::f32, DType::f64},
-                        Case{0, 1, DType::f32, DType::f32}, Case{9, 0, DType::f32, DType::f32}})
+  for (const Case& c : {Case{4, 5, DType::f32, DType::f32}, Case{4, 4, DType::f32, DType::i32},
+                        Case{4, 2, DType::f32, DType::f64}, Case{0, 1, DType::f32, DType::f32},
+                        Case{9, 0, DType::f32, DType::f32}})
     on_threads(thread_groups(3, {.timeout = std::chrono::seconds(20)}), [&](const Group& g) {
       std::vector<double> x(16);
       if (g.rank() == 2) g.send(ConstBuffer(x.data(), c.sent, c.sent_as), 1);
       if (g.rank() == 1) {
-        const auto named = [](DType dtype, std::size_t count) { return std::string(to_string(dtype)) + " × " + std::to_string(count); };
-        expect_error<MismatchError>([&] { g.recv(Buffer{x.data(), c.received, c.received_as}, 2); },
-                                    {"rank 1 called recv(" + named(c.received_as, c.received), "rank 2 called send(" + named(c.sent_as, c.sent)});
+        const auto named = [](DType dtype, std::size_t count) {
+          return std::string(to_string(dtype)) + " × " + std::to_string(count);
+        };
+        expect_error<MismatchError>(
+            [&] {
+              g.recv(Buffer{x.data(), c.received, c.received_as}, 2);
+            },
+            {"rank 1 called recv(" + named(c.received_as, c.received),
+             "rank 2 called send(" + named(c.sent_as, c.sent)});
       }
       expect_error<MismatchError>([&] { g.barrier(); }, {"rank 2 called send"});
     });

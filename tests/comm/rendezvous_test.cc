@@ -1,0 +1,197 @@
+// Processes that find each other, strangers that try to disturb them, and the cache of costs that the first
+// meeting leaves behind.
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "comm/worker_process.h"
+#include "lockstep/base/fd.h"
+
+namespace lockstep::testing {
+namespace {
+
+// The socket on which rank 0 of `job` listens.
+UniqueFd connect_as_stranger(const std::string& job) {
+  std::uint64_t hash = 1469598103934665603U;
+  for (char c : job + ".0") hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  char name[64];
+  std::snprintf(name, sizeof name, "lockstep/%u/%016llx", static_cast<unsigned>(::getuid()),
+                static_cast<unsigned long long>(hash));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name, std::strlen(name));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(name));
+  for (int i = 0; i < 2000; ++i) {
+    UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return socket;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  ADD_FAILURE() << "rank 0 does not listen";
+  return {};
+}
+
+void expect_sum_of_three(std::vector<Worker>& workers) {
+  for (Worker& worker : workers) expect_ok(worker, "sum 6 nodes 1 local 3");
+}
+
+// Rank 0 waits for two more, strangers come, then the two: all is as if nobody had.
+void expect_undisturbed(const std::function<std::vector<UniqueFd>(const std::string& job)>& strangers) {
+  const std::string job = new_job();
+  std::vector<Worker> workers;
+  workers.emplace_back(WorkerOptions{.variables = variables_of(job, 0, 3)});
+  const auto kept = strangers(job);
+  const auto start = std::chrono::steady_clock::now();
+  for (int r = 1; r < 3; ++r) workers.emplace_back(WorkerOptions{.variables = variables_of(job, r, 3)});
+  expect_sum_of_three(workers);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST(Rendezvous, SilentStrangersDoNotDisturb) {
+  expect_undisturbed([](const std::string& job) {
+    std::vector<UniqueFd> sockets;
+    for (int i = 0; i < 30; ++i) sockets.push_back(connect_as_stranger(job));
+    return sockets;
+  });
+}
+
+TEST(Rendezvous, GarbageDoesNotDisturb) {
+  expect_undisturbed([](const std::string& job) {
+    std::vector<UniqueFd> sockets;
+    for (const std::size_t bytes : {1U, 4U, 24U, 151U, 152U, 153U, 4000U, 60'000U})
+      for (const char fill : {'\0', 'x', '\xff'}) {
+        sockets.push_back(connect_as_stranger(job));
+        const std::string text(bytes, fill);
+        EXPECT_EQ(::send(sockets.back().get(), text.data(), text.size(), MSG_NOSIGNAL),
+                  static_cast<ssize_t>(bytes));
+      }
+    return sockets;
+  });
+}
+
+TEST(Rendezvous, AThousandConnectionsDoNotDisturb) {
+  expect_undisturbed([](const std::string& job) {
+    std::vector<UniqueFd> sockets;
+    for (int i = 0; i < 1000; ++i) {
+      UniqueFd socket = connect_as_stranger(job);
+      if (i % 3 == 0) sockets.push_back(std::move(socket));  // the others hang up
+    }
+    return sockets;
+  });
+}
+
+TEST(Rendezvous, AnyOrderOfComing) {
+  for (const std::vector<int>& order : {std::vector<int>{2, 1, 0}, {1, 0, 2}, {0, 2, 1}}) {
+    const std::string job = new_job();
+    std::vector<Worker> workers;
+    for (int r : order) {
+      workers.emplace_back(WorkerOptions{.variables = variables_of(job, r, 3)});
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    }
+    expect_sum_of_three(workers);
+  }
+}
+
+TEST(Rendezvous, AJobMayMeetAgain) {
+  const std::string job = new_job();
+  std::vector<Worker> workers;
+  for (int r = 0; r < 3; ++r)
+    workers.emplace_back(WorkerOptions{.arguments = {"twice"}, .variables = variables_of(job, r, 3)});
+  for (Worker& worker : workers) expect_ok(worker, "sum 6 nodes 1 local 3, sum 6 nodes 1 local 3");
+}
+
+TEST(Rendezvous, NodesMayBePretended) {
+  const std::string job = new_job();
+  std::vector<Worker> workers;
+  for (int r = 0; r < 3; ++r)
+    workers.emplace_back(WorkerOptions{.variables = variables_of(job, r, 3, {"LOCKSTEP_NODE_SIZE=2"})});
+  for (int r = 0; r < 3; ++r)
+    expect_ok(workers[static_cast<std::size_t>(r)],
+              std::string("sum 6 nodes 2 local ") + (r < 2 ? "2" : "1"));
+}
+
+// What peers posted in a sub-group's block survives the process that made the block.
+TEST(Processes, TheLeaderOfASubGroupMayLeaveEverything) {
+  const std::string job = new_job();
+  std::vector<Worker> workers;
+  for (int r = 0; r < 3; ++r)
+    workers.emplace_back(WorkerOptions{.arguments = {"leave_first"},
+                                       .variables = variables_of(job, r, 3, {"LOCKSTEP_TIMEOUT_S=3"})});
+  for (Worker& worker : workers) expect_ok(worker, "left");
+}
+
+class CostCache : public ::testing::Test {
+ protected:
+  // What two workers write when they meet with this cache folder.
+  std::vector<std::string> meet(const std::string& folder) {
+    const std::string job = new_job();
+    std::vector<Worker> workers;
+    for (int r = 0; r < 2; ++r)
+      workers.emplace_back(
+          WorkerOptions{.variables = variables_of(job, r, 2, {"LOCKSTEP_CACHE_DIR=" + folder})});
+    std::vector<std::string> texts;
+    for (Worker& worker : workers) {
+      texts.push_back(worker.finish());
+      EXPECT_EQ(worker.status(), 0) << texts.back();
+    }
+    return texts;
+  }
+  std::vector<std::filesystem::path> files(const std::filesystem::path& folder) const {
+    std::vector<std::filesystem::path> found;
+    if (std::filesystem::exists(folder))
+      for (const auto& entry : std::filesystem::directory_iterator(folder)) found.push_back(entry.path());
+    return found;
+  }
+  static std::string read(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  const std::string kQuiet = "ok sum 3 nodes 1 local 2\n";
+  Folder folder_;
+};
+
+TEST_F(CostCache, IsMadeOnceAndUsedAgain) {
+  const std::filesystem::path cache = folder_.path() / "a" / "b";
+  EXPECT_EQ(meet(cache.string()), (std::vector<std::string>{kQuiet, kQuiet}));
+  ASSERT_EQ(files(cache).size(), 1U);
+  const std::filesystem::path table = files(cache)[0];
+  const std::string first = read(table);
+  EXPECT_NE(first.find("barrier_s"), std::string::npos);
+  const auto when = std::filesystem::last_write_time(table);
+  EXPECT_EQ(meet(cache.string()), (std::vector<std::string>{kQuiet, kQuiet}));
+  EXPECT_EQ(files(cache).size(), 1U);
+  EXPECT_EQ(read(table), first);
+  EXPECT_EQ(std::filesystem::last_write_time(table), when);
+}
+
+TEST_F(CostCache, GarbageIsReplacedWithAWarning) {
+  (void)meet(folder_.path().string());
+  ASSERT_EQ(files(folder_.path()).size(), 1U);
+  const std::filesystem::path table = files(folder_.path())[0];
+  for (const char* garbage : {"garbage", "{\"version\": 1}", "\xff\xff", "[[[["}) {
+    std::ofstream(table) << garbage;
+    const auto texts = meet(folder_.path().string());
+    EXPECT_NE(texts[0].find("not a cost table"), std::string::npos) << texts[0];
+    EXPECT_NE(texts[0].find(table.filename().string()), std::string::npos) << texts[0];
+    EXPECT_TRUE(texts[0].ends_with(kQuiet)) << texts[0];
+    EXPECT_EQ(texts[1], kQuiet);
+    EXPECT_NE(read(table).find("barrier_s"), std::string::npos);
+  }
+  std::ofstream(table).close();  // empty: as if it were not there
+  EXPECT_EQ(meet(folder_.path().string()), (std::vector<std::string>{kQuiet, kQuiet}));
+}
+
+TEST_F(CostCache, AFolderThatCannotBeIsNoTrouble) {
+  std::ofstream(folder_.path() / "file") << "x";
+  EXPECT_EQ(meet((folder_.path() / "file" / "below").string()), (std::vector<std::string>{kQuiet, kQuiet}));
+  EXPECT_EQ(meet("/proc/nowhere"), (std::vector<std::string>{kQuiet, kQuiet}));
+  EXPECT_EQ(meet("off"), (std::vector<std::string>{kQuiet, kQuiet}));
+  EXPECT_EQ(files(folder_.path()).size(), 1U);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -15,13 +15,18 @@ const std::vector<int> kOneNode(4, 0);
 const std::vector<int> kUneven = {0, 0, 0, 1};
 
 Shape shape(Collective what, std::size_t bytes, std::span<const int> nodes = kOneNode) {
-  return {.what = what, .ranks = static_cast<int>(nodes.size()), .bytes = bytes, .reachable = true, .nodes = nodes};
+  return {.what = what,
+          .ranks = static_cast<int>(nodes.size()),
+          .bytes = bytes,
+          .reachable = true,
+          .nodes = nodes};
 }
 
 // Makes `best` the cheapest of its shape by measurement.
 void measure(Selector& selector, const Shape& where, const Algorithm& best) {
   for (const Algorithm* algorithm : all_algorithms())
-    if (algorithm->has(where.what)) selector.add_measurement(where, *algorithm, algorithm == &best ? 1e-6 : 1e-3);
+    if (algorithm->has(where.what))
+      selector.add_measurement(where, *algorithm, algorithm == &best ? 1e-6 : 1e-3);
 }
 
 Selector with_measurements() {
@@ -38,8 +43,10 @@ TEST(Selector, AForcedAlgorithmIsUsedWhereItExists) {
   const Selector eager("eager");
   EXPECT_EQ(eager.choose(shape(Collective::all_reduce, kEagerBytes), Order::canonical), &kEager);
   EXPECT_NE(eager.choose(shape(Collective::all_reduce, kEagerBytes + 1), Order::canonical), &kEager);
-  EXPECT_NE(eager.choose(shape(Collective::reduce_scatter, kEagerBytes / 2), Order::canonical), &kEager);  // × 4 ranks
-  expect_error<UsageError>([] { Selector("fastest"); }, {"'fastest'", "LOCKSTEP_ALGORITHM", "accepted", "direct", "ring"});
+  EXPECT_NE(eager.choose(shape(Collective::reduce_scatter, kEagerBytes / 2), Order::canonical),
+            &kEager);  // × 4 ranks
+  expect_error<UsageError>([] { Selector("fastest"); },
+                           {"'fastest'", "LOCKSTEP_ALGORITHM", "accepted", "direct", "ring"});
 }
 
 TEST(Selector, CanonicalOrderExcludesWhatSumsOtherwise) {
@@ -66,7 +73,8 @@ TEST(Selector, MeasuredBeatsPredictedWhereItWasMeasured) {
   const Shape one = shape(Collective::all_reduce, 1 << 20);
   for (const Algorithm* best : {&kTree, &kPairwise, &kHalvingDoubling, &kDirect}) {
     Selector selector;
-    EXPECT_EQ(selector.choose(one, Order::canonical), selector.table(one, Order::canonical).front().algorithm);
+    EXPECT_EQ(selector.choose(one, Order::canonical),
+              selector.table(one, Order::canonical).front().algorithm);
     measure(selector, one, *best);
     EXPECT_EQ(selector.choose(one, Order::canonical), best) << best->name();
     EXPECT_EQ(selector.table(one, Order::canonical).front().expected_s(), 1e-6);
@@ -80,7 +88,8 @@ TEST(Selector, MeasuredBeatsPredictedWhereItWasMeasured) {
     EXPECT_GT(row.measured_s, 0) << row.algorithm->name();
     EXPECT_TRUE(row.measured_s >= 1e-6 && row.measured_s <= 1.001e-3);
   }
-  for (const Candidate& row : selector.table(shape(Collective::all_reduce, 1 << 25), Order::canonical)) EXPECT_EQ(row.measured_s, 0);
+  for (const Candidate& row : selector.table(shape(Collective::all_reduce, 1 << 25), Order::canonical))
+    EXPECT_EQ(row.measured_s, 0);
 }
 
 TEST(Selector, PredictionsGrowWithBytesAndNeverGoWild) {
@@ -112,11 +121,13 @@ void expect_refused(const std::string& text) {
   Selector selector = with_measurements();
   const std::string before = selector.to_json();
   expect_error<UsageError>([&] { selector.from_json(text); }, {"not a cost table"});
-  EXPECT_EQ(selector.to_json(), before) << text;
+  EXPECT_TRUE(selector.to_json() == before) << text;
 }
 
 TEST(SelectorText, ThatIsNoTableIsRefused) {
-  for (const char* text : {"", " ", "{", "}", "null", "[]", "{}", "1", "\"x\"", "[[[[", "{\"version\":1}", "\xff\xfe", "{\"version\":2}"}) expect_refused(text);
+  for (const char* text : {"", " ", "{", "}", "null", "[]", "{}", "1", "\"x\"", "[[[[", "{\"version\":1}",
+                           "\xff\xfe", "{\"version\":2}"})
+    expect_refused(text);
   expect_refused(std::string(100'000, '['));
   expect_refused(std::string(10, '\0'));
 }
@@ -124,14 +135,23 @@ TEST(SelectorText, ThatIsNoTableIsRefused) {
 TEST(SelectorText, WithOneWrongValueIsRefused) {
   using nlohmann::json;
   const json good = json::parse(with_measurements().to_json());
-  const std::vector<json> wrong = {nullptr, "x", json::array(), json::object(), -1, 1e300, json::array({json::array({1})}), json::array({json::array({2, 1e-9}), json::array({1, 1e-9})}), json::array({json::array({1, -1e-9})}), true};
+  const std::vector<json> wrong = {nullptr,
+                                   "x",
+                                   json::array(),
+                                   json::object(),
+                                   -1,
+                                   1e300,
+                                   json::array({json::array({1})}),
+                                   json::array({json::array({2, 1e-9}), json::array({1, 1e-9})}),
+                                   json::array({json::array({1, -1e-9})}),
+                                   true};
   for (const auto& [key, value] : good.items()) {
     json without = good;
     without.erase(key);
     expect_refused(without.dump());
     for (const json& w : wrong) {
-      const bool fits = (w == json(1e300) && key.ends_with("_s")) || (w == json(1e300) && key == "crowding") ||
-                        (key == "measured" && (w == json::array() || w == json::object()));
+      const bool fits = (w == json(1e300) && key.ends_with("_s")) ||
+                        (w == json(1e300) && key == "crowding") || (key == "measured" && w == json::array());
       if (fits) continue;
       json changed = good;
       changed[key] = w;
@@ -155,7 +175,7 @@ TEST(SelectorText, RandomMutationsNeverBreakTheChoice) {
   int refused = 0;
   for (int round = 0; round < 4000; ++round) {
     std::string text = good;
-    for (unsigned i = 0, times = 1 + random() % 4; i < times; ++i) {
+    for (unsigned i = 0, times = 1 + random() % 4; i < times && !text.empty(); ++i) {
       const std::size_t at = random() % text.size();
       switch (random() % 5) {
         case 0: text[at] = static_cast<char>(random()); break;

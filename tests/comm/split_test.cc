@@ -59,7 +59,9 @@ TEST(Split, ANegativeColourJoinsNone) {
   on_threads(thread_groups(4, kPatient), [](const Group& world) {
     const Group part = world.split(world.rank() == 2 ? -7 : 1);
     EXPECT_EQ(static_cast<bool>(part), world.rank() != 2);
-    if (part) EXPECT_EQ(members(part, world.rank()), (Ints{0, 1, 3}));
+    if (part) {
+      EXPECT_EQ(members(part, world.rank()), (Ints{0, 1, 3}));
+    }
     if (!part) expect_error<UsageError>([&] { part.barrier(); }, {"empty"});
     EXPECT_FALSE(world.split(-1));
     world.barrier();
@@ -160,7 +162,7 @@ TEST(Split, WithNoRoomFailsOnEveryRankAtOnce) {
         [&] {
           for (int i = 0; i < 50; ++i) kept.push_back(world.split(0));
         },
-        {"rank 0's region of 64M is full", "LOCKSTEP_ARENA"});
+        {"rank 0's region of 64 MiB is full", "LOCKSTEP_ARENA"});
     EXPECT_GE(kept.size(), 2U);
     kept.front().barrier();  // those that were made still work
   });

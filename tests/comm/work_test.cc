@@ -29,7 +29,7 @@ TEST(Work, CallsRunInTheOrderInWhichTheyWereMade) {
     Floats x(2000, static_cast<float>(g.rank() + 1));
     float expected = 6;
     for (int round = 0; round < 30; ++round) {
-      const Work first = g.all_reduce_async(buffer(x));                                // 6 everywhere
+      const Work first = g.all_reduce_async(buffer(x));                          // 6 everywhere
       const Work second = g.all_reduce_async(buffer(x), {.op = ReduceOp::avg});  // still 6
       if (round % 3 == 0) g.barrier();
       const Work third = g.broadcast_async(buffer(x), round % 3);
@@ -47,7 +47,8 @@ TEST(Work, HundredsMayBeUnderWay) {
   on_threads(thread_groups(4, kPatient), [](const Group& g) {
     std::vector<Floats> xs;
     std::vector<Work> works;
-    for (int i = 0; i < kMany; ++i) xs.emplace_back(static_cast<std::size_t>(1 + i * 13), static_cast<float>(i + g.rank()));
+    for (int i = 0; i < kMany; ++i)
+      xs.emplace_back(static_cast<std::size_t>(1 + i * 13), static_cast<float>(i + g.rank()));
     for (int i = 0; i < kMany; ++i) {
       std::string algorithm = i % 2 == 0 ? "direct" : "tree";  // gone before the call runs
       works.push_back(g.all_reduce_async(buffer(xs[static_cast<std::size_t>(i)]), {.algorithm = algorithm}));
@@ -141,16 +142,22 @@ TEST(Work, EveryCollectiveHasItsAsynchronousForm) {
     g.all_to_all_async(buffer(two), buffer(out2)).wait();
     EXPECT_EQ(out2, g.rank() == 0 ? (Floats{0, 1}) : (Floats{10, 11}));
     g.reduce_async(buffer(one), g.rank() == 1 ? buffer(out1) : Buffer{}, 1).wait();
-    if (g.rank() == 1) EXPECT_EQ(out1[0], 1);
+    if (g.rank() == 1) {
+      EXPECT_EQ(out1[0], 1);
+    }
     g.gather_async(buffer(one), g.rank() == 1 ? buffer(out2) : Buffer{}, 1).wait();
-    if (g.rank() == 1) EXPECT_EQ(out2, (Floats{0, 1}));
+    if (g.rank() == 1) {
+      EXPECT_EQ(out2, (Floats{0, 1}));
+    }
     g.scatter_async(g.rank() == 1 ? ConstBuffer(buffer(two)) : ConstBuffer{}, buffer(out1), 1).wait();
     EXPECT_EQ(out1[0], g.rank() == 0 ? 1 : 11);
     g.broadcast_async(buffer(one), 1).wait();
     EXPECT_EQ(one[0], 1);
     const Work message = g.rank() == 0 ? g.send_async(buffer(two), 1) : g.recv_async(buffer(out2), 0);
     message.wait();
-    if (g.rank() == 1) EXPECT_EQ(out2, (Floats{0, 10}));
+    if (g.rank() == 1) {
+      EXPECT_EQ(out2, (Floats{0, 10}));
+    }
     g.barrier_async().wait();
   });
 }

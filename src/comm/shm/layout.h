@@ -56,6 +56,9 @@ struct alignas(kLine) Seat {
   std::atomic<std::int32_t> pid;
   std::atomic<std::uint64_t> phase;     // barriers this rank has come to
   std::atomic<std::uint64_t> sequence;  // of the call it is in, or was in last
+  // Once a wait has outlasted a nap: when the owner last looked around, and for whom it waits. 0: it does not.
+  std::atomic<std::int64_t> waiting_ns;
+  std::atomic<std::uint64_t> waits_for[4];  // bit r: rank r, for ranks below 256
 
   alignas(kLine) Descriptor descriptor[2];  // by the parity of the round
   FailureRecord failure;                    // complete before Control::failed points to it
@@ -72,13 +75,17 @@ struct alignas(kLine) Ring {
   alignas(4096) std::byte data[kRingBytes];
 };
 
+// In Control::phase, set after `failed` by the first rank to give up on a barrier: no barrier completes any
+// more. So a barrier lets all pass or none, and what it decides (a split) is decided for everybody.
+inline constexpr std::uint32_t kBroken = std::uint32_t{1} << 31;
+
 struct alignas(kLine) Control {
   std::atomic<std::uint32_t> failed;  // 0, or 1 + the rank whose seat holds the first failure
   std::atomic<std::uint32_t> left;    // ranks that have let go of the block
   std::uint32_t members;              // written by the maker of the block; 0 for the world's, never freed
 
   alignas(kLine) std::atomic<std::uint64_t> arrivals;  // at barriers, since the beginning
-  alignas(kLine) std::atomic<std::uint32_t> phase;     // barriers completed; sleepers wait on it
+  alignas(kLine) std::atomic<std::uint32_t> phase;     // barriers completed, and kBroken; sleepers wait on it
   std::atomic<std::uint32_t> sleepers;
 
   // | Control | Seat × n | Ring × n × n for collectives | Ring × n × n for send and recv |

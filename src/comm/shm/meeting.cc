@@ -34,25 +34,29 @@ std::string Meeting::where() const {
 // is what keeps many ranks on few cores moving.
 void Meeting::barrier() {
   ++phase_;
-  own_seat().phase.store(phase_, std::memory_order_relaxed);
   const std::uint64_t arrived = control_.arrivals.fetch_add(1, std::memory_order_acq_rel) + 1;
   if (arrived == phase_ * static_cast<std::uint64_t>(size_)) {
-    control_.phase.store(static_cast<std::uint32_t>(phase_), std::memory_order_seq_cst);
+    auto before = static_cast<std::uint32_t>(phase_ - 1) & ~kBroken;
+    const auto after = static_cast<std::uint32_t>(phase_) & ~kBroken;
+    if (!control_.phase.compare_exchange_strong(before, after, std::memory_order_seq_cst)) rethrow();
+    // Only now: a last rank stopped before this point is the one that all wait for.
+    own_seat().phase.store(phase_, std::memory_order_relaxed);
     if (control_.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(control_.phase);
     return;
   }
+  own_seat().phase.store(phase_, std::memory_order_relaxed);
   if (!phase_reached()) wait_for_phase();
 }
 
 void Meeting::wait_for_phase() {
   if (spin_.count() > 0) {
-    const std::int64_t spin_until = now_ns() + spin_.count();
+    const std::int64_t spin_until = now_ns() + spin_budget().count();
     do {
       for (int turn = 0; turn < 64; ++turn) {
         if (phase_reached()) return spin_paid_off();
         relax();
       }
-      check();
+      if (failed()) return give_up_barrier();
     } while (now_ns() < spin_until);
     spin_was_wasted();
   }
@@ -62,9 +66,19 @@ void Meeting::wait_for_phase() {
     if (!phase_reached())
       futex_wait(control_.phase, seen, std::min<std::chrono::nanoseconds>(kNap, deadline_.left()));
     control_.sleepers.fetch_sub(1, std::memory_order_relaxed);
-    if (phase_reached()) return;
-    look_around(not_in_phase());
+    if (phase_reached()) break;
+    const std::vector<int> ranks = not_in_phase();
+    int gone = left_among(ranks);
+    if (gone >= 0 && seat(gone).phase.load(std::memory_order_relaxed) >= phase_) gone = -1;  // it came, then left
+    if (!hopeless(ranks, gone)) continue;
+    give_up_barrier();
+    break;
   }
+  stop_waiting();
+}
+
+void Meeting::give_up_barrier() {
+  if (!reached(control_.phase.fetch_or(kBroken, std::memory_order_seq_cst))) rethrow();
 }
 
 std::vector<int> Meeting::not_in_phase() const {
@@ -74,24 +88,62 @@ std::vector<int> Meeting::not_in_phase() const {
   return ranks;
 }
 
-void Meeting::look_around(const std::vector<int>& ranks) {
-  check();
-  for (int r : ranks) {
-    if (seat(r).state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(SeatState::left)) continue;
-    fail(PeerError(r, "rank " + std::to_string(r) + " left group " + group_ + " while rank " +
-                          std::to_string(rank_) + " waits for it in " + where()));
-    rethrow();
+int Meeting::left_among(const std::vector<int>& ranks) const {
+  for (int r : ranks)
+    if (seat(r).state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(SeatState::left)) return r;
+  return -1;
+}
+
+bool Meeting::hopeless(const std::vector<int>& ranks, int gone) {
+  if (failed()) return true;
+  if (gone >= 0) {
+    fail(PeerError(gone, "rank " + std::to_string(gone) + " left group " + group_ + " while rank " +
+                             std::to_string(rank_) + " waits for it in " + where()));
+  } else if (deadline_.passed() && !ranks.empty()) {
+    fail(timeout(at_fault(ranks)));
+  } else {
+    std::uint64_t bits[4] = {};
+    for (int r : ranks)
+      if (r < 256) bits[r / 64] |= std::uint64_t{1} << (r % 64);
+    for (int word = 0; word < 4; ++word) own_seat().waits_for[word].store(bits[word], std::memory_order_relaxed);
+    own_seat().waiting_ns.store(now_ns(), std::memory_order_release);
   }
-  if (!deadline_.passed() || ranks.empty()) return;
+  return failed();
+}
+
+// The neighbour that this rank waits for may itself wait for another, as along a ring: only the end of the
+// chain is worth naming. A rank that sleeps renews its word every nap; one that was stopped does not.
+std::vector<int> Meeting::at_fault(const std::vector<int>& ranks) const {
+  const std::int64_t fresh = now_ns() - std::chrono::nanoseconds(4 * kNap).count();
+  std::vector<bool> seen(static_cast<std::size_t>(size_));
+  seen[static_cast<std::size_t>(rank_)] = true;
+  std::vector<int> chain = ranks;
+  std::vector<int> found;
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    const int r = chain[i];
+    if (seen[static_cast<std::size_t>(r)]) continue;
+    seen[static_cast<std::size_t>(r)] = true;
+    if (seat(r).waiting_ns.load(std::memory_order_acquire) < fresh) {
+      found.push_back(r);
+      continue;
+    }
+    for (int next = 0; next < std::min(size_, 256); ++next)
+      if ((seat(r).waits_for[next / 64].load(std::memory_order_relaxed) >> (next % 64) & 1U) != 0) chain.push_back(next);
+  }
+  if (found.empty()) return ranks;  // all wait for each other
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+TimeoutError Meeting::timeout(const std::vector<int>& ranks) const {
   std::string missing;
   for (int r : ranks) {
     missing += (missing.empty() ? "" : "; ") + std::string("rank ") + std::to_string(r);
     const std::uint64_t last = seat(r).sequence.load(std::memory_order_relaxed);
     missing += last < call_->sequence ? " (last seen in operation " + std::to_string(last) + ")" : " (inside this operation)";
   }
-  fail(TimeoutError(ranks, where() + ": no answer within " + seconds(call_->timeout) + " on rank " +
-                               std::to_string(rank_) + "; missing: " + missing));
-  rethrow();
+  return {ranks, where() + ": no answer within " + seconds(call_->timeout) + " on rank " + std::to_string(rank_) +
+                     "; missing: " + missing};
 }
 
 void Meeting::ring_doorbell(int peer) {
@@ -120,13 +172,11 @@ void Meeting::fail(const Error& error) {
 
 void Meeting::peer_died(int peer) {
   Seat& other = seat(peer);
-  auto state = static_cast<std::uint32_t>(SeatState::joined);
-  const auto dead = static_cast<std::uint32_t>(SeatState::dead);
-  if (!other.state.compare_exchange_strong(state, dead, std::memory_order_acq_rel) &&
-      state == static_cast<std::uint32_t>(SeatState::left)) {
+  if (other.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(SeatState::left)) {
     wake_everybody();
     return;
   }
+  other.state.store(static_cast<std::uint32_t>(SeatState::dead), std::memory_order_release);  // its owner is gone
   fail(PeerError(peer, "rank " + std::to_string(peer) + " of group " + group_ + " died (process " +
                            std::to_string(other.pid.load(std::memory_order_relaxed)) + "); last seen in operation " +
                            std::to_string(other.sequence.load(std::memory_order_relaxed))));

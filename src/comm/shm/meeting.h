@@ -64,15 +64,29 @@ class Meeting {
   static constexpr std::chrono::milliseconds kNap{50};  // re-look at the world this often when asleep
 
   bool phase_reached() const {
-    const std::uint32_t done = control_.phase.load(std::memory_order_seq_cst);
-    return static_cast<std::int32_t>(done - static_cast<std::uint32_t>(phase_)) >= 0;
+    return reached(control_.phase.load(std::memory_order_seq_cst));
   }
-  void spin_paid_off() { spin_ = std::min(most_spin_, spin_ * 2); }
+  bool reached(std::uint32_t done) const {  // counted in 31 bits, kBroken apart
+    return static_cast<std::int32_t>((done - static_cast<std::uint32_t>(phase_)) << 1) >= 0;
+  }
+  // For a rank that has seen the failure: returns if its barrier completed all the same, else throws.
+  void give_up_barrier();
+  // Every so often a wait polls for the full time again, to notice that the cores are free now.
+  std::chrono::nanoseconds spin_budget() { return ++waits_ % 64 == 0 ? most_spin_ : spin_; }
+  void spin_paid_off() { spin_ = most_spin_; }
   void spin_was_wasted() { spin_ = std::max(most_spin_ / 32, spin_ / 2); }
   void wait_for_phase();
-  // Throws PeerError or TimeoutError when one of `ranks` will not come or the time is over.
-  void look_around(const std::vector<int>& ranks);
+  // Has the group failed? It does now if `gone`, which was waited for, has left, or if the time is over.
+  // Says in the own seat that this rank waits for `ranks`.
+  bool hopeless(const std::vector<int>& ranks, int gone);
+  int left_among(const std::vector<int>& ranks) const;  // -1: none
   std::vector<int> not_in_phase() const;
+  // Who keeps those up that wait for `ranks`: whoever does not itself wait, along the chain.
+  std::vector<int> at_fault(const std::vector<int>& ranks) const;
+  TimeoutError timeout(const std::vector<int>& ranks) const;
+  void stop_waiting() {
+    if (own_seat().waiting_ns.load(std::memory_order_relaxed) != 0) own_seat().waiting_ns.store(0, std::memory_order_relaxed);
+  }
   void wake_everybody();
 
   Control& control_;
@@ -81,6 +95,7 @@ class Meeting {
   int size_;
   std::chrono::nanoseconds most_spin_{0};
   std::chrono::nanoseconds spin_{0};  // now
+  std::uint32_t waits_ = 0;
   std::uint64_t phase_ = 0;  // barriers this rank has come to
   const Call* call_ = nullptr;
   Deadline deadline_ = Deadline::never();
@@ -90,7 +105,7 @@ class Meeting {
 template <class Progress, class WaitingFor>
 void Meeting::wait_until(Progress&& progress, WaitingFor&& waiting_for) {
   Seat& mine = own_seat();
-  const std::int64_t spin_until = now_ns() + spin_.count();
+  const std::int64_t spin_until = now_ns() + spin_budget().count();
   bool slept = false;
   for (int turn = 1;; ++turn) {
     if (progress()) {
@@ -110,9 +125,11 @@ void Meeting::wait_until(Progress&& progress, WaitingFor&& waiting_for) {
     const bool moved = progress();
     if (!moved) futex_wait(mine.doorbell, seen, std::min<std::chrono::nanoseconds>(kNap, deadline_.left()));
     mine.asleep.store(0, std::memory_order_relaxed);
-    if (moved) return;
-    if (progress()) return;
-    look_around(waiting_for());
+    if (moved || progress()) return stop_waiting();
+    const std::vector<int> ranks = waiting_for();
+    const int gone = left_among(ranks);
+    if (gone >= 0 && progress()) return stop_waiting();  // it sent that before it left
+    if (hopeless(ranks, gone)) rethrow();
   }
 }
 

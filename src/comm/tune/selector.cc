@@ -17,10 +17,20 @@ double interpolate(double x0, double y0, double x1, double y1, double x) {
   return y0 + t * (y1 - y0);
 }
 
+double number_from(const nlohmann::json& json) {
+  if (!json.is_number()) throw UsageError("a number is needed where there is " + json.dump().substr(0, 40));
+  return json.get<double>();
+}
+
+const nlohmann::json& list_from(const nlohmann::json& json) {
+  if (!json.is_array()) throw UsageError("a list is needed where there is " + json.dump().substr(0, 40));
+  return json;
+}
+
 // nlohmann's errors name types and positions but not the file's purpose; callers add that.
 std::vector<std::pair<double, double>> points_from(const nlohmann::json& json) {
   std::vector<std::pair<double, double>> points;
-  for (const auto& point : json) points.emplace_back(point.at(0).get<double>(), point.at(1).get<double>());
+  for (const auto& point : list_from(json)) points.emplace_back(number_from(point.at(0)), number_from(point.at(1)));
   if (points.empty() || points.size() > 64) throw UsageError("a curve has 1 to 64 points");
   double last = 0;
   for (const auto& [size, value] : points) {
@@ -138,24 +148,28 @@ std::string Selector::to_json() const {
 
 void Selector::from_json(const std::string& text) try {
   const nlohmann::json json = nlohmann::json::parse(text);
-  if (json.at("version").get<int>() != kVersion) throw UsageError("version is not " + std::to_string(kVersion));
+  if (json.at("version") != kVersion) throw UsageError("version is not " + std::to_string(kVersion));
   Costs costs;
-  costs.barrier_s = json.at("barrier_s").get<double>();
-  costs.message_s = json.at("message_s").get<double>();
-  costs.crowding = json.at("crowding").get<double>();
+  costs.barrier_s = number_from(json.at("barrier_s"));
+  costs.message_s = number_from(json.at("message_s"));
+  costs.crowding = number_from(json.at("crowding"));
   if (!(costs.barrier_s > 0) || !(costs.message_s > 0) || !(costs.crowding >= 1)) throw UsageError("costs must be positive");
   costs.send = points_from(json.at("send_s_per_byte"));
   costs.copy = points_from(json.at("copy_s_per_byte"));
   costs.reduce = points_from(json.at("reduce_s_per_byte"));
   decltype(measured_) measurements;
-  for (const auto& row : json.at("measured")) {
+  for (const auto& row : list_from(json.at("measured"))) {
     const auto memory = row.at("memory").get<std::string>();
-    auto& points = measurements[{parse_collective(row.at("collective").get<std::string>()), row.at("workers").get<int>(),
+    if (memory != "comm" && memory != "private") throw UsageError("memory is comm or private");
+    const double workers = number_from(row.at("workers"));
+    if (!(workers >= 1) || !(workers <= 1e6)) throw UsageError("workers are 1 to 1000000");
+    auto& points = measurements[{parse_collective(row.at("collective").get<std::string>()), static_cast<int>(workers),
                                  memory == "comm", row.at("algorithm").get<std::string>()}];
-    for (const auto& point : row.at("points")) {
-      const double seconds = point.at(1).get<double>();
-      if (!(seconds > 0)) throw UsageError("measured times are positive");
-      points[point.at(0).get<double>()] = seconds;
+    for (const auto& point : list_from(row.at("points"))) {
+      const double bytes = number_from(point.at(0));
+      const double seconds = number_from(point.at(1));
+      if (!(bytes >= 0) || !(seconds > 0)) throw UsageError("measured sizes and times are positive");
+      points[bytes] = seconds;
     }
   }
   costs_ = std::move(costs);

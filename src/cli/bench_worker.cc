@@ -104,8 +104,8 @@ class Measurement {
     }
   }
 
-  void report(const std::vector<Entry>& entries, const std::vector<Contender>& contenders, std::uint64_t bytes,
-              double floor_us) const {
+  void report(const std::vector<Entry>& entries, const std::vector<Contender>& contenders,
+              std::uint64_t bytes, double floor_us) const {
     std::vector<BenchRow> rows;
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const Entry& c = entries[i];

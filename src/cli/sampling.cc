@@ -36,7 +36,8 @@ int warm_up(const Group& world, const Contender& c, const SamplingOptions& optio
 
 }  // namespace
 
-void sample_interleaved(const Group& world, std::vector<Contender>& contenders, const SamplingOptions& options) {
+void sample_interleaved(const Group& world, std::vector<Contender>& contenders,
+                        const SamplingOptions& options) {
   std::vector<int> samples;
   for (const Contender& c : contenders) samples.push_back(warm_up(world, c, options));
   std::vector<std::vector<std::int64_t>> ns(contenders.size());

@@ -26,6 +26,7 @@ struct SamplingOptions {
 };
 
 // Collective over `world`.
-void sample_interleaved(const Group& world, std::vector<Contender>& contenders, const SamplingOptions& options);
+void sample_interleaved(const Group& world, std::vector<Contender>& contenders,
+                        const SamplingOptions& options);
 
 }  // namespace lockstep::cli

@@ -39,8 +39,10 @@ TunePlan plan_of(const TuneFlags& flags) {
   words.min_time_s = flags.min_time_s;
   const BenchPlan checked = make_plan(words);
   if (checked.what == BenchOp::barrier || checked.what == BenchOp::send_recv)
-    throw UsageError("tune: " + flags.collective + " has no sizes to choose by; accepted: the other collectives");
-  if (flags.workers < 2) throw UsageError(fmt::format("-n: {} worker has nobody to talk to; accepted: 2 and more", flags.workers));
+    throw UsageError("tune: " + flags.collective +
+                     " has no sizes to choose by; accepted: the other collectives");
+  if (flags.workers < 2)
+    throw UsageError(fmt::format("-n: {} worker has nobody to talk to; accepted: 2 and more", flags.workers));
   return {.what = checked.what,
           .workers = checked.workers,
           .sizes = checked.sizes,
@@ -56,8 +58,8 @@ class Results {
     const std::string kind = event.value("event", "");
     if (kind == "progress") {
       progress_.show(fmt::format("tune {}: {} ({} of {})", flags_.collective,
-                                 format_bytes(event.at("bytes").get<std::uint64_t>()), event.at("step").get<int>() + 1,
-                                 event.at("steps").get<int>()));
+                                 format_bytes(event.at("bytes").get<std::uint64_t>()),
+                                 event.at("step").get<int>() + 1, event.at("steps").get<int>()));
     } else if (kind == "error") {
       errors.push_back({event.at("kind").get<std::string>(), event.at("text").get<std::string>()});
     } else if (kind == "costs") {
@@ -72,10 +74,14 @@ class Results {
   void show() {
     progress_.clear();
     if (flags_.json || rows_.empty()) return;
-    std::printf("%s, f32 sum, %d workers. Measured on this machine:\n", flags_.collective.c_str(), flags_.workers);
-    std::printf("  α meeting %.2f µs, message %.2f µs; at 1 MiB, ns per KiB: β send %.0f, copy %.0f; γ reduce %.0f\n\n",
-                costs_.value("barrier_us", 0.0), costs_.value("message_us", 0.0), costs_.value("send_ns_per_kib", 0.0),
-                costs_.value("copy_ns_per_kib", 0.0), costs_.value("reduce_ns_per_kib", 0.0));
+    std::printf("%s, f32 sum, %d workers. Measured on this machine:\n", flags_.collective.c_str(),
+                flags_.workers);
+    std::printf(
+        "  α meeting %.2f µs, message %.2f µs; at 1 MiB, ns per KiB: β send %.0f, copy %.0f; γ reduce "
+        "%.0f\n\n",
+        costs_.value("barrier_us", 0.0), costs_.value("message_us", 0.0),
+        costs_.value("send_ns_per_kib", 0.0), costs_.value("copy_ns_per_kib", 0.0),
+        costs_.value("reduce_ns_per_kib", 0.0));
     std::printf("%s\n", table().render(wants_colours(1)).c_str());
     conclusion();
   }
@@ -90,7 +96,13 @@ class Results {
   }
 
   Table table() const {
-    Table table({{"size"}, {"memory", Align::left}, {"algorithm", Align::left}, {"predicted µs"}, {"measured µs"}, {"× best"}, {"", Align::left}});
+    Table table({{"size"},
+                 {"memory", Align::left},
+                 {"algorithm", Align::left},
+                 {"predicted µs"},
+                 {"measured µs"},
+                 {"× best"},
+                 {"", Align::left}});
     std::string last;
     for (const auto& row : rows_) {
       const auto bytes = row.at("bytes").get<std::uint64_t>();
@@ -104,7 +116,10 @@ class Results {
                      {format_number(row.at("predicted_us").get<double>()), style},
                      {format_number(row.at("us").get<double>()), style},
                      {format_number(row.at("over_best").get<double>()), style},
-                     {chosen ? "◀ chosen" : row.at("canonical").get<bool>() ? "" : "other order", chosen ? Style::bold : Style::dim}});
+                     {chosen                            ? "◀ chosen"
+                      : row.at("canonical").get<bool>() ? ""
+                                                        : "other order",
+                      chosen ? Style::bold : Style::dim}});
       last = group;
     }
     return table;
@@ -120,11 +135,14 @@ class Results {
       const double over = row.at("over_best").get<double>();
       if (over <= worst) continue;
       worst = over;
-      where = format_bytes(row.at("bytes").get<std::uint64_t>()) + ", " + row.at("memory").get<std::string>() + " memory";
+      where = format_bytes(row.at("bytes").get<std::uint64_t>()) + ", " +
+              row.at("memory").get<std::string>() + " memory";
     }
-    std::printf("%d choices, measured again after they were made: at worst %.2f of the best (at %s).\n", choices, worst, where.c_str());
+    std::printf("%d choices, measured again after they were made: at worst %.2f of the best (at %s).\n",
+                choices, worst, where.c_str());
     const std::string cache = costs_.value("cache", "");
-    std::printf("%s\n", cache.empty() ? "Not kept: LOCKSTEP_CACHE_DIR is off." : ("Kept in " + cache).c_str());
+    std::printf("%s\n",
+                cache.empty() ? "Not kept: LOCKSTEP_CACHE_DIR is off." : ("Kept in " + cache).c_str());
   }
 
   const TuneFlags& flags_;
@@ -138,12 +156,13 @@ int run_tune(const TuneFlags& flags) {
   if (!flags.report_to.empty()) return run_tune_worker(plan, flags.report_to);
   Results results(flags);
   BenchListener listener;
-  const Starter starter = start_workers({.program = {own_path(), "tune", "--collective", flags.collective, "-n",
-                                                     std::to_string(flags.workers), "--sizes", flags.sizes, "--memory",
-                                                     flags.memory, "--min-time", fmt::format("{}", flags.min_time_s),
-                                                     "--report-to", listener.name()},
-                                         .workers = plan.workers});
-  const int status = listener.serve(starter.pid, [&](const nlohmann::ordered_json& event) { results.handle(event); });
+  const Starter starter = start_workers(
+      {.program = {own_path(), "tune", "--collective", flags.collective, "-n", std::to_string(flags.workers),
+                   "--sizes", flags.sizes, "--memory", flags.memory, "--min-time",
+                   fmt::format("{}", flags.min_time_s), "--report-to", listener.name()},
+       .workers = plan.workers});
+  const int status =
+      listener.serve(starter.pid, [&](const nlohmann::ordered_json& event) { results.handle(event); });
   results.show();
   return conclude("tune", results.errors, starter, status);
 }
@@ -152,7 +171,8 @@ int run_tune(const TuneFlags& flags) {
 
 void add_tune(Cli& cli) {
   auto flags = std::make_shared<TuneFlags>();
-  CLI::App* command = cli.app.add_subcommand("tune", "Measure this machine, and show which algorithm each size gets");
+  CLI::App* command =
+      cli.app.add_subcommand("tune", "Measure this machine, and show which algorithm each size gets");
   command->group(kMeasure);
   command->add_option("-n,--workers", flags->workers, "workers to start (default: 2)");
   command->add_option("--collective", flags->collective, "which one (default: all_reduce)");
@@ -162,7 +182,8 @@ void add_tune(Cli& cli) {
   command->add_flag("--json", flags->json, "one JSON object a line on standard output");
   command->add_option("--report-to", flags->report_to)->group("");  // for workers: hidden
   command->footer(
-      "Measures α, β, γ and every algorithm, keeps the result in the cache folder (LOCKSTEP_CACHE_DIR), then\n"
+      "Measures α, β, γ and every algorithm, keeps the result in the cache folder (LOCKSTEP_CACHE_DIR), "
+      "then\n"
       "times everything once more, also between the sizes, to show how good the choices are.\n"
       "\n"
       "Examples:\n"

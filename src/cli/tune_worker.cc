@@ -51,7 +51,8 @@ class Tuning {
     std::vector<std::uint64_t> all;
     for (std::size_t i = 0; i < plan_.sizes.size(); ++i) {
       if (i > 0) {
-        const double middle = std::sqrt(static_cast<double>(plan_.sizes[i - 1]) * static_cast<double>(plan_.sizes[i]));
+        const double middle =
+            std::sqrt(static_cast<double>(plan_.sizes[i - 1]) * static_cast<double>(plan_.sizes[i]));
         const auto rounded = static_cast<std::uint64_t>(middle) / 1024 * 1024;
         if (rounded > plan_.sizes[i - 1] && rounded < plan_.sizes[i]) all.push_back(rounded);
       }
@@ -70,7 +71,8 @@ class Tuning {
   }
 
   std::vector<Timed> time_all(std::uint64_t bytes) {
-    if (leads()) reporter_.send({{"event", "progress"}, {"bytes", bytes}, {"step", step_}, {"steps", steps_}});
+    if (leads())
+      reporter_.send({{"event", "progress"}, {"bytes", bytes}, {"step", step_}, {"steps", steps_}});
     ++step_;
     const Expectation e{.what = plan_.what,
                         .rank = world_.rank(),
@@ -87,7 +89,8 @@ class Tuning {
     std::vector<Timed> timed;
     std::vector<Contender> contenders;
     for (const Variant& variant : variants_) {
-      const auto place = std::find(plan_.memories.begin(), plan_.memories.end(), variant.memory) - plan_.memories.begin();
+      const auto place =
+          std::find(plan_.memories.begin(), plan_.memories.end(), variant.memory) - plan_.memories.begin();
       const BenchBuffers& own = buffers[static_cast<std::size_t>(place)];
       if (!variant.refuses(e, own).empty()) continue;
       timed.push_back({.algorithm = variant.algorithm, .memory = variant.memory});

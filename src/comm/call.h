@@ -13,8 +13,18 @@
 namespace lockstep {
 
 enum class Collective : std::uint8_t {
-  all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, scatter, all_to_all, barrier,
-  send, recv, split
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  all_to_all,
+  barrier,
+  send,
+  recv,
+  split
 };
 inline constexpr int kCollectives = 12;
 

@@ -34,14 +34,16 @@ class Builder {
     call_.order = options.order;
     call_.algorithm = options.algorithm;
     if (options.timeout.count() < 0)
-      refuse(call_, "timeout of " + std::to_string(options.timeout.count()) + " ms; accepted: positive, or zero for the group's");
+      refuse(call_, "timeout of " + std::to_string(options.timeout.count()) +
+                        " ms; accepted: positive, or zero for the group's");
     call_.timeout = std::min(options.timeout, kLongestTimeout);
   }
 
   Builder& root(int root) {
     const int n = group_.engine().size();
     if (root < 0 || root >= n)
-      refuse(call_, "rank " + std::to_string(root) + " is not in group " + group_.name() + "; accepted: 0 to " + std::to_string(n - 1));
+      refuse(call_, "rank " + std::to_string(root) + " is not in group " + group_.name() +
+                        "; accepted: 0 to " + std::to_string(n - 1));
     call_.root = root;
     return *this;
   }
@@ -67,14 +69,16 @@ class Builder {
   // in.count == in_factor * count and out.count == out_factor * count.
   Builder& counts(std::size_t count, std::size_t in_factor, std::size_t out_factor) {
     call_.count = count;
-    if (count > kMostElements / std::max(in_factor, out_factor) || in_.count != count * in_factor || out_.count != count * out_factor)
-      refuse(call_, "counts do not fit: in has " + elements(in_) + ", out has " + elements(out_) + ", the group " +
-                        std::to_string(group_.engine().size()) + " ranks");
+    if (count > kMostElements / std::max(in_factor, out_factor) || in_.count != count * in_factor ||
+        out_.count != count * out_factor)
+      refuse(call_, "counts do not fit: in has " + elements(in_) + ", out has " + elements(out_) +
+                        ", the group " + std::to_string(group_.engine().size()) + " ranks");
     return *this;
   }
   // The part of one buffer that may be the other, if they share memory at all.
   Builder& shares(std::size_t in_offset, std::size_t out_offset) {
-    if (in_.bytes() == 0 || out_.bytes() == 0 || !overlap(in_.data, in_.bytes(), out_.data, out_.bytes())) return *this;
+    if (in_.bytes() == 0 || out_.bytes() == 0 || !overlap(in_.data, in_.bytes(), out_.data, out_.bytes()))
+      return *this;
     const auto* const a = static_cast<const std::byte*>(in_.data) + in_offset;
     const auto* const b = static_cast<const std::byte*>(out_.data) + out_offset;
     if (a != b) refuse(call_, "in and out overlap, but not as an in-place call would");
@@ -82,8 +86,10 @@ class Builder {
   }
 
   Call done() {
-    if (in_.data != nullptr && out_.data != nullptr && (in_.dtype != out_.dtype || !(in_.device == out_.device)))
-      refuse(call_, "in has " + elements(in_) + ", out has " + elements(out_) + ": types and devices must be the same");
+    if (in_.data != nullptr && out_.data != nullptr &&
+        (in_.dtype != out_.dtype || !(in_.device == out_.device)))
+      refuse(call_, "in has " + elements(in_) + ", out has " + elements(out_) +
+                        ": types and devices must be the same");
     if (reduces(call_.what) && !supports(call_.op, call_.dtype))
       refuse(call_, std::string(to_string(call_.op)) + " needs integers, not " + to_string(call_.dtype));
     if (const std::string why = group_.engine().refuses(call_); !why.empty()) refuse(call_, why);
@@ -92,7 +98,8 @@ class Builder {
 
  private:
   void check(const ConstBuffer& x) {
-    if (x.count > kMostElements) refuse(call_, "a buffer of " + elements(x) + " elements is larger than any memory");
+    if (x.count > kMostElements)
+      refuse(call_, "a buffer of " + elements(x) + " elements is larger than any memory");
     if (x.data == nullptr && x.count > 0) refuse(call_, "a null buffer of " + elements(x));
     call_.dtype = x.dtype;
     call_.device = x.device;
@@ -111,13 +118,23 @@ Call all_reduce_call(const GroupImpl& g, const ConstBuffer& in, const Buffer& ou
 Call reduce_scatter_call(const GroupImpl& g, const ConstBuffer& in, const Buffer& out, const CallOptions& o) {
   const auto n = static_cast<std::size_t>(g.engine().size());
   const auto own = static_cast<std::size_t>(g.engine().rank());
-  return Builder(g, Collective::reduce_scatter, o).in(in).out(out).counts(out.count, n, 1).shares(own * out.bytes(), 0).done();
+  return Builder(g, Collective::reduce_scatter, o)
+      .in(in)
+      .out(out)
+      .counts(out.count, n, 1)
+      .shares(own * out.bytes(), 0)
+      .done();
 }
 
 Call all_gather_call(const GroupImpl& g, const ConstBuffer& in, const Buffer& out, const CallOptions& o) {
   const auto n = static_cast<std::size_t>(g.engine().size());
   const auto own = static_cast<std::size_t>(g.engine().rank());
-  return Builder(g, Collective::all_gather, o).in(in).out(out).counts(in.count, 1, n).shares(0, own * in.bytes()).done();
+  return Builder(g, Collective::all_gather, o)
+      .in(in)
+      .out(out)
+      .counts(in.count, 1, n)
+      .shares(0, own * in.bytes())
+      .done();
 }
 
 Call broadcast_call(const GroupImpl& g, const Buffer& x, int root, const CallOptions& o) {
@@ -131,7 +148,8 @@ Call reduce_call(const GroupImpl& g, const ConstBuffer& in, Buffer out, int root
   return builder.done();
 }
 
-Call gather_call(const GroupImpl& g, const ConstBuffer& in, const Buffer& out, int root, const CallOptions& o) {
+Call gather_call(const GroupImpl& g, const ConstBuffer& in, const Buffer& out, int root,
+                 const CallOptions& o) {
   const auto n = static_cast<std::size_t>(g.engine().size());
   Builder builder(g, Collective::gather, o);
   builder.root(root).in(in).count(in.count);
@@ -140,7 +158,8 @@ Call gather_call(const GroupImpl& g, const ConstBuffer& in, const Buffer& out, i
   return builder.done();
 }
 
-Call scatter_call(const GroupImpl& g, const ConstBuffer& in, const Buffer& out, int root, const CallOptions& o) {
+Call scatter_call(const GroupImpl& g, const ConstBuffer& in, const Buffer& out, int root,
+                  const CallOptions& o) {
   const auto n = static_cast<std::size_t>(g.engine().size());
   Builder builder(g, Collective::scatter, o);
   builder.root(root).out(out).count(out.count);
@@ -163,7 +182,8 @@ Call message_call(const GroupImpl& g, Collective what, int peer, const CallOptio
   Builder builder(g, what, o);
   builder.root(peer);
   if (peer == g.engine().rank())
-    throw UsageError(std::string(to_string(what)) + ": rank " + std::to_string(peer) + " is this rank itself");
+    throw UsageError(std::string(to_string(what)) + ": rank " + std::to_string(peer) +
+                     " is this rank itself");
   return builder.done();
 }
 
@@ -180,7 +200,8 @@ Call recv_call(const GroupImpl& g, const Buffer& x, int from, const CallOptions&
 }  // namespace
 
 GroupImpl& Group::impl() const {
-  if (impl_ == nullptr) throw UsageError("this Group is empty: it was never initialised, or its split gave this rank none");
+  if (impl_ == nullptr)
+    throw UsageError("this Group is empty: it was never initialised, or its split gave this rank none");
   return *impl_;
 }
 
@@ -192,30 +213,68 @@ const std::vector<int>& Group::nodes() const { return impl().engine().nodes(); }
 CommMemory Group::allocate(std::size_t bytes) const { return impl().engine().allocate(bytes); }
 
 void Group::all_reduce(Buffer x, CallOptions o) const { impl().run(all_reduce_call(impl(), x, x, o)); }
-void Group::all_reduce(ConstBuffer in, Buffer out, CallOptions o) const { impl().run(all_reduce_call(impl(), in, out, o)); }
-void Group::reduce_scatter(ConstBuffer in, Buffer out, CallOptions o) const { impl().run(reduce_scatter_call(impl(), in, out, o)); }
-void Group::all_gather(ConstBuffer in, Buffer out, CallOptions o) const { impl().run(all_gather_call(impl(), in, out, o)); }
-void Group::broadcast(Buffer x, int root, CallOptions o) const { impl().run(broadcast_call(impl(), x, root, o)); }
-void Group::reduce(ConstBuffer in, Buffer out, int root, CallOptions o) const { impl().run(reduce_call(impl(), in, out, root, o)); }
-void Group::gather(ConstBuffer in, Buffer out, int root, CallOptions o) const { impl().run(gather_call(impl(), in, out, root, o)); }
-void Group::scatter(ConstBuffer in, Buffer out, int root, CallOptions o) const { impl().run(scatter_call(impl(), in, out, root, o)); }
-void Group::all_to_all(ConstBuffer in, Buffer out, CallOptions o) const { impl().run(all_to_all_call(impl(), in, out, o)); }
+void Group::all_reduce(ConstBuffer in, Buffer out, CallOptions o) const {
+  impl().run(all_reduce_call(impl(), in, out, o));
+}
+void Group::reduce_scatter(ConstBuffer in, Buffer out, CallOptions o) const {
+  impl().run(reduce_scatter_call(impl(), in, out, o));
+}
+void Group::all_gather(ConstBuffer in, Buffer out, CallOptions o) const {
+  impl().run(all_gather_call(impl(), in, out, o));
+}
+void Group::broadcast(Buffer x, int root, CallOptions o) const {
+  impl().run(broadcast_call(impl(), x, root, o));
+}
+void Group::reduce(ConstBuffer in, Buffer out, int root, CallOptions o) const {
+  impl().run(reduce_call(impl(), in, out, root, o));
+}
+void Group::gather(ConstBuffer in, Buffer out, int root, CallOptions o) const {
+  impl().run(gather_call(impl(), in, out, root, o));
+}
+void Group::scatter(ConstBuffer in, Buffer out, int root, CallOptions o) const {
+  impl().run(scatter_call(impl(), in, out, root, o));
+}
+void Group::all_to_all(ConstBuffer in, Buffer out, CallOptions o) const {
+  impl().run(all_to_all_call(impl(), in, out, o));
+}
 void Group::barrier(CallOptions o) const { impl().run(barrier_call(impl(), o)); }
 void Group::send(ConstBuffer x, int to, CallOptions o) const { impl().run(send_call(impl(), x, to, o)); }
 void Group::recv(Buffer x, int from, CallOptions o) const { impl().run(recv_call(impl(), x, from, o)); }
 
-Work Group::all_reduce_async(Buffer x, CallOptions o) const { return impl().start(all_reduce_call(impl(), x, x, o)); }
-Work Group::all_reduce_async(ConstBuffer in, Buffer out, CallOptions o) const { return impl().start(all_reduce_call(impl(), in, out, o)); }
-Work Group::reduce_scatter_async(ConstBuffer in, Buffer out, CallOptions o) const { return impl().start(reduce_scatter_call(impl(), in, out, o)); }
-Work Group::all_gather_async(ConstBuffer in, Buffer out, CallOptions o) const { return impl().start(all_gather_call(impl(), in, out, o)); }
-Work Group::broadcast_async(Buffer x, int root, CallOptions o) const { return impl().start(broadcast_call(impl(), x, root, o)); }
-Work Group::reduce_async(ConstBuffer in, Buffer out, int root, CallOptions o) const { return impl().start(reduce_call(impl(), in, out, root, o)); }
-Work Group::gather_async(ConstBuffer in, Buffer out, int root, CallOptions o) const { return impl().start(gather_call(impl(), in, out, root, o)); }
-Work Group::scatter_async(ConstBuffer in, Buffer out, int root, CallOptions o) const { return impl().start(scatter_call(impl(), in, out, root, o)); }
-Work Group::all_to_all_async(ConstBuffer in, Buffer out, CallOptions o) const { return impl().start(all_to_all_call(impl(), in, out, o)); }
+Work Group::all_reduce_async(Buffer x, CallOptions o) const {
+  return impl().start(all_reduce_call(impl(), x, x, o));
+}
+Work Group::all_reduce_async(ConstBuffer in, Buffer out, CallOptions o) const {
+  return impl().start(all_reduce_call(impl(), in, out, o));
+}
+Work Group::reduce_scatter_async(ConstBuffer in, Buffer out, CallOptions o) const {
+  return impl().start(reduce_scatter_call(impl(), in, out, o));
+}
+Work Group::all_gather_async(ConstBuffer in, Buffer out, CallOptions o) const {
+  return impl().start(all_gather_call(impl(), in, out, o));
+}
+Work Group::broadcast_async(Buffer x, int root, CallOptions o) const {
+  return impl().start(broadcast_call(impl(), x, root, o));
+}
+Work Group::reduce_async(ConstBuffer in, Buffer out, int root, CallOptions o) const {
+  return impl().start(reduce_call(impl(), in, out, root, o));
+}
+Work Group::gather_async(ConstBuffer in, Buffer out, int root, CallOptions o) const {
+  return impl().start(gather_call(impl(), in, out, root, o));
+}
+Work Group::scatter_async(ConstBuffer in, Buffer out, int root, CallOptions o) const {
+  return impl().start(scatter_call(impl(), in, out, root, o));
+}
+Work Group::all_to_all_async(ConstBuffer in, Buffer out, CallOptions o) const {
+  return impl().start(all_to_all_call(impl(), in, out, o));
+}
 Work Group::barrier_async(CallOptions o) const { return impl().start(barrier_call(impl(), o)); }
-Work Group::send_async(ConstBuffer x, int to, CallOptions o) const { return impl().start(send_call(impl(), x, to, o)); }
-Work Group::recv_async(Buffer x, int from, CallOptions o) const { return impl().start(recv_call(impl(), x, from, o)); }
+Work Group::send_async(ConstBuffer x, int to, CallOptions o) const {
+  return impl().start(send_call(impl(), x, to, o));
+}
+Work Group::recv_async(Buffer x, int from, CallOptions o) const {
+  return impl().start(recv_call(impl(), x, from, o));
+}
 
 Group Group::split(int colour, int key) const { return Group(impl().split(colour, key)); }
 Group Group::split_by_node() const { return split(nodes()[static_cast<std::size_t>(rank())]); }

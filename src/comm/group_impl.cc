@@ -9,16 +9,19 @@
 
 namespace lockstep {
 
-GroupImpl::GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job, std::chrono::milliseconds timeout)
+GroupImpl::GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job,
+                     std::chrono::milliseconds timeout)
     : engine_(std::move(engine)),
       name_(std::move(name)),
       job_(std::move(job)),
       timeout_(timeout),
-      own_flight_(engine_->flight_memory(engine_->rank()).empty() ? FlightRing::kBytes + FlightRing::kAlignment : 0),
+      own_flight_(
+          engine_->flight_memory(engine_->rank()).empty() ? FlightRing::kBytes + FlightRing::kAlignment : 0),
       flight_([&] {
         if (own_flight_.empty()) return engine_->flight_memory(engine_->rank());
         const auto address = reinterpret_cast<std::uintptr_t>(own_flight_.data());
-        const std::size_t skip = (FlightRing::kAlignment - address % FlightRing::kAlignment) % FlightRing::kAlignment;
+        const std::size_t skip =
+            (FlightRing::kAlignment - address % FlightRing::kAlignment) % FlightRing::kAlignment;
         return std::span(own_flight_).subspan(skip, FlightRing::kBytes);
       }()) {}
 
@@ -87,7 +90,8 @@ void GroupImpl::start_thread() {
     thread_ = std::thread([this] { serve(); });
   } catch (const std::system_error& error) {
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw SystemError("cannot start the thread for asynchronous calls of group " + name_, error.code().value());
+    throw SystemError("cannot start the thread for asynchronous calls of group " + name_,
+                      error.code().value());
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

@@ -20,7 +20,8 @@ namespace lockstep {
 
 class GroupImpl {
  public:
-  GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job, std::chrono::milliseconds timeout);
+  GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job,
+            std::chrono::milliseconds timeout);
   ~GroupImpl();  // waits for what is queued
   GroupImpl(const GroupImpl&) = delete;
   GroupImpl& operator=(const GroupImpl&) = delete;

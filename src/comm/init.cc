@@ -40,7 +40,8 @@ std::unique_ptr<ShmEngine> world_engine(std::shared_ptr<shm::Session> session, i
   // The head of the arena lives as long as the session.
   auto* const head = reinterpret_cast<shm::Control*>(session->arena().at(0));
   std::shared_ptr<shm::Control> control(session, head);
-  return std::make_unique<ShmEngine>(std::move(session), std::move(control), "world", rank, std::move(everybody));
+  return std::make_unique<ShmEngine>(std::move(session), std::move(control), "world", rank,
+                                     std::move(everybody));
 }
 
 std::chrono::milliseconds timeout_of(const InitOptions& options, const Knobs& knobs) {
@@ -57,10 +58,12 @@ Group init(InitOptions options) try {
   const std::chrono::milliseconds timeout = timeout_of(options, knobs);
   const Identity who = Identity::from_environment();
   if (who.local_size != who.size)
-    throw UsageError("this job has " + std::to_string(who.size) + " workers, " + std::to_string(who.local_size) +
-                     " of them here: workers on several machines are not supported yet; start all on one machine");
+    throw UsageError(
+        "this job has " + std::to_string(who.size) + " workers, " + std::to_string(who.local_size) +
+        " of them here: workers on several machines are not supported yet; start all on one machine");
   if (static_cast<std::size_t>(who.size) + 1 > shm::kMostDescriptors)
-    throw UsageError("a job on one machine has at most " + std::to_string(shm::kMostDescriptors - 1) + " workers, not " + std::to_string(who.size));
+    throw UsageError("a job on one machine has at most " + std::to_string(shm::kMostDescriptors - 1) +
+                     " workers, not " + std::to_string(who.size));
   if (who.size > 1) set_log_rank(who.rank);
 
   const shm::ArenaShape shape = shm::arena_shape(who.size, knobs.arena_bytes);
@@ -89,16 +92,19 @@ std::vector<Group> thread_groups(int size, InitOptions options, std::vector<int>
   const Knobs knobs = Knobs::from_environment();
   if (nodes.empty()) nodes = nodes_of(size, knobs.node_size);
   if (nodes.size() != static_cast<std::size_t>(size))
-    throw UsageError("thread_groups got " + std::to_string(nodes.size()) + " nodes for " + std::to_string(size) + " ranks");
+    throw UsageError("thread_groups got " + std::to_string(nodes.size()) + " nodes for " +
+                     std::to_string(size) + " ranks");
   for (int node : nodes)
-    if (node < 0) throw UsageError("thread_groups got node " + std::to_string(node) + "; accepted: 0 and above");
+    if (node < 0)
+      throw UsageError("thread_groups got node " + std::to_string(node) + "; accepted: 0 and above");
   const shm::ArenaShape shape = shm::arena_shape(size, knobs.arena_bytes);
   auto arena = std::make_shared<shm::Arena>(shm::Arena::create(shape), shape);
   arena->use_huge_pages(knobs.huge_pages);
   auto session = std::make_shared<shm::Session>(arena, std::move(nodes), cores_here());
   std::vector<Group> groups;
   for (int r = 0; r < size; ++r)
-    groups.emplace_back(std::make_shared<GroupImpl>(world_engine(session, r), "world", "threads", timeout_of(options, knobs)));
+    groups.emplace_back(std::make_shared<GroupImpl>(world_engine(session, r), "world", "threads",
+                                                    timeout_of(options, knobs)));
   return groups;
 }
 

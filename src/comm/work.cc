@@ -1,8 +1,7 @@
-#include "comm/work_state.h"
-
 #include <algorithm>
 
 #include "comm/call.h"
+#include "comm/work_state.h"
 
 namespace lockstep {
 
@@ -22,7 +21,8 @@ void Work::wait() const {
 bool Work::wait_for(std::chrono::milliseconds timeout) const {
   if (state_ == nullptr) return true;
   std::unique_lock lock(state_->mutex);
-  if (!state_->changed.wait_for(lock, std::min(timeout, kLongestTimeout), [&] { return state_->done; })) return false;
+  if (!state_->changed.wait_for(lock, std::min(timeout, kLongestTimeout), [&] { return state_->done; }))
+    return false;
   if (state_->error) std::rethrow_exception(state_->error);
   return true;
 }

@@ -32,9 +32,12 @@ void make_input(std::byte* to, int rank, std::size_t begin, std::size_t count, D
         value = static_cast<S>(bits);
       } else {
         const double x = (static_cast<double>(bits >> 11) * 0x1p-53 + 0.5) * ((bits & 1) != 0 ? 1 : -1);
-        if constexpr (std::is_same_v<S, Half>) value = to_half(static_cast<float>(x));
-        else if constexpr (std::is_same_v<S, BFloat16>) value = to_bfloat16(static_cast<float>(x));
-        else value = static_cast<S>(x);
+        if constexpr (std::is_same_v<S, Half>)
+          value = to_half(static_cast<float>(x));
+        else if constexpr (std::is_same_v<S, BFloat16>)
+          value = to_bfloat16(static_cast<float>(x));
+        else
+          value = static_cast<S>(x);
       }
       std::memcpy(to + i * sizeof(S), &value, sizeof(S));
     }
@@ -46,13 +49,17 @@ bool close(const std::byte* a, const std::byte* b, std::size_t count, DType dtyp
   bool all = true;
   with_element(dtype, [&](auto element) {
     using S = decltype(element);
-    const double unit = std::is_same_v<S, double> ? 1e-15 : std::is_same_v<S, float> ? 1e-6 : std::is_same_v<S, Half> ? 2e-3 : 1.6e-2;
+    const double unit = std::is_same_v<S, double>  ? 1e-15
+                        : std::is_same_v<S, float> ? 1e-6
+                        : std::is_same_v<S, Half>  ? 2e-3
+                                                   : 1.6e-2;
     for (std::size_t i = 0; i < count; ++i) {
       S x;
       S y;
       std::memcpy(&x, a + i * sizeof(S), sizeof(S));
       std::memcpy(&y, b + i * sizeof(S), sizeof(S));
-      all &= std::abs(static_cast<double>(reference_widen(x)) - static_cast<double>(reference_widen(y))) <= unit * ranks * 4;
+      all &= std::abs(static_cast<double>(reference_widen(x)) - static_cast<double>(reference_widen(y))) <=
+             unit * ranks * 4;
     }
   });
   return all;
@@ -70,11 +77,13 @@ class Grid {
         references_.clear();
         own_input_.resize(count * static_cast<std::size_t>(n()) * size_of(dtype) + 1);
         make_input(own_input_.data(), me(), 0, count * static_cast<std::size_t>(n()), dtype);
-        for (int what = 0; what <= static_cast<int>(Collective::all_to_all); ++what) collective(static_cast<Collective>(what));
+        for (int what = 0; what <= static_cast<int>(Collective::all_to_all); ++what)
+          collective(static_cast<Collective>(what));
         messages();
       }
     what_ = Collective::barrier;
-    for (const std::string& name : group_.impl().engine().algorithms(what_)) group_.barrier({.algorithm = name});
+    for (const std::string& name : group_.impl().engine().algorithms(what_))
+      group_.barrier({.algorithm = name});
     return result_;
   }
 
@@ -110,7 +119,8 @@ class Grid {
   std::byte* room(CommMemory& comm, std::vector<std::byte>& own, std::size_t size) {
     const bool in_comm = memory_ == 0 || (memory_ == 2 && me() % 2 == 0);
     if (in_comm) {
-      if (comm.bytes() < size || comm.data() == nullptr) comm = group_.allocate(std::max<std::size_t>(size, 64));
+      if (comm.bytes() < size || comm.data() == nullptr)
+        comm = group_.allocate(std::max<std::size_t>(size, 64));
       return comm.as<std::byte>();
     }
     own.resize(std::max<std::size_t>(own.size(), size + 64));
@@ -119,8 +129,10 @@ class Grid {
 
   void one() {
     const auto ranks = static_cast<std::size_t>(n());
-    const bool spread_in = what_ == Collective::reduce_scatter || what_ == Collective::scatter || what_ == Collective::all_to_all;
-    const bool spread_out = what_ == Collective::all_gather || what_ == Collective::gather || what_ == Collective::all_to_all;
+    const bool spread_in = what_ == Collective::reduce_scatter || what_ == Collective::scatter ||
+                           what_ == Collective::all_to_all;
+    const bool spread_out =
+        what_ == Collective::all_gather || what_ == Collective::gather || what_ == Collective::all_to_all;
     const std::size_t in_count = spread_in ? count_ * ranks : count_;
     const std::size_t out_count = spread_out ? count_ * ranks : count_;
     const std::size_t in_bytes = in_count * size_of(dtype_);
@@ -176,7 +188,8 @@ class Grid {
     const std::size_t size = size_of(dtype_);
     const std::vector<std::byte>& want = reference(begin + first, last - first);
     const std::byte* const part = got + first * size;
-    const bool any_order = algorithm_ == "ring" && is_float(dtype_) && op_ != ReduceOp::min && op_ != ReduceOp::max;
+    const bool any_order =
+        algorithm_ == "ring" && is_float(dtype_) && op_ != ReduceOp::min && op_ != ReduceOp::max;
     const bool same = any_order ? close(part, want.data(), last - first, dtype_, n())
                                 : std::memcmp(part, want.data(), (last - first) * size) == 0;
     verdict(same, first_difference(part, want.data(), last - first, dtype_));
@@ -215,7 +228,8 @@ class Grid {
   void check_copy(const std::byte* got, int rank, std::size_t begin, std::size_t count) {
     std::vector<std::byte> want(count * size_of(dtype_) + 1);
     make_input(want.data(), rank, begin, count, dtype_);
-    verdict(std::memcmp(got, want.data(), count * size_of(dtype_)) == 0, first_difference(got, want.data(), count, dtype_));
+    verdict(std::memcmp(got, want.data(), count * size_of(dtype_)) == 0,
+            first_difference(got, want.data(), count, dtype_));
   }
 
   void check(const std::byte* out, int root) {
@@ -234,7 +248,8 @@ class Grid {
       case Collective::all_gather:
       case Collective::all_to_all:
         for (int r = 0; r < n(); ++r)
-          check_copy(out + static_cast<std::size_t>(r) * bytes(), r, what_ == Collective::all_to_all ? own : 0, count_);
+          check_copy(out + static_cast<std::size_t>(r) * bytes(), r,
+                     what_ == Collective::all_to_all ? own : 0, count_);
         return;
       default: return;
     }
@@ -260,10 +275,11 @@ class Grid {
   void verdict(bool same, std::ptrdiff_t where) {
     ++result_.checks;
     if (same || !result_.problem.empty()) return;
-    result_.problem = std::string(to_string(what_)) + " by " + (algorithm_.empty() ? "choice" : algorithm_) + ", " +
-                      to_string(dtype_) + " × " + std::to_string(count_) + ", " + to_string(op_) + ", memory " +
-                      std::to_string(memory_) + (in_place_ ? ", in place" : "") + ", " + std::to_string(n()) +
-                      " ranks, on rank " + std::to_string(me()) + ": wrong at element " + std::to_string(where);
+    result_.problem = std::string(to_string(what_)) + " by " + (algorithm_.empty() ? "choice" : algorithm_) +
+                      ", " + to_string(dtype_) + " × " + std::to_string(count_) + ", " + to_string(op_) +
+                      ", memory " + std::to_string(memory_) + (in_place_ ? ", in place" : "") + ", " +
+                      std::to_string(n()) + " ranks, on rank " + std::to_string(me()) +
+                      ": wrong at element " + std::to_string(where);
   }
 
   const Group& group_;

@@ -1,9 +1,10 @@
 // The grid with threads as ranks. grid_worker.cc is the same with processes.
+#include "comm/grid.h"
+
 #include <gtest/gtest.h>
 
 #include <mutex>
 
-#include "comm/grid.h"
 #include "comm/thread_ranks.h"
 
 namespace lockstep::testing {
@@ -12,12 +13,13 @@ namespace {
 void expect_grid(int ranks, const GridOptions& options, std::vector<int> nodes = {}) {
   std::mutex mutex;
   std::size_t checks = 0;
-  on_threads(thread_groups(ranks, {.timeout = std::chrono::minutes(2)}, std::move(nodes)), [&](const Group& group) {
-    const GridResult result = run_grid(group, options);
-    const std::lock_guard lock(mutex);
-    checks += result.checks;
-    EXPECT_EQ(result.problem, "");
-  });
+  on_threads(thread_groups(ranks, {.timeout = std::chrono::minutes(2)}, std::move(nodes)),
+             [&](const Group& group) {
+               const GridResult result = run_grid(group, options);
+               const std::lock_guard lock(mutex);
+               checks += result.checks;
+               EXPECT_EQ(result.problem, "");
+             });
   EXPECT_GT(checks, 1000U);
 }
 
@@ -25,9 +27,12 @@ class GridOfRanks : public ::testing::TestWithParam<int> {};
 
 TEST_P(GridOfRanks, SmallSizesEveryMemory) { expect_grid(GetParam(), {}); }
 
-TEST_P(GridOfRanks, LargeSize) { expect_grid(GetParam(), {.counts = {(1 << 20) + 3}, .every_memory = false}); }
+TEST_P(GridOfRanks, LargeSize) {
+  expect_grid(GetParam(), {.counts = {(1 << 20) + 3}, .every_memory = false});
+}
 
-INSTANTIATE_TEST_SUITE_P(Ranks, GridOfRanks, ::testing::Values(1, 2, 3, 4, 7, 8), ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Ranks, GridOfRanks, ::testing::Values(1, 2, 3, 4, 7, 8),
+                         ::testing::PrintToStringParamName());
 
 TEST(GridOfNodes, AlignedNodesGiveTheSameBits) {
   expect_grid(8, {.counts = {17, 4099}}, {0, 0, 0, 0, 1, 1, 1, 1});

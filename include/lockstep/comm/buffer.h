@@ -44,7 +44,7 @@ struct ConstBuffer {
 
 // buffer(v) for a vector, array or span of an element type.
 template <std::ranges::contiguous_range R>
-  requires kIsElement<std::remove_cv_t<std::ranges::range_value_t<R>>>
+requires kIsElement<std::remove_cv_t<std::ranges::range_value_t<R>>>
 auto buffer(R&& range) {
   using T = std::remove_reference_t<std::ranges::range_reference_t<R>>;
   constexpr DType dtype = kDTypeOf<std::remove_cv_t<T>>;

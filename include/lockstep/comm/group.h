@@ -58,8 +58,8 @@ class Group {
 
   int rank() const;
   int size() const;
-  const std::string& name() const;    // "world", "world/0", …: for messages
-  const char* engine() const;         // "shm", "mpi", "gloo", …
+  const std::string& name() const;        // "world", "world/0", …: for messages
+  const char* engine() const;             // "shm", "mpi", "gloo", …
   const std::vector<int>& nodes() const;  // nodes()[r]: the node that rank r runs on, counted from 0
 
   // Memory that peers reach directly. A local call; only the caller allocates.

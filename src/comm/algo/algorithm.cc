@@ -13,7 +13,7 @@ std::byte* Scratch::take(std::size_t bytes) {
 }
 
 std::span<const Algorithm* const> all_algorithms() {
-  static const std::array<const Algorithm*, 7> all = {&kEager, &kDirect,          &kTree,         &kRing,
+  static const std::array<const Algorithm*, 7> all = {&kEager,           &kDirect,       &kTree,    &kRing,
                                                       &kHalvingDoubling, &kHierarchical, &kPairwise};
   return all;
 }

@@ -40,8 +40,8 @@ struct Stage {
 struct Shape {
   Collective what = Collective::all_reduce;
   int ranks = 2;
-  std::size_t bytes = 0;  // Call::bytes()
-  bool reachable = false; // all buffers lie in comm memory
+  std::size_t bytes = 0;   // Call::bytes()
+  bool reachable = false;  // all buffers lie in comm memory
   std::span<const int> nodes = {};
 };
 

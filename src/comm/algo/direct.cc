@@ -87,7 +87,8 @@ void run_on_comm_memory(Stage& stage) {
       break;
     case Collective::reduce: {
       const Range part = part_of(call.count, stage.size(), stage.rank(), stage.element());
-      reduce_range(stage, reach, part, static_cast<std::byte*>(reach.out(call.root)) + part.begin * stage.element());
+      reduce_range(stage, reach, part,
+                   static_cast<std::byte*>(reach.out(call.root)) + part.begin * stage.element());
       break;
     }
     case Collective::broadcast:
@@ -127,8 +128,12 @@ class Direct final : public Algorithm {
     const double barriers = through ? 3 + windows : 2;
     switch (shape.what) {
       case Collective::all_reduce:
-        return {.barriers = barriers, .copied_bytes = through ? 4 * s * (n - 1) / n : 0, .reduced_bytes = 2 * s};
-      case Collective::reduce: return {.barriers = barriers, .copied_bytes = through ? 2 * s : 0, .reduced_bytes = through ? (n + 1) * s : s + s / n};
+        return {
+            .barriers = barriers, .copied_bytes = through ? 4 * s * (n - 1) / n : 0, .reduced_bytes = 2 * s};
+      case Collective::reduce:
+        return {.barriers = barriers,
+                .copied_bytes = through ? 2 * s : 0,
+                .reduced_bytes = through ? (n + 1) * s : s + s / n};
       case Collective::reduce_scatter:
         return {.barriers = barriers, .copied_bytes = through ? 2 * n * s : 0, .reduced_bytes = (n + 1) * s};
       case Collective::broadcast:

@@ -41,8 +41,10 @@ void all_reduce(Stage& stage, Reach& reach) {
     const std::size_t at = extent(t).begin * element;
     const int slot = static_cast<int>(t % 2);
     for (int r = 0; r < n; ++r)
-      ins[static_cast<std::size_t>(r)] = (r == me ? stage.in() + at : reach.give(r, slot)) + own.begin * element;
-    void* const outs[] = {stage.out() + at + own.begin * element, reach.result(me, slot) + own.begin * element};
+      ins[static_cast<std::size_t>(r)] =
+          (r == me ? stage.in() + at : reach.give(r, slot)) + own.begin * element;
+    void* const outs[] = {stage.out() + at + own.begin * element,
+                          reach.result(me, slot) + own.begin * element};
     kernel::reduce_tree(outs, ins, own.count(), stage.reduction());
   };
   const auto take = [&](std::size_t t) {
@@ -50,7 +52,8 @@ void all_reduce(Stage& stage, Reach& reach) {
     for (int step = 1; step < n; ++step) {
       const int r = (me + step) % n;
       const Range theirs = part(t, r);
-      std::memcpy(to + theirs.begin * element, reach.result(r, static_cast<int>(t % 2)) + theirs.begin * element,
+      std::memcpy(to + theirs.begin * element,
+                  reach.result(r, static_cast<int>(t % 2)) + theirs.begin * element,
                   theirs.count() * element);
     }
   };
@@ -63,9 +66,11 @@ void all_reduce(Stage& stage, Reach& reach) {
 }
 
 // Elements [begin, end) of each of `slices` slices of `count` elements, packed one after the other.
-void pack(std::byte* to, const std::byte* from, std::size_t slices, std::size_t count, Range range, std::size_t element) {
+void pack(std::byte* to, const std::byte* from, std::size_t slices, std::size_t count, Range range,
+          std::size_t element) {
   for (std::size_t s = 0; s < slices; ++s)
-    std::memcpy(to + s * range.count() * element, from + (s * count + range.begin) * element, range.count() * element);
+    std::memcpy(to + s * range.count() * element, from + (s * count + range.begin) * element,
+                range.count() * element);
 }
 
 // How a collective uses the windows: how many slices a giver packs, and who gives.
@@ -93,7 +98,8 @@ void take(Stage& stage, const Reach& reach, const Plan& plan, Range range, int s
   const int n = stage.size();
   const std::size_t element = stage.element();
   const std::size_t bytes = range.count() * element;
-  const std::size_t own = plan.slices > 1 ? static_cast<std::size_t>(stage.rank()) * bytes : 0;  // in a window
+  const std::size_t own =
+      plan.slices > 1 ? static_cast<std::size_t>(stage.rank()) * bytes : 0;  // in a window
   std::byte* const to = stage.out() + range.begin * element;
   switch (stage.call.what) {
     case Collective::reduce_scatter:

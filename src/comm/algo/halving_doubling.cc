@@ -71,7 +71,8 @@ void HalvingDoubling::gather(std::byte* data, std::size_t element) {
   if (mine_ > 0) {
     const Block larger = blocks_[mine_ - 1];
     for (int other = local; other < larger.size; other += block.size)
-      team_.recv(larger.first + other, slice(data, range_of(other, larger.size), element), Arrival::store, none);
+      team_.recv(larger.first + other, slice(data, range_of(other, larger.size), element), Arrival::store,
+                 none);
   }
   if (mine_ + 1 < blocks_.size()) {
     const Block next = blocks_[mine_ + 1];

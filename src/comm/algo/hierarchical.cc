@@ -101,13 +101,16 @@ void Hierarchical::run(Stage& stage) const {
   std::byte* const room = stage.scratch.take(sum_at + own.count() * wide);
   std::byte* const sum = room + sum_at;
 
-  const auto source = [&](int j) { return std::span(stage.in() + part(j).begin * element, part(j).count() * element); };
+  const auto source = [&](int j) {
+    return std::span(stage.in() + part(j).begin * element, part(j).count() * element);
+  };
   const int n = inside.size();
   for (int step = 1; step < n; ++step) {
     const int to = (inside.me() + step) % n;
     const int from = (inside.me() - step + n) % n;
     const auto out = to < layout.parts ? source(to) : std::span<const std::byte>();
-    const auto in = owner ? std::span(room + own_bytes * static_cast<std::size_t>(from), own_bytes) : std::span<std::byte>();
+    const auto in = owner ? std::span(room + own_bytes * static_cast<std::size_t>(from), own_bytes)
+                          : std::span<std::byte>();
     inside.swap(to, out, from, in, Arrival::store, reduction);
   }
   if (owner) {

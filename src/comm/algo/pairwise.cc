@@ -27,7 +27,9 @@ void reduce_own_part(Stage& stage, Team& team, PartOf part, std::byte* to) {
   const Range own = part(team.me());
   const std::size_t own_bytes = own.count() * stage.element();
   std::byte* const room = stage.scratch.take(own_bytes * static_cast<std::size_t>(team.size()));
-  const auto come = [&](int r) { return std::span(room + own_bytes * static_cast<std::size_t>(r), own_bytes); };
+  const auto come = [&](int r) {
+    return std::span(room + own_bytes * static_cast<std::size_t>(r), own_bytes);
+  };
   const auto source = [&](int r) {
     const Range range = part(r);
     return std::span(stage.in() + range.begin * stage.element(), range.count() * stage.element());
@@ -44,7 +46,8 @@ void all_reduce(Stage& stage) {
   const auto part = [&](int i) { return part_of(stage.call.count, stage.size(), i, stage.element()); };
   const auto place = [&](int i) { return slice(stage.out(), part(i), stage.element()); };
   reduce_own_part(stage, team, part, place(team.me()).data());
-  swap_with_all(team, [&](int) { return place(team.me()); }, place, stage.reduction());
+  swap_with_all(
+      team, [&](int) { return place(team.me()); }, place, stage.reduction());
 }
 
 void reduce_scatter(Stage& stage) {
@@ -66,7 +69,9 @@ void all_to_all(Stage& stage) {
     from = copy;
   }
   const auto source = [&](int r) { return std::span(from + bytes * static_cast<std::size_t>(r), bytes); };
-  const auto place = [&](int r) { return std::span(stage.out() + bytes * static_cast<std::size_t>(r), bytes); };
+  const auto place = [&](int r) {
+    return std::span(stage.out() + bytes * static_cast<std::size_t>(r), bytes);
+  };
   std::memcpy(place(team.me()).data(), source(team.me()).data(), bytes);
   swap_with_all(team, source, place, stage.reduction());
 }
@@ -112,7 +117,9 @@ class Pairwise final : public Algorithm {
     const auto s = static_cast<double>(shape.bytes);
     switch (shape.what) {
       case Collective::all_reduce:
-        return {.messages = 2 * steps, .sent_bytes = 2 * steps / shape.ranks * s, .reduced_bytes = s + s / shape.ranks};
+        return {.messages = 2 * steps,
+                .sent_bytes = 2 * steps / shape.ranks * s,
+                .reduced_bytes = s + s / shape.ranks};
       case Collective::reduce_scatter:
         return {.messages = steps, .sent_bytes = steps * s, .reduced_bytes = (shape.ranks + 1) * s};
       default: return {.messages = steps, .sent_bytes = steps * s, .copied_bytes = 2 * s};

@@ -81,7 +81,9 @@ void broadcast(Stage& stage) {
   const std::size_t chunks = (stage.call.count + chunk - 1) / chunk;
   const Range whole{0, stage.call.count};
   const kernel::Reduction reduction = stage.reduction();
-  const auto bytes = [&](std::size_t c) { return slice(stage.out(), chunk_of(whole, c, chunk), stage.element()); };
+  const auto bytes = [&](std::size_t c) {
+    return slice(stage.out(), chunk_of(whole, c, chunk), stage.element());
+  };
   const int next = (team.me() + 1) % n;
   const int previous = (team.me() - 1 + n) % n;
   for (std::size_t c = 0; c < chunks; ++c) {
@@ -103,9 +105,14 @@ class Ring final : public Algorithm {
     const auto s = static_cast<double>(shape.bytes);
     switch (shape.what) {
       case Collective::all_reduce:
-        return {.messages = 2 * steps, .sent_bytes = 2 * steps / shape.ranks * s, .reduced_bytes = 3 * s * steps / shape.ranks};
+        return {.messages = 2 * steps,
+                .sent_bytes = 2 * steps / shape.ranks * s,
+                .reduced_bytes = 3 * s * steps / shape.ranks};
       case Collective::reduce_scatter:
-        return {.messages = steps, .sent_bytes = steps * s, .copied_bytes = 2 * s * shape.ranks, .reduced_bytes = 3 * s * steps};
+        return {.messages = steps,
+                .sent_bytes = steps * s,
+                .copied_bytes = 2 * s * shape.ranks,
+                .reduced_bytes = 3 * s * steps};
       case Collective::broadcast: return {.messages = steps, .sent_bytes = s};
       default: return {.messages = steps, .sent_bytes = steps * s};
     }

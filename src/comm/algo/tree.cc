@@ -36,7 +36,9 @@ Kin kin_of(int index, int n) {
 class Chunks {
  public:
   Chunks(std::byte* data, std::size_t count, std::size_t element)
-      : data_(data), bytes_(count * element), count_(std::max<std::size_t>(1, (bytes_ + kChunkBytes - 1) / kChunkBytes)) {}
+      : data_(data),
+        bytes_(count * element),
+        count_(std::max<std::size_t>(1, (bytes_ + kChunkBytes - 1) / kChunkBytes)) {}
   std::size_t count() const { return count_; }
   std::span<std::byte> operator[](std::size_t c) const {
     const std::size_t begin = std::min(c * kChunkBytes, bytes_);

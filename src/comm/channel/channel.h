@@ -29,8 +29,8 @@ struct Incoming {
 class Reach {
  public:
   virtual ~Reach() = default;
-  virtual const void* in(int rank) const = 0;  // rank's input, null when it is private
-  virtual void* out(int rank) const = 0;       // rank's output, null when it is private
+  virtual const void* in(int rank) const = 0;     // rank's input, null when it is private
+  virtual void* out(int rank) const = 0;          // rank's output, null when it is private
   virtual const void* eager(int rank) const = 0;  // rank's input as it was posted with the call, or null
   virtual std::size_t window_bytes() const = 0;
   virtual std::byte* give(int rank, int slot) const = 0;    // rank's two windows for inputs

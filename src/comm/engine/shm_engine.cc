@@ -58,8 +58,8 @@ constexpr std::uint32_t kEnvelopeCheck = 0x4c534d53;
 
 }  // namespace
 
-ShmEngine::ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm::Control> control, std::string name,
-                     int rank, std::vector<int> members)
+ShmEngine::ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm::Control> control,
+                     std::string name, int rank, std::vector<int> members)
     : session_(std::move(session)),
       control_(std::move(control)),
       name_(std::move(name)),
@@ -95,12 +95,13 @@ std::string ShmEngine::refuses(const Call& call) const {
     const std::vector<std::string> known = algorithms(call.what);
     if (known.empty()) return "it takes no algorithm, not '" + call.algorithm + "'";
     for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
-    return std::string(to_string(call.what)) + " has no algorithm '" + call.algorithm + "'; accepted: " + names;
+    return std::string(to_string(call.what)) + " has no algorithm '" + call.algorithm +
+           "'; accepted: " + names;
   }
   const std::size_t bytes = input_bytes(shape_of(call, false));
   if (bytes > algorithm->limit_bytes())
-    return call.algorithm + " carries at most " + std::to_string(algorithm->limit_bytes()) + " bytes, this call has " +
-           std::to_string(bytes);
+    return call.algorithm + " carries at most " + std::to_string(algorithm->limit_bytes()) +
+           " bytes, this call has " + std::to_string(bytes);
   return {};
 }
 
@@ -142,9 +143,11 @@ std::unique_ptr<Engine> ShmEngine::split(int colour, int key, const std::string&
 void ShmEngine::execute(const Call& call) {
   if (call.what == Collective::send || call.what == Collective::recv) return point_to_point(call);
 
-  const bool reachable = (call.in == nullptr || reaches(call.in)) && (call.out == nullptr || reaches(call.out));
-  const Algorithm* const planned = call.algorithm.empty() ? selector_.choose(shape_of(call, reachable), call.order)
-                                                          : find_algorithm(call.algorithm);
+  const bool reachable =
+      (call.in == nullptr || reaches(call.in)) && (call.out == nullptr || reaches(call.out));
+  const Algorithm* const planned = call.algorithm.empty()
+                                       ? selector_.choose(shape_of(call, reachable), call.order)
+                                       : find_algorithm(call.algorithm);
   meet(call, planned);
   const Algorithm* const agreed = agree(call, planned);
   if (call.flight != nullptr) call.flight->running(agreed->name());
@@ -174,7 +177,8 @@ void ShmEngine::meet(const Call& call, const Algorithm* planned, std::int64_t fi
   d.in_offset = place(call.in);
   d.out_offset = place(call.out);
   d.eager = planned == &kEager ? 1 : 0;
-  if (d.eager != 0 && gives(call, rank()) && in_bytes > 0) std::memcpy(seat.eager[round_ % 2], call.in, in_bytes);
+  if (d.eager != 0 && gives(call, rank()) && in_bytes > 0)
+    std::memcpy(seat.eager[round_ % 2], call.in, in_bytes);
   meeting_.barrier();
   compare(call);
 }
@@ -186,17 +190,20 @@ void ShmEngine::compare(const Call& call) {
   // Everybody sees the same descriptors and writes the same line: who called what, ranks that agree together.
   std::vector<std::pair<int, std::string>> callers;
   for (int r = 0; r < size(); ++r) {
-    const int first = static_cast<int>(std::find_if(callers.begin(), callers.end(), [&](const auto& c) {
-                        return same_call(descriptor(c.first), descriptor(r));
-                      }) - callers.begin());
+    const int first = static_cast<int>(
+        std::find_if(callers.begin(), callers.end(),
+                     [&](const auto& c) { return same_call(descriptor(c.first), descriptor(r)); }) -
+        callers.begin());
     if (first < static_cast<int>(callers.size()))
       callers[static_cast<std::size_t>(first)].second += ", " + std::to_string(r);
     else
       callers.emplace_back(r, std::to_string(r));
   }
-  std::string text = "operation " + std::to_string(call.sequence) + " of group " + name_ + ": ranks called different things: ";
+  std::string text = "operation " + std::to_string(call.sequence) + " of group " + name_ +
+                     ": ranks called different things: ";
   for (std::size_t i = 0; i < callers.size(); ++i)
-    text += (i == 0 ? "rank " : "; rank ") + callers[i].second + " called " + call_from(descriptor(callers[i].first)).describe();
+    text += (i == 0 ? "rank " : "; rank ") + callers[i].second + " called " +
+            call_from(descriptor(callers[i].first)).describe();
   meeting_.fail(MismatchError(text));
   meeting_.rethrow();
 }
@@ -253,8 +260,9 @@ void ShmEngine::point_to_point(const Call& call) {
     sent.count = came.count;
     sent.dtype = static_cast<DType>(came.dtype);
     sent.root = rank();
-    meeting_.fail(MismatchError("group " + name_ + ": rank " + std::to_string(rank()) + " called " + call.describe() +
-                                " but rank " + std::to_string(call.root) + " called " + sent.describe()));
+    meeting_.fail(MismatchError("group " + name_ + ": rank " + std::to_string(rank()) + " called " +
+                                call.describe() + " but rank " + std::to_string(call.root) + " called " +
+                                sent.describe()));
     meeting_.rethrow();
   }
   team.recv(call.root, data(call.out), Arrival::store, none);
@@ -269,13 +277,16 @@ std::unique_ptr<Engine> ShmEngine::divide(int colour, int key, const std::string
     keys.push_back(descriptor(r).payload[1]);
     if (descriptor(r).payload[0] == colour && colour >= 0) ranks.push_back(r);
   }
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) { return keys[static_cast<std::size_t>(a)] < keys[static_cast<std::size_t>(b)]; });
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return keys[static_cast<std::size_t>(a)] < keys[static_cast<std::size_t>(b)];
+  });
 
   const bool leader = !ranks.empty() && ranks.front() == rank();
   std::shared_ptr<shm::Control> control;
   std::int64_t offset = 0;
   if (leader) {
-    shm::Control& block = session_->make_block(members_[static_cast<std::size_t>(rank())], static_cast<int>(ranks.size()));
+    shm::Control& block =
+        session_->make_block(members_[static_cast<std::size_t>(rank())], static_cast<int>(ranks.size()));
     control = {session_, &block};
     offset = static_cast<std::int64_t>(*session_->arena().offset_of(&block, 1));
   }
@@ -283,7 +294,8 @@ std::unique_ptr<Engine> ShmEngine::divide(int colour, int key, const std::string
   if (colour < 0) return nullptr;
   if (!leader) {
     const std::int64_t at = descriptor(ranks.front()).payload[0];
-    control = {session_, reinterpret_cast<shm::Control*>(session_->arena().at(static_cast<std::uint64_t>(at)))};
+    control = {session_,
+               reinterpret_cast<shm::Control*>(session_->arena().at(static_cast<std::uint64_t>(at)))};
   }
   const int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   auto engine = std::make_unique<ShmEngine>(session_, std::move(control), name, place, pick(members_, ranks));

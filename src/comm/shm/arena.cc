@@ -38,7 +38,8 @@ std::uint64_t available_bytes() {
 }  // namespace
 
 std::uint64_t ArenaShape::region_offset(int rank) const {
-  return round_up(head_bytes, kHugePage) + static_cast<std::uint64_t>(rank) * round_up(region_bytes, kHugePage);
+  return round_up(head_bytes, kHugePage) +
+         static_cast<std::uint64_t>(rank) * round_up(region_bytes, kHugePage);
 }
 
 std::uint64_t ArenaShape::total_bytes() const { return region_offset(ranks); }
@@ -52,9 +53,9 @@ UniqueFd Arena::create(const ArenaShape& shape) {
   UniqueFd fd(::memfd_create("lockstep", MFD_CLOEXEC));
   if (!fd) throw SystemError("cannot make shared memory (memfd_create)", errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(shape.total_bytes())) != 0)
-    throw SystemError("cannot size shared memory to " + format_bytes(shape.total_bytes()) +
-                          " (LOCKSTEP_ARENA sets it)",
-                      errno);
+    throw SystemError(
+        "cannot size shared memory to " + format_bytes(shape.total_bytes()) + " (LOCKSTEP_ARENA sets it)",
+        errno);
   return fd;
 }
 
@@ -79,7 +80,8 @@ std::optional<std::uint64_t> Arena::offset_of(const void* data, std::size_t byte
 
 CommMemory Arena::allocate(int rank, std::size_t bytes) {
   if (bytes > shape_.region_bytes) refuse(rank, bytes, "is smaller");
-  const std::uint64_t want = round_up(std::max<std::uint64_t>(bytes, 1), bytes >= kHugePage ? kHugePage : kPage);
+  const std::uint64_t want =
+      round_up(std::max<std::uint64_t>(bytes, 1), bytes >= kHugePage ? kHugePage : kPage);
   const std::uint64_t free_bytes = available_bytes();
   if (free_bytes != 0 && want > free_bytes)
     throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory: the machine has " +
@@ -91,19 +93,23 @@ CommMemory Arena::allocate(int rank, std::size_t bytes) {
     give(rank, offset, want);
     throw;
   }
-  auto owner = std::shared_ptr<void>(at(offset), [self = shared_from_this(), rank, offset, want](void*) {
-    self->give(rank, offset, want);
-  });
+  auto owner = std::shared_ptr<void>(
+      at(offset), [self = shared_from_this(), rank, offset, want](void*) { self->give(rank, offset, want); });
   return {std::move(owner), bytes};
 }
 
-std::uint64_t Arena::reserve(int rank, std::size_t bytes) { return take(rank, round_up(bytes, kPage), kPage); }
+std::uint64_t Arena::reserve(int rank, std::size_t bytes) {
+  return take(rank, round_up(bytes, kPage), kPage);
+}
 
-void Arena::release(int rank, std::uint64_t offset, std::size_t bytes) { give(rank, offset, round_up(bytes, kPage)); }
+void Arena::release(int rank, std::uint64_t offset, std::size_t bytes) {
+  give(rank, offset, round_up(bytes, kPage));
+}
 
 void Arena::refuse(int rank, std::uint64_t bytes, const char* why) const {
-  throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory: rank " + std::to_string(rank) +
-                    "'s region of " + format_bytes(shape_.region_bytes) + " " + why + "; set LOCKSTEP_ARENA larger");
+  throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory: rank " +
+                    std::to_string(rank) + "'s region of " + format_bytes(shape_.region_bytes) + " " + why +
+                    "; set LOCKSTEP_ARENA larger");
 }
 
 // First fit: blocks are few and large.
@@ -111,7 +117,8 @@ std::uint64_t Arena::take(int rank, std::uint64_t bytes, std::uint64_t align) {
   const std::lock_guard lock(mutex_);
   auto [place, fresh] = regions_.try_emplace(rank);
   auto& free = place->second.free;
-  if (fresh) free.emplace(shape_.region_offset(rank), shape_.region_offset(rank + 1) - shape_.region_offset(rank));
+  if (fresh)
+    free.emplace(shape_.region_offset(rank), shape_.region_offset(rank + 1) - shape_.region_offset(rank));
   for (auto hole = free.begin(); hole != free.end(); ++hole) {
     const auto [offset, size] = *hole;
     const std::uint64_t start = round_up(offset, align);

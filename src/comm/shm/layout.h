@@ -12,7 +12,7 @@
 namespace lockstep::shm {
 
 inline constexpr std::size_t kLine = 64;
-inline constexpr std::uint64_t kPrivate = ~std::uint64_t{0};      // an offset that says "not in the arena"
+inline constexpr std::uint64_t kPrivate = ~std::uint64_t{0};     // an offset that says "not in the arena"
 inline constexpr std::uint64_t kAbsent = ~std::uint64_t{0} - 1;  // "this rank has no such buffer"
 
 // One window of the pipelined path for private memory; a rank has two to give and two for results.
@@ -38,8 +38,8 @@ struct Descriptor {
 };
 
 struct FailureRecord {
-  std::int32_t kind;  // ErrorKind
-  std::int32_t rank;  // of PeerError, else -1
+  std::int32_t kind;         // ErrorKind
+  std::int32_t rank;         // of PeerError, else -1
   std::uint64_t missing[4];  // bit r: rank r was missing, for ranks below 256
   char text[1024];
 };
@@ -56,7 +56,8 @@ struct alignas(kLine) Seat {
   std::atomic<std::int32_t> pid;
   std::atomic<std::uint64_t> phase;     // barriers this rank has come to
   std::atomic<std::uint64_t> sequence;  // of the call it is in, or was in last
-  // Once a wait has outlasted a nap: when the owner last looked around, and for whom it waits. 0: it does not.
+  // Once a wait has outlasted a nap: when the owner last looked around, and for whom it waits. 0: it does
+  // not.
   std::atomic<std::int64_t> waiting_ns;
   std::atomic<std::uint64_t> waits_for[4];  // bit r: rank r, for ranks below 256
 

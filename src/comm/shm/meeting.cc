@@ -6,7 +6,6 @@
 namespace lockstep::shm {
 namespace {
 
-
 std::string seconds(std::chrono::milliseconds span) {
   std::string text = std::to_string(static_cast<double>(span.count()) / 1000);
   text.erase(text.find('.') + 4);
@@ -69,7 +68,8 @@ void Meeting::wait_for_phase() {
     if (phase_reached()) break;
     const std::vector<int> ranks = not_in_phase();
     int gone = left_among(ranks);
-    if (gone >= 0 && seat(gone).phase.load(std::memory_order_relaxed) >= phase_) gone = -1;  // it came, then left
+    if (gone >= 0 && seat(gone).phase.load(std::memory_order_relaxed) >= phase_)
+      gone = -1;  // it came, then left
     if (!hopeless(ranks, gone)) continue;
     give_up_barrier();
     break;
@@ -90,7 +90,8 @@ std::vector<int> Meeting::not_in_phase() const {
 
 int Meeting::left_among(const std::vector<int>& ranks) const {
   for (int r : ranks)
-    if (seat(r).state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(SeatState::left)) return r;
+    if (seat(r).state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(SeatState::left))
+      return r;
   return -1;
 }
 
@@ -105,7 +106,8 @@ bool Meeting::hopeless(const std::vector<int>& ranks, int gone) {
     std::uint64_t bits[4] = {};
     for (int r : ranks)
       if (r < 256) bits[r / 64] |= std::uint64_t{1} << (r % 64);
-    for (int word = 0; word < 4; ++word) own_seat().waits_for[word].store(bits[word], std::memory_order_relaxed);
+    for (int word = 0; word < 4; ++word)
+      own_seat().waits_for[word].store(bits[word], std::memory_order_relaxed);
     own_seat().waiting_ns.store(now_ns(), std::memory_order_release);
   }
   return failed();
@@ -128,7 +130,8 @@ std::vector<int> Meeting::at_fault(const std::vector<int>& ranks) const {
       continue;
     }
     for (int next = 0; next < std::min(size_, 256); ++next)
-      if ((seat(r).waits_for[next / 64].load(std::memory_order_relaxed) >> (next % 64) & 1U) != 0) chain.push_back(next);
+      if ((seat(r).waits_for[next / 64].load(std::memory_order_relaxed) >> (next % 64) & 1U) != 0)
+        chain.push_back(next);
   }
   if (found.empty()) return ranks;  // all wait for each other
   std::sort(found.begin(), found.end());
@@ -140,10 +143,11 @@ TimeoutError Meeting::timeout(const std::vector<int>& ranks) const {
   for (int r : ranks) {
     missing += (missing.empty() ? "" : "; ") + std::string("rank ") + std::to_string(r);
     const std::uint64_t last = seat(r).sequence.load(std::memory_order_relaxed);
-    missing += last < call_->sequence ? " (last seen in operation " + std::to_string(last) + ")" : " (inside this operation)";
+    missing += last < call_->sequence ? " (last seen in operation " + std::to_string(last) + ")"
+                                      : " (inside this operation)";
   }
-  return {ranks, where() + ": no answer within " + seconds(call_->timeout) + " on rank " + std::to_string(rank_) +
-                     "; missing: " + missing};
+  return {ranks, where() + ": no answer within " + seconds(call_->timeout) + " on rank " +
+                     std::to_string(rank_) + "; missing: " + missing};
 }
 
 void Meeting::ring_doorbell(int peer) {
@@ -166,7 +170,8 @@ void Meeting::fail(const Error& error) {
       if (r < 256) record.missing[r / 64] |= std::uint64_t{1} << (r % 64);
   std::strncpy(record.text, error.what(), sizeof(record.text) - 1);
   std::uint32_t none = 0;
-  control_.failed.compare_exchange_strong(none, static_cast<std::uint32_t>(rank_) + 1, std::memory_order_acq_rel);
+  control_.failed.compare_exchange_strong(none, static_cast<std::uint32_t>(rank_) + 1,
+                                          std::memory_order_acq_rel);
   wake_everybody();
 }
 
@@ -176,9 +181,11 @@ void Meeting::peer_died(int peer) {
     wake_everybody();
     return;
   }
-  other.state.store(static_cast<std::uint32_t>(SeatState::dead), std::memory_order_release);  // its owner is gone
+  other.state.store(static_cast<std::uint32_t>(SeatState::dead),
+                    std::memory_order_release);  // its owner is gone
   fail(PeerError(peer, "rank " + std::to_string(peer) + " of group " + group_ + " died (process " +
-                           std::to_string(other.pid.load(std::memory_order_relaxed)) + "); last seen in operation " +
+                           std::to_string(other.pid.load(std::memory_order_relaxed)) +
+                           "); last seen in operation " +
                            std::to_string(other.sequence.load(std::memory_order_relaxed))));
 }
 

@@ -63,9 +63,7 @@ class Meeting {
  private:
   static constexpr std::chrono::milliseconds kNap{50};  // re-look at the world this often when asleep
 
-  bool phase_reached() const {
-    return reached(control_.phase.load(std::memory_order_seq_cst));
-  }
+  bool phase_reached() const { return reached(control_.phase.load(std::memory_order_seq_cst)); }
   bool reached(std::uint32_t done) const {  // counted in 31 bits, kBroken apart
     return static_cast<std::int32_t>((done - static_cast<std::uint32_t>(phase_)) << 1) >= 0;
   }
@@ -85,7 +83,8 @@ class Meeting {
   std::vector<int> at_fault(const std::vector<int>& ranks) const;
   TimeoutError timeout(const std::vector<int>& ranks) const;
   void stop_waiting() {
-    if (own_seat().waiting_ns.load(std::memory_order_relaxed) != 0) own_seat().waiting_ns.store(0, std::memory_order_relaxed);
+    if (own_seat().waiting_ns.load(std::memory_order_relaxed) != 0)
+      own_seat().waiting_ns.store(0, std::memory_order_relaxed);
   }
   void wake_everybody();
 

@@ -52,7 +52,8 @@ std::string seconds(std::chrono::milliseconds span) {
   return text + " s";
 }
 
-const char* const kTooFewFiles = "the rendezvous needs more open files than the limit allows; raise it (ulimit -n)";
+const char* const kTooFewFiles =
+    "the rendezvous needs more open files than the limit allows; raise it (ulimit -n)";
 
 std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
 
@@ -61,7 +62,8 @@ sockaddr_un address_of(const std::string& job, socklen_t& length) {
   std::uint64_t hash = 1469598103934665603U;
   for (char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
   char name[64];
-  std::snprintf(name, sizeof name, "lockstep/%u/%016llx", static_cast<unsigned>(::getuid()), static_cast<unsigned long long>(hash));
+  std::snprintf(name, sizeof name, "lockstep/%u/%016llx", static_cast<unsigned>(::getuid()),
+                static_cast<unsigned long long>(hash));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name, std::strlen(name));  // a leading zero: abstract
@@ -77,7 +79,10 @@ UniqueFd new_socket() {
 
 UniqueFd own_pidfd() {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (!fd) throw SystemError(errno == ENOSYS ? "cannot open a pidfd (Linux 5.3 or later is needed)" : "cannot open a pidfd", errno);
+  if (!fd)
+    throw SystemError(
+        errno == ENOSYS ? "cannot open a pidfd (Linux 5.3 or later is needed)" : "cannot open a pidfd",
+        errno);
   return fd;
 }
 
@@ -120,10 +125,12 @@ class Host {
     const sockaddr_un address = address_of(meet_.job, length);
     if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
       if (errno == EADDRINUSE)
-        throw UsageError("another process is already rank 0 of this job ('" + meet_.job + "'): two workers have the same rank, or another run uses the same job name");
+        throw UsageError("another process is already rank 0 of this job ('" + meet_.job +
+                         "'): two workers have the same rank, or another run uses the same job name");
       throw SystemError("cannot bind the rendezvous socket", errno);
     }
-    if (::listen(listener_.get(), meet_.size + 16) != 0) throw SystemError("cannot listen on the rendezvous socket", errno);
+    if (::listen(listener_.get(), meet_.size + 16) != 0)
+      throw SystemError("cannot listen on the rendezvous socket", errno);
     try {
       gather(deadline);
       return welcome();
@@ -211,14 +218,18 @@ class Host {
       throw error;
     };
     if (hello.version != kVersion)
-      refuse("workers of different versions of Lockstep: rendezvous " + std::to_string(hello.version) + " and " + std::to_string(kVersion));
+      refuse("workers of different versions of Lockstep: rendezvous " + std::to_string(hello.version) +
+             " and " + std::to_string(kVersion));
     if (hello.size != meet_.size)
-      refuse("workers disagree about their number: rank 0 was told " + std::to_string(meet_.size) + ", rank " +
-             std::to_string(hello.rank) + " was told " + std::to_string(hello.size));
-    if (hello.rank < 1 || hello.rank >= meet_.size) refuse("a worker says it is rank " + std::to_string(hello.rank) + " of " + std::to_string(meet_.size));
+      refuse("workers disagree about their number: rank 0 was told " + std::to_string(meet_.size) +
+             ", rank " + std::to_string(hello.rank) + " was told " + std::to_string(hello.size));
+    if (hello.rank < 1 || hello.rank >= meet_.size)
+      refuse("a worker says it is rank " + std::to_string(hello.rank) + " of " + std::to_string(meet_.size));
     if (hello.region_bytes != meet_.shape.region_bytes) refuse("workers disagree about LOCKSTEP_ARENA");
     Guest& guest = guests_[static_cast<std::size_t>(hello.rank)];
-    if (guest.socket) refuse("two workers both say they are rank " + std::to_string(hello.rank) + " of " + std::to_string(meet_.size));
+    if (guest.socket)
+      refuse("two workers both say they are rank " + std::to_string(hello.rank) + " of " +
+             std::to_string(meet_.size));
     guest.socket = std::move(socket);
     guest.pidfd = std::move(fds.front());
     CPU_OR(&cores_, &cores_, &hello.cores);
@@ -236,13 +247,14 @@ class Host {
       if (!send_message(guests_[static_cast<std::size_t>(r)].socket.get(), &reply, sizeof reply, fds))
         throw PeerError(r, rank_name(r) + " went away during the rendezvous");
     met.pidfds.emplace_back();
-    for (int r = 1; r < meet_.size; ++r) met.pidfds.push_back(std::move(guests_[static_cast<std::size_t>(r)].pidfd));
+    for (int r = 1; r < meet_.size; ++r)
+      met.pidfds.push_back(std::move(guests_[static_cast<std::size_t>(r)].pidfd));
     return met;
   }
 
   const Meet& meet_;
   UniqueFd listener_;
-  std::vector<Guest> guests_;  // by rank; 0 unused
+  std::vector<Guest> guests_;     // by rank; 0 unused
   std::vector<UniqueFd> silent_;  // connected, have not spoken yet; oldest first
   cpu_set_t cores_{};
 };
@@ -259,7 +271,8 @@ UniqueFd connect_to_host(const Meet& meet, const Deadline& deadline) {
     const timeval patience{0, 100'000};
     ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return socket;
-    if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) throw SystemError("cannot connect to rank 0", errno);
+    if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR)
+      throw SystemError("cannot connect to rank 0", errno);
     if (deadline.passed())
       throw TimeoutError({0}, rank_name(meet.rank) + " waited " + seconds(meet.timeout) +
                                   " for rank 0, which did not come (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
@@ -286,24 +299,30 @@ UniqueFd connect_to_host(const Meet& meet, const Deadline& deadline) {
 Met join(const Meet& meet) {
   const Deadline deadline = Deadline::after(meet.timeout);
   const UniqueFd socket = connect_to_host(meet, deadline);
-  if (!same_user(socket.get())) throw SystemError("the rendezvous of job '" + meet.job + "' belongs to another user");
+  if (!same_user(socket.get()))
+    throw SystemError("the rendezvous of job '" + meet.job + "' belongs to another user");
   const Hello hello{kMagic, kVersion, meet.rank, meet.size, meet.shape.region_bytes, own_cores()};
   const UniqueFd own = own_pidfd();
-  if (!send_message(socket.get(), &hello, sizeof hello, {own.get()})) throw PeerError(0, "rank 0 went away during the rendezvous");
+  if (!send_message(socket.get(), &hello, sizeof hello, {own.get()}))
+    throw PeerError(0, "rank 0 went away during the rendezvous");
   // Rank 0 gives up first and says who is missing; a little patience lets its answer through.
   pollfd ready{socket.get(), POLLIN, 0};
   const Deadline patience = Deadline::after(deadline.left() + std::chrono::seconds(2));
   int answered = 0;
-  do answered = ::poll(&ready, 1, static_cast<int>(std::min<std::int64_t>(patience.left().count() / 1'000'000 + 1, 1000)));
+  do
+    answered = ::poll(
+        &ready, 1, static_cast<int>(std::min<std::int64_t>(patience.left().count() / 1'000'000 + 1, 1000)));
   while (answered <= 0 && !patience.passed());
-  if (answered <= 0) throw TimeoutError({0}, rank_name(meet.rank) + " waited for rank 0, which stopped answering");
+  if (answered <= 0)
+    throw TimeoutError({0}, rank_name(meet.rank) + " waited for rank 0, which stopped answering");
   Reply reply{};
   std::vector<UniqueFd> fds;
   const Received received = receive_message(socket.get(), &reply, sizeof reply, fds);
   if (received.bytes != sizeof reply || reply.magic != kMagic)
     throw PeerError(0, "rank 0 went away during the rendezvous");
   if (reply.kind != 0) rethrow(reply);
-  if (received.lost_fds || fds.size() != static_cast<std::size_t>(meet.size) + 1) throw SystemError(kTooFewFiles);
+  if (received.lost_fds || fds.size() != static_cast<std::size_t>(meet.size) + 1)
+    throw SystemError(kTooFewFiles);
   Met met;
   met.cores = reply.cores;
   met.arena = std::move(fds.front());

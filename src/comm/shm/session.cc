@@ -25,7 +25,8 @@ Session::Ticket Session::enrol(Meeting& meeting, std::vector<int> members) {
   groups_.emplace_front(&meeting, std::move(members));
   const auto& [enrolled, ranks] = groups_.front();
   for (std::size_t i = 0; i < ranks.size(); ++i)
-    if (std::find(dead_.begin(), dead_.end(), ranks[i]) != dead_.end()) enrolled->peer_died(static_cast<int>(i));
+    if (std::find(dead_.begin(), dead_.end(), ranks[i]) != dead_.end())
+      enrolled->peer_died(static_cast<int>(i));
   return groups_.begin();
 }
 
@@ -42,7 +43,8 @@ Session::~Session() {
 Control& Session::make_block(int rank, int members) {
   const std::lock_guard lock(mutex_);
   sweep();
-  auto* const control = reinterpret_cast<Control*>(arena_->at(arena_->reserve(rank, Control::bytes(members))));
+  auto* const control =
+      reinterpret_cast<Control*>(arena_->at(arena_->reserve(rank, Control::bytes(members))));
   control->members = static_cast<std::uint32_t>(members);
   blocks_.push_back({control, rank});
   return *control;
@@ -53,7 +55,8 @@ void Session::sweep() {
     const std::uint32_t members = block.control->members;
     if (block.control->left.load(std::memory_order_acquire) != members) return false;
     const auto* const data = reinterpret_cast<const std::byte*>(block.control);
-    arena_->release(block.rank, static_cast<std::uint64_t>(data - arena_->at(0)), Control::bytes(static_cast<int>(members)));
+    arena_->release(block.rank, static_cast<std::uint64_t>(data - arena_->at(0)),
+                    Control::bytes(static_cast<int>(members)));
     return true;
   });
 }

@@ -34,7 +34,9 @@ void broadcast_bytes(const Group& group, void* data, std::size_t bytes) {
   group.impl().engine().run(internal_call(group, Collective::broadcast, data, bytes, 0));
 }
 
-void meet(const Group& group) { group.impl().engine().run(internal_call(group, Collective::barrier, nullptr, 0, -1)); }
+void meet(const Group& group) {
+  group.impl().engine().run(internal_call(group, Collective::barrier, nullptr, 0, -1));
+}
 
 std::string broadcast_text(const Group& group, std::string text) {
   std::uint64_t size = text.size();
@@ -131,8 +133,9 @@ Costs measure_costs(const Group& world) {
     const auto size = static_cast<double>(bytes);
     const double message = message_seconds(world, a, bytes, rounds);
     send.emplace_back(size * 2, std::max(message - costs.message_s, message / 4) / size);
-    copy.emplace_back(size * 2 * ranks,
-                      median_seconds(world, rounds, [&] { std::memcpy(a.data(), b.data(), bytes); }) / (2 * size));
+    copy.emplace_back(size * 2 * ranks, median_seconds(world, rounds, [&] {
+                                          std::memcpy(a.data(), b.data(), bytes);
+                                        }) / (2 * size));
     const void* const ins[] = {a.data(), b.data()};
     void* const outs[] = {a.data(), b.data()};
     reduce.emplace_back(size * 2 * ranks, median_seconds(world, rounds, [&] {

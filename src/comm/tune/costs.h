@@ -13,7 +13,8 @@ namespace lockstep {
 class Curve {
  public:
   Curve() = default;
-  Curve(std::vector<std::pair<double, double>> points) : points_(std::move(points)) {}  // NOLINT: a list of points
+  Curve(std::vector<std::pair<double, double>> points)
+      : points_(std::move(points)) {}  // NOLINT: a list of points
   double at(double bytes) const;
   const std::vector<std::pair<double, double>>& points() const { return points_; }
 
@@ -22,8 +23,8 @@ class Curve {
 };
 
 struct Costs {
-  double barrier_s = 2e-6;  // α of meeting
-  double message_s = 2e-6;  // α of a message
+  double barrier_s = 2e-6;                                   // α of meeting
+  double message_s = 2e-6;                                   // α of a message
   Curve send = Curve({{65536, 1.2e-10}, {1e9, 3e-10}});      // β of the channel, per byte sent
   Curve copy = Curve({{65536, 0.4e-10}, {1e9, 1.5e-10}});    // β of memory, per byte read or written
   Curve reduce = Curve({{65536, 0.5e-10}, {1e9, 1.5e-10}});  // γ, per byte read or written

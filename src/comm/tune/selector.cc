@@ -30,11 +30,13 @@ const nlohmann::json& list_from(const nlohmann::json& json) {
 // nlohmann's errors name types and positions but not the file's purpose; callers add that.
 std::vector<std::pair<double, double>> points_from(const nlohmann::json& json) {
   std::vector<std::pair<double, double>> points;
-  for (const auto& point : list_from(json)) points.emplace_back(number_from(point.at(0)), number_from(point.at(1)));
+  for (const auto& point : list_from(json))
+    points.emplace_back(number_from(point.at(0)), number_from(point.at(1)));
   if (points.empty() || points.size() > 64) throw UsageError("a curve has 1 to 64 points");
   double last = 0;
   for (const auto& [size, value] : points) {
-    if (!(size > last) || !(value > 0) || !(value < 1)) throw UsageError("a curve's sizes rise and its values are positive");
+    if (!(size > last) || !(value > 0) || !(value < 1))
+      throw UsageError("a curve's sizes rise and its values are positive");
     last = size;
   }
   return points;
@@ -47,7 +49,8 @@ double Curve::at(double bytes) const {
   if (bytes <= points_.front().first) return points_.front().second;
   for (std::size_t i = 1; i < points_.size(); ++i)
     if (bytes <= points_[i].first)
-      return interpolate(points_[i - 1].first, points_[i - 1].second, points_[i].first, points_[i].second, bytes);
+      return interpolate(points_[i - 1].first, points_[i - 1].second, points_[i].first, points_[i].second,
+                         bytes);
   return points_.back().second;
 }
 
@@ -78,14 +81,16 @@ void Selector::add_measurement(const Shape& shape, const Algorithm& algorithm, d
 double Selector::predict(const Algorithm& algorithm, const Shape& shape) const {
   const Cost cost = algorithm.cost(shape);
   const double at_work = static_cast<double>(input_bytes(shape)) * shape.ranks;
-  const double bytes_s = cost.sent_bytes * costs_.send.at(at_work) + cost.copied_bytes * costs_.copy.at(at_work) +
+  const double bytes_s = cost.sent_bytes * costs_.send.at(at_work) +
+                         cost.copied_bytes * costs_.copy.at(at_work) +
                          cost.reduced_bytes * costs_.reduce.at(at_work);
   return cost.barriers * costs_.barrier_s + (cost.messages * costs_.message_s + bytes_s) * costs_.crowding;
 }
 
 // Inside the measured sizes only: outside them the prediction is the better guess.
 double Selector::measured(const Algorithm& algorithm, const Shape& shape) const {
-  const auto found = measured_.find({shape.what, shape.ranks, shape.reachable, std::string(algorithm.name())});
+  const auto found =
+      measured_.find({shape.what, shape.ranks, shape.reachable, std::string(algorithm.name())});
   if (found == measured_.end()) return 0;
   const auto& points = found->second;
   const auto bytes = static_cast<double>(shape.bytes);
@@ -95,7 +100,8 @@ double Selector::measured(const Algorithm& algorithm, const Shape& shape) const 
   if (above == points.begin()) return 0;
   const auto below = std::prev(above);
   // Times grow by factors: interpolate their logarithms.
-  return std::exp(interpolate(below->first, std::log(below->second), above->first, std::log(above->second), bytes));
+  return std::exp(
+      interpolate(below->first, std::log(below->second), above->first, std::log(above->second), bytes));
 }
 
 std::vector<Candidate> Selector::table(const Shape& shape, Order order) const {
@@ -115,7 +121,8 @@ std::vector<Candidate> Selector::table(const Shape& shape, Order order) const {
 }
 
 const Algorithm* Selector::choose(const Shape& shape, Order order) const {
-  if (forced_ != nullptr && forced_->has(shape.what) && input_bytes(shape) <= forced_->limit_bytes()) return forced_;
+  if (forced_ != nullptr && forced_->has(shape.what) && input_bytes(shape) <= forced_->limit_bytes())
+    return forced_;
   for (const Remembered& r : cache_)
     if (r.shape.what == shape.what && r.shape.bytes == shape.bytes && r.shape.reachable == shape.reachable &&
         r.shape.ranks == shape.ranks && r.order == order)
@@ -138,11 +145,12 @@ std::string Selector::to_json() const {
   json["crowding"] = costs_.crowding;
   json["measured"] = nlohmann::json::array();
   for (const auto& [key, points] : measured_)
-    json["measured"].push_back({{"collective", to_string(key.what)},
-                                {"workers", key.ranks},
-                                {"memory", key.reachable ? "comm" : "private"},
-                                {"algorithm", key.algorithm},
-                                {"points", std::vector<std::pair<double, double>>(points.begin(), points.end())}});
+    json["measured"].push_back(
+        {{"collective", to_string(key.what)},
+         {"workers", key.ranks},
+         {"memory", key.reachable ? "comm" : "private"},
+         {"algorithm", key.algorithm},
+         {"points", std::vector<std::pair<double, double>>(points.begin(), points.end())}});
   return json.dump(1);
 }
 
@@ -153,7 +161,8 @@ void Selector::from_json(const std::string& text) try {
   costs.barrier_s = number_from(json.at("barrier_s"));
   costs.message_s = number_from(json.at("message_s"));
   costs.crowding = number_from(json.at("crowding"));
-  if (!(costs.barrier_s > 0) || !(costs.message_s > 0) || !(costs.crowding >= 1)) throw UsageError("costs must be positive");
+  if (!(costs.barrier_s > 0) || !(costs.message_s > 0) || !(costs.crowding >= 1))
+    throw UsageError("costs must be positive");
   costs.send = points_from(json.at("send_s_per_byte"));
   costs.copy = points_from(json.at("copy_s_per_byte"));
   costs.reduce = points_from(json.at("reduce_s_per_byte"));
@@ -163,8 +172,9 @@ void Selector::from_json(const std::string& text) try {
     if (memory != "comm" && memory != "private") throw UsageError("memory is comm or private");
     const double workers = number_from(row.at("workers"));
     if (!(workers >= 1) || !(workers <= 1e6)) throw UsageError("workers are 1 to 1000000");
-    auto& points = measurements[{parse_collective(row.at("collective").get<std::string>()), static_cast<int>(workers),
-                                 memory == "comm", row.at("algorithm").get<std::string>()}];
+    auto& points =
+        measurements[{parse_collective(row.at("collective").get<std::string>()), static_cast<int>(workers),
+                      memory == "comm", row.at("algorithm").get<std::string>()}];
     for (const auto& point : list_from(row.at("points"))) {
       const double bytes = number_from(point.at(0));
       const double seconds = number_from(point.at(1));

@@ -26,7 +26,10 @@ class Selector {
   // Throws UsageError when there is none of that name.
   explicit Selector(const std::string& forced = {});
 
-  void set_costs(Costs costs) { costs_ = std::move(costs); cache_.clear(); }
+  void set_costs(Costs costs) {
+    costs_ = std::move(costs);
+    cache_.clear();
+  }
   const Costs& costs() const { return costs_; }
 
   // Adds a measurement: seconds for one call of this shape. Between measured sizes it is interpolated.

@@ -24,31 +24,33 @@ std::string joined(const std::vector<std::string>& items) { return fmt::format("
 
 std::vector<std::string> worker_command(const BenchFlags& flags, const BenchPlan& plan,
                                         const std::string& report_to) {
-  return {own_path(),
-          "bench",
-          flags.collective,
-          "-n",
-          std::to_string(flags.workers),
-          "--sizes",
-          flags.sizes,
-          "--engines",
-          joined(plan.engines),
-          "--algorithms",
-          flags.algorithms,
-          "--memory",
-          flags.memory,
-          "--dtype",
-          flags.dtype,
-          "--op",
-          flags.op,
-          "--iterations",
-          std::to_string(flags.iterations),
-          "--min-time",
-          fmt::format("{}", flags.min_time_s),
-          "--warmup",
-          std::to_string(flags.warmup),
-          "--report-to",
-          report_to};
+  std::vector<std::string> words = {own_path(),
+                                    "bench",
+                                    flags.collective,
+                                    "-n",
+                                    std::to_string(flags.workers),
+                                    "--sizes",
+                                    flags.sizes,
+                                    "--engines",
+                                    joined(plan.engines),
+                                    "--algorithms",
+                                    flags.algorithms,
+                                    "--memory",
+                                    flags.memory,
+                                    "--dtype",
+                                    flags.dtype,
+                                    "--op",
+                                    flags.op,
+                                    "--iterations",
+                                    std::to_string(flags.iterations),
+                                    "--min-time",
+                                    fmt::format("{}", flags.min_time_s),
+                                    "--warmup",
+                                    std::to_string(flags.warmup),
+                                    "--report-to",
+                                    report_to};
+  if (flags.rewrite) words.emplace_back("--rewrite");
+  return words;
 }
 
 // What arrived from the workers.
@@ -149,6 +151,8 @@ void add_bench(Cli& cli) {
   command->add_option("--iterations", flags->iterations, "samples of each (default: by --min-time)");
   command->add_option("--min-time", flags->min_time_s, "seconds for each variant and size (default: 0.3)");
   command->add_option("--warmup", flags->warmup, "calls before the first sample (default: 3)");
+  command->add_flag("--rewrite", flags->rewrite,
+                    "every rank writes its input anew before each call, untimed, as training does");
   command->add_option("--plot", flags->plot, "write time over size as an SVG file");
   command->add_flag("--json", flags->json, "one JSON object a line on standard output");
   command->add_option("--report-to", flags->report_to)->group("");  // for workers: hidden

@@ -111,6 +111,7 @@ BenchPlan make_plan(const BenchFlags& flags) {
   plan.iterations = flags.iterations;
   plan.min_time_s = flags.min_time_s;
   plan.warmup = flags.warmup;
+  plan.rewrite = flags.rewrite;
   return plan;
 }
 

@@ -22,6 +22,7 @@ struct BenchFlags {
   int iterations = 0;
   double min_time_s = 0.3;
   int warmup = 3;
+  bool rewrite = false;
   std::string plot;
   bool json = false;
   std::string report_to;  // set for workers only: where the parent listens
@@ -39,6 +40,7 @@ struct BenchPlan {
   int iterations = 0;       // samples of each variant and size; 0: by time
   double min_time_s = 0.3;  // for each variant and size
   int warmup = 3;
+  bool rewrite = false;  // every rank writes its input anew before each call
 
   bool has_engine(const std::string& name) const;
 };

@@ -163,4 +163,9 @@ void load_input(const BenchBuffers& buffers, const Expectation& e) {
   fill_pattern(in, input_count(e), e.dtype, e.op, e.rank);
 }
 
+void rewrite_input(const BenchBuffers& buffers, const Expectation& e) {
+  const CommMemory& input = in_place(e.what) ? buffers.out : buffers.in;
+  if (input.bytes() != 0) std::memset(input.data(), 0x3c, input.bytes());
+}
+
 }  // namespace lockstep::cli

@@ -46,5 +46,7 @@ std::vector<Variant> make_variants(const BenchPlan& plan, const Group& world);
 // Memory for one size: filled with the rank's input by load_input.
 BenchBuffers make_buffers(const Group& world, const std::string& memory, const Expectation& e);
 void load_input(const BenchBuffers& buffers, const Expectation& e);
+// Writes the whole input again, quickly and with no regard to its values.
+void rewrite_input(const BenchBuffers& buffers, const Expectation& e);
 
 }  // namespace lockstep::cli

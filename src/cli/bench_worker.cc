@@ -75,7 +75,10 @@ class Measurement {
     const double floor_us = moved == 0 ? 0 : moved / memory_bandwidth(world_, bytes) * 1e6;
     for (Entry& e : entries) check(e);
     std::vector<Contender> contenders;
-    for (const Entry& e : entries) contenders.push_back({.call = [this, e] { call(e); }});
+    for (const Entry& e : entries) {
+      contenders.push_back({.call = [this, e] { call(e); }});
+      if (plan_.rewrite) contenders.back().prepare = [this, e] { rewrite_input(*e.buffers, expectation_); };
+    }
     sample_interleaved(world_, contenders,
                        {.iterations = plan_.iterations,
                         .min_time_s = plan_.min_time_s,

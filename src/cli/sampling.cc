@@ -11,6 +11,7 @@ namespace {
 constexpr int kRounds = 10;
 
 std::int64_t sample(const Group& world, const Contender& c) {
+  if (c.prepare) c.prepare();
   world.barrier();
   const std::int64_t begin = now_ns();
   c.call();

@@ -15,7 +15,8 @@ namespace lockstep::cli {
 
 struct Contender {
   std::function<void()> call;
-  std::vector<double> us = {};  // sorted samples; the same on every rank
+  std::function<void()> prepare = {};  // before every call, not timed; may be empty
+  std::vector<double> us = {};         // sorted samples; the same on every rank
 };
 
 struct SamplingOptions {

@@ -35,7 +35,7 @@ Collective parse_collective(std::string_view text);  // throws UsageError that l
 inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
 
 // Inputs up to this may be posted with the call itself (Reach::eager).
-inline constexpr std::size_t kEagerBytes = std::size_t{32} << 10;
+inline constexpr std::size_t kEagerBytes = std::size_t{256} << 10;
 
 bool reduces(Collective what);  // all_reduce, reduce_scatter, reduce
 

@@ -33,13 +33,15 @@ Dice dice_of(const Plan& plan, int index, int salt) {
 }  // namespace
 
 const char* to_string(Fault fault) {
-  constexpr const char* names[kFaults] = {"killed",         "crashed",        "two_killed", "rank0_killed",
-                                          "killed_in_split", "killed_in_init", "died_of_itself", "exited",
-                                          "left",           "stopped",        "mismatched"};
+  constexpr const char* names[kFaults] = {
+      "killed",         "crashed", "two_killed", "rank0_killed", "killed_in_split", "killed_in_init",
+      "died_of_itself", "exited",  "left",       "stopped",      "mismatched"};
   return names[static_cast<int>(fault)];
 }
 
-bool Plan::is_victim(int rank) const { return std::find(victims.begin(), victims.end(), rank) != victims.end(); }
+bool Plan::is_victim(int rank) const {
+  return std::find(victims.begin(), victims.end(), rank) != victims.end();
+}
 
 bool Plan::ends_process() const {
   return fault != Fault::left && fault != Fault::stopped && fault != Fault::mismatched;
@@ -54,15 +56,18 @@ Plan plan_of(std::uint64_t seed, int round) {
   plan.size = 2 + dice.below(7);
   if (plan.fault == Fault::two_killed) plan.size = std::max(plan.size, 3);
   plan.victims = {plan.fault == Fault::rank0_killed ? 0 : dice.below(plan.size)};
-  if (plan.fault == Fault::two_killed) plan.victims.push_back((plan.victims[0] + 1 + dice.below(plan.size - 1)) % plan.size);
+  if (plan.fault == Fault::two_killed)
+    plan.victims.push_back((plan.victims[0] + 1 + dice.below(plan.size - 1)) % plan.size);
   plan.signal = SIGKILL;
-  if (plan.fault == Fault::crashed || plan.fault == Fault::died_of_itself) plan.signal = dice.one_of({SIGSEGV, SIGABRT, SIGTERM});
+  if (plan.fault == Fault::crashed || plan.fault == Fault::died_of_itself)
+    plan.signal = dice.one_of({SIGSEGV, SIGABRT, SIGTERM});
   plan.at_call = dice.below(25);
   // Ranks need some time to start before they look for each other.
   plan.delay = std::chrono::microseconds(dice.below(plan.fault == Fault::killed_in_init ? 100'000 : 30'000));
   plan.most_bytes = dice.one_of({std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{4} << 20});
   plan.node_size = dice.one_of({0, 0, 2, 3});
-  plan.timeout = plan.fault == Fault::stopped ? std::chrono::milliseconds(500 * slowness()) : std::chrono::minutes(2);
+  plan.timeout =
+      plan.fault == Fault::stopped ? std::chrono::milliseconds(500 * slowness()) : std::chrono::minutes(2);
   return plan;
 }
 
@@ -80,7 +85,8 @@ PlannedCall call_at(const Plan& plan, int index) {
     call.what = static_cast<Collective>(dice.below(static_cast<int>(Collective::barrier) + 1));
   // A rank that errs in a part would leave the world waiting for it: mismatches stay in the world.
   const bool parts = plan.fault != Fault::mismatched;
-  call.on = parts && call.what != Collective::split && dice.below(3) == 0 ? PlannedCall::On::part : PlannedCall::On::world;
+  call.on = parts && call.what != Collective::split && dice.below(3) == 0 ? PlannedCall::On::part
+                                                                          : PlannedCall::On::world;
   call.asynchronous = dice.below(3) == 0;
   call.private_memory = dice.below(2) == 0;
   call.dtype = dice.one_of(kAllDTypes);

@@ -36,12 +36,12 @@ struct Plan {
   Fault fault = Fault::killed;
   Difference difference = Difference::operation;  // of mismatched
   std::vector<int> victims;
-  int signal = 0;                          // that ends the victims, where one does
-  int at_call = 0;                         // for faults that a rank commits itself
-  std::chrono::microseconds delay{0};      // for faults from outside: after all are ready
-  std::size_t most_bytes = 0;              // of one buffer
-  int node_size = 0;                       // LOCKSTEP_NODE_SIZE
-  std::chrono::milliseconds timeout{0};    // of every call
+  int signal = 0;                        // that ends the victims, where one does
+  int at_call = 0;                       // for faults that a rank commits itself
+  std::chrono::microseconds delay{0};    // for faults from outside: after all are ready
+  std::size_t most_bytes = 0;            // of one buffer
+  int node_size = 0;                     // LOCKSTEP_NODE_SIZE
+  std::chrono::milliseconds timeout{0};  // of every call
   bool is_victim(int rank) const;
   bool ends_process() const;  // the victims are gone afterwards
 };

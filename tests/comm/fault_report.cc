@@ -8,7 +8,8 @@ std::string to_line(const Report& report) {
   std::ostringstream line;
   line << "error\t" << report.group << '\t' << static_cast<int>(report.kind) << '\t' << report.peer << '\t';
   for (int rank : report.missing) line << rank << ' ';
-  line << '\t' << report.thrown_ns << '\t' << report.sticky_ns << '\t' << report.sticky << '\t' << report.text;
+  line << '\t' << report.thrown_ns << '\t' << report.sticky_ns << '\t' << report.sticky << '\t'
+       << report.text;
   return line.str();
 }
 

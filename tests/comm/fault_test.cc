@@ -42,7 +42,8 @@ struct Figures {
 std::set<std::string> names_in(const std::filesystem::path& dir) {
   std::set<std::string> names;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(dir, error)) names.insert(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator(dir, error))
+    names.insert(entry.path().filename());
   return names;
 }
 
@@ -100,15 +101,18 @@ class Round {
   }
 
   bool said(int rank, const std::string& start) const {
-    return std::any_of(ranks_.lines(rank).begin(), ranks_.lines(rank).end(), [&](const auto& line) { return line.starts_with(start); });
+    return std::any_of(ranks_.lines(rank).begin(), ranks_.lines(rank).end(),
+                       [&](const auto& line) { return line.starts_with(start); });
   }
 
   // Will this rank report an error in the end?
-  bool speaks(int rank) const { return !plan_.is_victim(rank) || plan_.fault == Fault::stopped || plan_.fault == Fault::mismatched; }
+  bool speaks(int rank) const {
+    return !plan_.is_victim(rank) || plan_.fault == Fault::stopped || plan_.fault == Fault::mismatched;
+  }
 
   bool from_outside() const {
-    return plan_.fault != Fault::died_of_itself && plan_.fault != Fault::exited && plan_.fault != Fault::left &&
-           plan_.fault != Fault::mismatched;
+    return plan_.fault != Fault::died_of_itself && plan_.fault != Fault::exited &&
+           plan_.fault != Fault::left && plan_.fault != Fault::mismatched;
   }
 
   void inject() {
@@ -126,7 +130,8 @@ class Round {
     if (!from_outside()) return;
     std::this_thread::sleep_for(plan_.delay);
     fault_ns_ = now_ns();
-    for (int victim : plan_.victims) ranks_.signal(victim, plan_.fault == Fault::stopped ? SIGSTOP : plan_.signal);
+    for (int victim : plan_.victims)
+      ranks_.signal(victim, plan_.fault == Fault::stopped ? SIGSTOP : plan_.signal);
   }
 
   bool hear_everybody() {
@@ -147,19 +152,22 @@ class Round {
     std::string text = "not heard of:";
     for (int r = 0; r < plan_.size; ++r)
       if (speaks(r) && !said(r, "done"))
-        text += " rank " + std::to_string(r) + " (process " + std::to_string(ranks_.pid(r)) + ", last said: " +
-                (ranks_.lines(r).empty() ? "nothing" : ranks_.lines(r).back()) + ")";
+        text += " rank " + std::to_string(r) + " (process " + std::to_string(ranks_.pid(r)) +
+                ", last said: " + (ranks_.lines(r).empty() ? "nothing" : ranks_.lines(r).back()) + ")";
     return text;
   }
 
   void check_end(int rank) const {
     const int status = *ranks_.status(rank);
     if (!plan_.is_victim(rank) || !plan_.ends_process()) {
-      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << rank << " ended with status " << status;
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
+          << "rank " << rank << " ended with status " << status;
     } else if (plan_.fault == Fault::exited) {
-      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3) << "rank " << rank << " ended with status " << status;
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3)
+          << "rank " << rank << " ended with status " << status;
     } else {
-      EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == plan_.signal) << "rank " << rank << " ended with status " << status;
+      EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == plan_.signal)
+          << "rank " << rank << " ended with status " << status;
     }
   }
 
@@ -197,19 +205,22 @@ class Round {
     EXPECT_LT(report.sticky_ns, std::chrono::nanoseconds(kAtOnce).count() * slowness());
     // Survivors that saw the fault in the world left their part: a peer there that had not seen it yet now
     // does, and asks the world.
-    const bool left_part = report.group != "world" && report.kind == ErrorKind::peer && report.text.find(" left group ") != std::string::npos;
+    const bool left_part = report.group != "world" && report.kind == ErrorKind::peer &&
+                           report.text.find(" left group ") != std::string::npos;
     if (left_part && !plan_.is_victim(report.peer)) {
       EXPECT_TRUE(said(rank, "error\tworld\t"));
       return;
     }
     if (plan_.fault == Fault::stopped) {
       EXPECT_EQ(report.kind, ErrorKind::timeout);
-      EXPECT_NE(std::find(report.missing.begin(), report.missing.end(), plan_.victims[0]), report.missing.end())
+      EXPECT_NE(std::find(report.missing.begin(), report.missing.end(), plan_.victims[0]),
+                report.missing.end())
           << "the stopped rank " << plan_.victims[0] << " is not among the missing";
     } else if (plan_.fault == Fault::mismatched) {
       EXPECT_EQ(report.kind, ErrorKind::mismatch);
       const std::string who = "rank " + std::to_string(plan_.victims[0]) + " called ";
-      EXPECT_NE(report.text.find(who), std::string::npos) << "it does not say what rank " << plan_.victims[0] << " called";
+      EXPECT_NE(report.text.find(who), std::string::npos)
+          << "it does not say what rank " << plan_.victims[0] << " called";
       EXPECT_NE(report.text.find("called different things"), std::string::npos);
     } else {
       EXPECT_EQ(report.kind, ErrorKind::peer);
@@ -227,7 +238,8 @@ class Round {
     EXPECT_EQ(report.kind, ErrorKind::timeout);
     ASSERT_FALSE(report.missing.empty()) << "names nobody";
     // Rank 0 has given up when a late rank comes, which then misses rank 0.
-    EXPECT_TRUE(std::all_of(report.missing.begin(), report.missing.end(), [&](int r) { return r == 0 || plan_.is_victim(r); }));
+    EXPECT_TRUE(std::all_of(report.missing.begin(), report.missing.end(),
+                            [&](int r) { return r == 0 || plan_.is_victim(r); }));
     const auto waited = std::chrono::nanoseconds(report.thrown_ns - start_ns_);
     EXPECT_LT(waited, init_timeout() + kNotice * slowness());
   }
@@ -257,12 +269,15 @@ class Round {
       bool named = false;
       for (int victim : plan_.victims) named |= text.find(std::to_string(victim)) != std::string::npos;
       EXPECT_TRUE(named) << "the summary names no victim: " << text;
-      const char* const how = plan_.ends_process() ? " died" : plan_.fault == Fault::left ? " left the group" : "";
+      const char* const how = plan_.ends_process()         ? " died"
+                              : plan_.fault == Fault::left ? " left the group"
+                                                           : "";
       EXPECT_NE(text.find(how), std::string::npos) << text;
     }
     for (int r = 0; r < plan_.size; ++r) {
       if (!said(r, "error\tworld\t")) continue;
-      EXPECT_TRUE(std::filesystem::exists(dumps_.path / flight_dump_name("world", r))) << "rank " << r << " left no dump";
+      EXPECT_TRUE(std::filesystem::exists(dumps_.path / flight_dump_name("world", r)))
+          << "rank " << r << " left no dump";
     }
   }
 
@@ -301,8 +316,8 @@ void print(const std::map<Fault, Figures>& all) {
     std::sort(ms.begin(), ms.end());
     rounds += figures.rounds;
     char line[128];
-    std::snprintf(line, sizeof line, "%-16s %7d %8zu %10.1f %9.1f\n", to_string(fault), figures.rounds, ms.size(),
-                  ms.empty() ? 0.0 : ms[ms.size() / 2], ms.empty() ? 0.0 : ms.back());
+    std::snprintf(line, sizeof line, "%-16s %7d %8zu %10.1f %9.1f\n", to_string(fault), figures.rounds,
+                  ms.size(), ms.empty() ? 0.0 : ms[ms.size() / 2], ms.empty() ? 0.0 : ms.back());
     std::cout << line;
   }
   std::cout << "in all " << rounds << " rounds\n";
@@ -313,8 +328,9 @@ TEST(Fault, EverySurvivorGetsTheRightErrorAndNothingIsLeft) {
   const auto segments = names_in("/dev/shm");
   for (int round = settings.first; round < settings.first + settings.rounds; ++round) {
     const Plan plan = plan_of(settings.seed, round);
-    SCOPED_TRACE("--seed " + std::to_string(settings.seed) + " --first " + std::to_string(round) + " --rounds 1: rank " +
-                 std::to_string(plan.victims[0]) + " of " + std::to_string(plan.size) + " " + to_string(plan.fault));
+    SCOPED_TRACE("--seed " + std::to_string(settings.seed) + " --first " + std::to_string(round) +
+                 " --rounds 1: rank " + std::to_string(plan.victims[0]) + " of " + std::to_string(plan.size) +
+                 " " + to_string(plan.fault));
     Round(round, figures[plan.fault]).run();
     if (HasFatalFailure()) break;
   }

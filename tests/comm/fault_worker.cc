@@ -30,7 +30,8 @@ struct Arguments {
 };
 
 DType twin(DType dtype) {  // of the same size
-  constexpr DType twins[] = {DType::i64, DType::i32, DType::bf16, DType::f16, DType::f64, DType::f32, DType::u8, DType::i8};
+  constexpr DType twins[] = {DType::i64, DType::i32, DType::bf16, DType::f16,
+                             DType::f64, DType::f32, DType::u8,   DType::i8};
   return twins[static_cast<std::size_t>(dtype)];
 }
 
@@ -87,12 +88,14 @@ class Worker {
         return;
       }
       Arguments arguments = settle(call, place.group);
-      if (victim && plan_.fault == Fault::mismatched && !differed_ && index >= plan_.at_call && call.what != Collective::send) {
+      if (victim && plan_.fault == Fault::mismatched && !differed_ && index >= plan_.at_call &&
+          call.what != Collective::send) {
         differed_ = true;
         arguments = differ(index, arguments);
         say("fault " + std::to_string(now_ns()));
       }
-      while (!pending_.empty() && pending_.front().index + static_cast<int>(kSlots) <= index) {  // its slot is needed
+      while (!pending_.empty() &&
+             pending_.front().index + static_cast<int>(kSlots) <= index) {  // its slot is needed
         const Pending first = pending_.front();
         pending_.pop_front();
         place = first.place;
@@ -140,11 +143,15 @@ class Worker {
     const std::size_t most = (sliced ? whole / n : whole) - 1;  // one to spare, for a rank that errs
     const std::size_t ceilings[] = {1, 18, 4096, 4096, most, most};
     const std::size_t below = ceilings[call.size_dice % 6];
-    Arguments arguments{call.what, call.size_dice / 6 % std::min(below, most), call.dtype,
-                        static_cast<int>(call.root_dice % n), {.op = call.op}};
+    Arguments arguments{call.what,
+                        call.size_dice / 6 % std::min(below, most),
+                        call.dtype,
+                        static_cast<int>(call.root_dice % n),
+                        {.op = call.op}};
     const auto& names = algorithms(call.what, group);
     const std::size_t choice = call.algorithm_dice % (names.size() + 1);
-    if (choice < names.size() && (names[choice] != "eager" || fits_eager(arguments, n))) arguments.options.algorithm = names[choice];
+    if (choice < names.size() && (names[choice] != "eager" || fits_eager(arguments, n)))
+      arguments.options.algorithm = names[choice];
     return arguments;
   }
 
@@ -217,21 +224,29 @@ class Worker {
     const std::size_t c = a.count;
     switch (a.what) {
       case Collective::all_reduce:
-        return go([&] { g.all_reduce(in(c), out(c), o); }, [&] { return g.all_reduce_async(in(c), out(c), o); });
+        return go([&] { g.all_reduce(in(c), out(c), o); },
+                  [&] { return g.all_reduce_async(in(c), out(c), o); });
       case Collective::reduce_scatter:
-        return go([&] { g.reduce_scatter(in(c * n), out(c), o); }, [&] { return g.reduce_scatter_async(in(c * n), out(c), o); });
+        return go([&] { g.reduce_scatter(in(c * n), out(c), o); },
+                  [&] { return g.reduce_scatter_async(in(c * n), out(c), o); });
       case Collective::all_gather:
-        return go([&] { g.all_gather(in(c), out(c * n), o); }, [&] { return g.all_gather_async(in(c), out(c * n), o); });
+        return go([&] { g.all_gather(in(c), out(c * n), o); },
+                  [&] { return g.all_gather_async(in(c), out(c * n), o); });
       case Collective::broadcast:
-        return go([&] { g.broadcast(in(c), a.root, o); }, [&] { return g.broadcast_async(in(c), a.root, o); });
+        return go([&] { g.broadcast(in(c), a.root, o); },
+                  [&] { return g.broadcast_async(in(c), a.root, o); });
       case Collective::reduce:
-        return go([&] { g.reduce(in(c), out(c), a.root, o); }, [&] { return g.reduce_async(in(c), out(c), a.root, o); });
+        return go([&] { g.reduce(in(c), out(c), a.root, o); },
+                  [&] { return g.reduce_async(in(c), out(c), a.root, o); });
       case Collective::gather:
-        return go([&] { g.gather(in(c), out(c * n), a.root, o); }, [&] { return g.gather_async(in(c), out(c * n), a.root, o); });
+        return go([&] { g.gather(in(c), out(c * n), a.root, o); },
+                  [&] { return g.gather_async(in(c), out(c * n), a.root, o); });
       case Collective::scatter:
-        return go([&] { g.scatter(in(c * n), out(c), a.root, o); }, [&] { return g.scatter_async(in(c * n), out(c), a.root, o); });
+        return go([&] { g.scatter(in(c * n), out(c), a.root, o); },
+                  [&] { return g.scatter_async(in(c * n), out(c), a.root, o); });
       case Collective::all_to_all:
-        return go([&] { g.all_to_all(in(c * n), out(c * n), o); }, [&] { return g.all_to_all_async(in(c * n), out(c * n), o); });
+        return go([&] { g.all_to_all(in(c * n), out(c * n), o); },
+                  [&] { return g.all_to_all_async(in(c * n), out(c * n), o); });
       case Collective::send: return message(in(c), g, a.root);
       default: return go([&] { g.barrier(o); }, [&] { return g.barrier_async(o); });
     }
@@ -252,7 +267,9 @@ class Worker {
     report.text = error.what();
     report.sticky = "same";
     const auto in_world = [&](int rank) {
-      return rank >= 0 && static_cast<std::size_t>(rank) < members.size() ? members[static_cast<std::size_t>(rank)] : rank;
+      return rank >= 0 && static_cast<std::size_t>(rank) < members.size()
+                 ? members[static_cast<std::size_t>(rank)]
+                 : rank;
     };
     if (const auto* peer = dynamic_cast<const PeerError*>(&error)) report.peer = in_world(peer->rank());
     if (const auto* timeout = dynamic_cast<const TimeoutError*>(&error))
@@ -266,8 +283,13 @@ class Worker {
     float x = 0;
     const Group& group = place.group;
     std::array<std::int64_t, 3> times = {again(report, [&] { group.barrier(); }),
-                                         again(report, [&] { group.all_reduce(Buffer{&x, 1, DType::f32}); }),
-                                         again(report, [&] { group.all_reduce_async(Buffer{&x, 1, DType::f32}).wait(); })};
+                                         again(report,
+                                               [&] {
+                                                 group.all_reduce(Buffer{&x, 1, DType::f32});
+                                               }),
+                                         again(report, [&] {
+                                           group.all_reduce_async(Buffer{&x, 1, DType::f32}).wait();
+                                         })};
     std::sort(times.begin(), times.end());
     report.sticky_ns = times[1];
     say(to_line(report));
@@ -293,7 +315,8 @@ class Worker {
       body();
       report.sticky = "a further call returned";
     } catch (const Error& error) {
-      if (error.kind() != report.kind || report.text != error.what()) report.sticky = std::string("a further call threw: ") + error.what();
+      if (error.kind() != report.kind || report.text != error.what())
+        report.sticky = std::string("a further call threw: ") + error.what();
     }
     return now_ns() - start;
   }

@@ -15,7 +15,7 @@ namespace lockstep::testing {
 //   done                      it has no more to say
 //   error <tab-separated fields of Report>
 struct Report {
-  std::string group;         // "init" when it has none yet
+  std::string group;  // "init" when it has none yet
   ErrorKind kind = ErrorKind::system;
   int peer = -1;             // PeerError's rank, in the world
   std::vector<int> missing;  // TimeoutError's ranks, in the world

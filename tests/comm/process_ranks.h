@@ -50,7 +50,7 @@ class ProcessRanks {
  public:
   struct Options {
     int size = 2;
-    std::vector<std::string> arguments;                           // of every copy
+    std::vector<std::string> arguments;                            // of every copy
     std::vector<std::pair<std::string, std::string>> environment;  // besides RANK and its kin
     std::string job;
   };

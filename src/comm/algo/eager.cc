@@ -43,7 +43,7 @@ void Eager::run(Stage& stage) const {
   const auto own = static_cast<std::size_t>(stage.rank()) * bytes;
   const auto reduce_from = [&](std::size_t offset) {
     std::vector<const void*> ins;
-    for (int r = 0; r < n; ++r) ins.push_back(post(r) + offset);
+    for (int r = 0; r < n; ++r) ins.push_back((r == stage.rank() ? stage.in() : post(r)) + offset);
     void* const out = call.out;
     kernel::reduce_tree({&out, 1}, ins, call.count, stage.reduction());
   };

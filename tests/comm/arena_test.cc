@@ -1,10 +1,7 @@
 // Comm memory: zeroed, aligned, given back, refused in one line.
 #include "comm/shm/arena.h"
 
-#include <sys/time.h>
-
 #include <algorithm>
-#include <csignal>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -124,21 +121,6 @@ TEST(Arena, ThreadsMayAllocateAtOnce) {
         ASSERT_EQ(block.as<char>()[9999], t + 1);
       }
     });
-}
-
-// A profiler's timer interrupts the system calls that take memory.
-TEST(Arena, SignalsDoNotDisturbAllocation) {
-  struct sigaction action {};
-  action.sa_handler = [](int) {};  // without SA_RESTART
-  struct sigaction before {};
-  ::sigaction(SIGALRM, &action, &before);
-  const itimerval often{{0, 1000}, {0, 1000}};
-  ::setitimer(ITIMER_REAL, &often, nullptr);
-  const auto arena = small_arena(512 * kMega);
-  for (int i = 0; i < 5; ++i) EXPECT_NO_THROW((void)arena->allocate(0, 256 * kMega));
-  const itimerval never{};
-  ::setitimer(ITIMER_REAL, &never, nullptr);
-  ::sigaction(SIGALRM, &before, nullptr);
 }
 
 }  // namespace

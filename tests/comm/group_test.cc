@@ -8,6 +8,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "comm/call.h"
 #include "comm/expect_error.h"
 #include "comm/thread_ranks.h"
 
@@ -112,9 +113,9 @@ TEST(Refusals, NameWhatWasWrongAndLeaveTheGroupAsItWas) {
                                {"all_gather", "'hierarchical'", "accepted", "ring"});
       expect_error<UsageError>([&] { g.send(four, 1, {.algorithm = "ring"}); },
                                {"send", "no algorithm", "'ring'"});
-      Floats large(100'000);
+      Floats large(kEagerBytes / 4 + 1);
       expect_error<UsageError>([&] { g.all_reduce(buffer(large), {.algorithm = "eager"}); },
-                               {"eager", "32768", "400000"});
+                               {"eager", std::to_string(kEagerBytes), std::to_string(kEagerBytes + 4)});
       for (ReduceOp op : {ReduceOp::bit_and, ReduceOp::bit_or})
         expect_error<UsageError>([&] { g.all_reduce(to4, {.op = op}); },
                                  {"all_reduce", to_string(op), "integers", "f32"});

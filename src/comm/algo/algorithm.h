@@ -54,9 +54,10 @@ struct Cost {
   double reduced_bytes = 0;  // read and written by a reduction
 };
 
+// The algorithms are constants that are never destroyed: a program that calls exit() may have a group's
+// thread inside one of them. Hence the trivial destructor.
 class Algorithm {
  public:
-  virtual ~Algorithm() = default;
   virtual std::string_view name() const = 0;
   // Whether its sums follow the canonical order (always so where nothing is summed).
   virtual bool canonical(std::span<const int> nodes) const = 0;
@@ -65,6 +66,9 @@ class Algorithm {
   virtual std::size_t limit_bytes() const { return ~std::size_t{0}; }
   virtual Cost cost(const Shape& shape) const = 0;
   virtual void run(Stage& stage) const = 0;
+
+ protected:
+  ~Algorithm() = default;
 };
 
 // All of them, in the order in which ties are broken.

@@ -124,7 +124,7 @@ class Direct final : public Algorithm {
     const auto n = static_cast<double>(shape.ranks);
     const auto s = static_cast<double>(shape.bytes);
     const bool through = !shape.reachable;  // windows cost a copy in, and a barrier each
-    const double windows = through ? s / static_cast<double>(256 << 10) : 0;
+    const double windows = through ? s / static_cast<double>(128 << 10) : 0;
     const double barriers = through ? 3 + windows : 2;
     switch (shape.what) {
       case Collective::all_reduce:

@@ -16,7 +16,7 @@ inline constexpr std::uint64_t kPrivate = ~std::uint64_t{0};     // an offset th
 inline constexpr std::uint64_t kAbsent = ~std::uint64_t{0} - 1;  // "this rank has no such buffer"
 
 // One window of the pipelined path for private memory; a rank has two to give and two for results.
-inline constexpr std::size_t kWindowBytes = std::size_t{256} << 10;
+inline constexpr std::size_t kWindowBytes = std::size_t{128} << 10;
 // One direction between two ranks.
 inline constexpr std::size_t kRingBytes = std::size_t{256} << 10;
 
@@ -80,7 +80,8 @@ struct alignas(kLine) Ring {
 // more. So a barrier lets all pass or none, and what it decides (a split) is decided for everybody.
 inline constexpr std::uint32_t kBroken = std::uint32_t{1} << 31;
 
-struct alignas(kLine) Control {
+// Aligned as what follows it: seats and rings begin at pages.
+struct alignas(4096) Control {
   std::atomic<std::uint32_t> failed;  // 0, or 1 + the rank whose seat holds the first failure
   std::atomic<std::uint32_t> left;    // ranks that have let go of the block
   std::uint32_t members;              // written by the maker of the block; 0 for the world's, never freed
@@ -101,6 +102,6 @@ struct alignas(kLine) Control {
   }
 };
 
-static_assert(sizeof(Control) % kLine == 0 && sizeof(Seat) % 4096 == 0 && sizeof(Ring) % 4096 == 0);
+static_assert(sizeof(Control) % alignof(Seat) == 0 && sizeof(Seat) % alignof(Ring) == 0);
 
 }  // namespace lockstep::shm

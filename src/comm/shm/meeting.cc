@@ -48,7 +48,7 @@ void Meeting::barrier() {
 }
 
 void Meeting::wait_for_phase() {
-  if (spin_.count() > 0) {
+  if (most_spin_.count() > 0) {
     const std::int64_t spin_until = now_ns() + spin_budget().count();
     do {
       for (int turn = 0; turn < 64; ++turn) {

@@ -29,7 +29,7 @@ class Meeting {
 
   // How long to poll before sleeping, at most: waits that had to sleep anyway shorten it for a while, so
   // that ranks which share their cores with others do not burn them.
-  void set_spin(std::chrono::nanoseconds spin) { most_spin_ = spin_ = spin; }
+  void set_spin(std::chrono::nanoseconds spin) { most_spin_ = spin; }
 
   // The waits below belong to `call`, which must stay alive meanwhile; starts its clock.
   void begin(const Call& call);
@@ -69,10 +69,18 @@ class Meeting {
   }
   // For a rank that has seen the failure: returns if its barrier completed all the same, else throws.
   void give_up_barrier();
-  // Every so often a wait polls for the full time again, to notice that the cores are free now.
-  std::chrono::nanoseconds spin_budget() { return ++waits_ % 64 == 0 ? most_spin_ : spin_; }
-  void spin_paid_off() { spin_ = most_spin_; }
-  void spin_was_wasted() { spin_ = std::max(most_spin_ / 32, spin_ / 2); }
+  // A wait polls for the full time as long as that pays off; after one that did not, the next few poll only
+  // briefly, twice as many each time, then the full time is tried again.
+  std::chrono::nanoseconds spin_budget() { return brief_waits_ > 0 ? most_spin_ / 32 : most_spin_; }
+  void spin_paid_off() { brief_waits_ = 0, next_brief_waits_ = 1; }
+  void spin_was_wasted() {
+    if (brief_waits_ > 0) {
+      --brief_waits_;
+    } else {
+      brief_waits_ = next_brief_waits_;
+      next_brief_waits_ = std::min(16, next_brief_waits_ * 2);
+    }
+  }
   void wait_for_phase();
   // Has the group failed? It does now if `gone`, which was waited for, has left, or if the time is over.
   // Says in the own seat that this rank waits for `ranks`.
@@ -93,8 +101,8 @@ class Meeting {
   int rank_;
   int size_;
   std::chrono::nanoseconds most_spin_{0};
-  std::chrono::nanoseconds spin_{0};  // now
-  std::uint32_t waits_ = 0;
+  int brief_waits_ = 0;       // to come
+  int next_brief_waits_ = 1;  // after the next full time wasted
   std::uint64_t phase_ = 0;  // barriers this rank has come to
   const Call* call_ = nullptr;
   Deadline deadline_ = Deadline::never();

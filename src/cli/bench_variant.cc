@@ -118,7 +118,8 @@ std::vector<Variant> make_variants(const BenchPlan& plan, const Group& world) {
   std::vector<Variant> variants;
   std::vector<std::string> known = {"auto", "all"};
   const auto add_known = [&](const Engine& engine) {
-    for (const auto& name : engine.algorithms(collective_of(plan.what))) known.push_back(name);
+    for (const auto& name : engine.algorithms(collective_of(plan.what)))
+      if (std::ranges::find(known, name) == known.end()) known.push_back(name);
   };
   const auto add_peer = [&](std::shared_ptr<Engine> engine) {
     add_known(*engine);

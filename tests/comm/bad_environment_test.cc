@@ -122,6 +122,9 @@ TEST(Environment, SmallFilesOnly) {
   for (Worker* worker : {&host, &guest}) expect_failure(*worker, "system", {"file size limit", "ulimit -f"});
 }
 
+// UBSan opens a pipe to look at an object's type, takes its absence for a broken object and aborts: these two
+// can't run with it.
+#ifndef __SANITIZE_ADDRESS__
 TEST(Environment, FewOpenFiles) {
   for (const int most : {3, 4, 5, 6, 7, 8, 9}) {
     SCOPED_TRACE(most);
@@ -160,12 +163,11 @@ TEST(Environment, RankZeroWithFewOpenFiles) {
     }
   }
 }
+#endif
 
 TEST(Environment, MoreMemoryThanThereIs) {
-  auto workers =
-      start({0, 1}, {2, 2}, {"LOCKSTEP_ARENA=4T"}, {"allocate", std::to_string(std::size_t{1} << 40)});
-  for (Worker& worker : workers)
-    expect_failure(worker, "system", {"cannot allocate 1 TiB of comm memory", "available"});
+  auto alone = start({0}, {1}, {"LOCKSTEP_ARENA=1T"}, {"allocate", std::to_string(std::size_t{1} << 40)});
+  expect_failure(alone[0], "system", {"cannot allocate 1 TiB of comm memory", "available"});
   auto region = start({0}, {1}, {}, {"allocate", std::to_string(std::size_t{1} << 40)});
   expect_failure(region[0], "system", {"1 TiB", "64 GiB", "LOCKSTEP_ARENA"});
 }

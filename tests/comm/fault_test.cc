@@ -92,7 +92,7 @@ class Round {
                            {"LOCKSTEP_NODE_SIZE", std::to_string(plan_.node_size)},
                            // A crash is to be a plain death here.
                            {"ASAN_OPTIONS", "handle_segv=0:handle_abort=0"},
-                           {"TSAN_OPTIONS", "handle_segv=0:handle_abort=0"}};
+                           {"TSAN_OPTIONS", "handle_segv=0:handle_abort=0:atexit_sleep_ms=0"}};
     return options;
   }
 

@@ -18,7 +18,7 @@
 //    overlap is a UsageError.
 //  - Sums over ranks follow the canonical order (docs/algorithms.md) unless the algorithm says
 //    otherwise: the same bits from every canonical algorithm. f16 and bf16 add up in f32 and round once.
-//  - Failure is sticky: once a call threw PeerError, TimeoutError or MismatchError, later calls on the
+//  - Failure is sticky: once a call threw anything but UsageError, later calls on the
 //    group throw the same at once. UsageError leaves the group as it was.
 #pragma once
 

@@ -35,6 +35,20 @@ std::uint64_t available_bytes() {
   return 0;
 }
 
+// What this process's control group may still take; no limit: the largest number. (Containers.)
+std::uint64_t allowed_bytes() {
+  constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
+  std::ifstream own("/proc/self/cgroup");
+  std::string path;
+  if (!std::getline(own, path) || !path.starts_with("0::")) return kNoLimit;  // no version 2 hierarchy
+  const std::string folder = "/sys/fs/cgroup" + path.substr(3);
+  std::uint64_t most = 0;
+  std::uint64_t used = 0;
+  if (!(std::ifstream(folder + "/memory.max") >> most)) return kNoLimit;  // "max", or not there
+  if (!(std::ifstream(folder + "/memory.current") >> used)) return kNoLimit;
+  return most > used ? most - used : 0;
+}
+
 }  // namespace
 
 std::uint64_t ArenaShape::region_offset(int rank) const {
@@ -82,10 +96,12 @@ CommMemory Arena::allocate(int rank, std::size_t bytes) {
   if (bytes > shape_.region_bytes) refuse(rank, bytes, "is smaller");
   const std::uint64_t want =
       round_up(std::max<std::uint64_t>(bytes, 1), bytes >= kHugePage ? kHugePage : kPage);
-  const std::uint64_t free_bytes = available_bytes();
-  if (free_bytes != 0 && want > free_bytes)
+  if (const std::uint64_t free_bytes = available_bytes(); free_bytes != 0 && want > free_bytes)
     throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory: the machine has " +
                       format_bytes(free_bytes) + " available");
+  if (const std::uint64_t allowed = allowed_bytes(); want > allowed)
+    throw SystemError("cannot allocate " + format_bytes(bytes) +
+                      " of comm memory: the memory limit of this control group leaves " + format_bytes(allowed));
   const std::uint64_t offset = take(rank, want, want >= kHugePage ? kHugePage : kPage);
   try {
     populate(offset, want);

@@ -26,6 +26,9 @@ class Selector {
   // Throws UsageError when there is none of that name.
   explicit Selector(const std::string& forced = {});
 
+  // Its name, or empty.
+  std::string_view forced() const { return forced_ == nullptr ? std::string_view() : forced_->name(); }
+
   void set_costs(Costs costs) {
     costs_ = std::move(costs);
     cache_.clear();

@@ -7,7 +7,8 @@
 //   reduce t-1  sum the own part of everybody's window, to the output and to the result window
 //   take t-2    copy the others' results out
 //
-// The remaining collectives are one step: give, barrier, take what is needed from everybody's window.
+// The remaining collectives, and the all_reduce of two ranks (where summing all of it twice costs nothing and
+// saves the results' way back), are one step: give, barrier, take what is needed from everybody's window.
 #include <cstring>
 
 #include "comm/algo/direct.h"
@@ -89,7 +90,7 @@ Plan plan_of(const Stage& stage) {
     case Collective::broadcast: return {.only_root_gives = true};
     case Collective::gather:
     case Collective::reduce: return {.only_root_takes = true};
-    default: return {};  // all_gather
+    default: return {};  // all_gather, all_reduce of two
   }
 }
 
@@ -102,10 +103,15 @@ void take(Stage& stage, const Reach& reach, const Plan& plan, Range range, int s
       plan.slices > 1 ? static_cast<std::size_t>(stage.rank()) * bytes : 0;  // in a window
   std::byte* const to = stage.out() + range.begin * element;
   switch (stage.call.what) {
+    case Collective::all_reduce:
     case Collective::reduce_scatter:
     case Collective::reduce: {
+      const std::size_t slice =
+          plan.slices > 1 ? static_cast<std::size_t>(stage.rank()) * stage.call.count : 0;
       std::vector<const void*> ins;
-      for (int r = 0; r < n; ++r) ins.push_back(reach.give(r, slot) + own);
+      for (int r = 0; r < n; ++r)
+        ins.push_back(r == stage.rank() ? stage.in() + (slice + range.begin) * element
+                                        : reach.give(r, slot) + own);
       void* const out = to;
       return kernel::reduce_tree({&out, 1}, ins, range.count(), stage.reduction());
     }
@@ -138,7 +144,7 @@ void step_by_step(Stage& stage, Reach& reach) {
 
 void run_through_windows(Stage& stage) {
   Reach& reach = *stage.channel.reach();
-  if (stage.call.what == Collective::all_reduce)
+  if (stage.call.what == Collective::all_reduce && stage.size() > 2)
     all_reduce(stage, reach);
   else
     step_by_step(stage, reach);

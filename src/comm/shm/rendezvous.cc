@@ -138,6 +138,13 @@ class Host {
       const Reply reply = reply_of(&error, 0);
       for (const Guest& guest : guests_)
         if (guest.socket) send_message(guest.socket.get(), &reply, sizeof reply, {});
+      // Those still at the door hear it too, or they would blame rank 0.
+      for (const UniqueFd& socket : silent_) send_message(socket.get(), &reply, sizeof reply, {});
+      for (pollfd door{listener_.get(), POLLIN, 0}; ::poll(&door, 1, 0) > 0;) {
+        const UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (!socket) break;
+        if (same_user(socket.get())) send_message(socket.get(), &reply, sizeof reply, {});
+      }
       throw;
     }
   }
@@ -303,8 +310,7 @@ Met join(const Meet& meet) {
     throw SystemError("the rendezvous of job '" + meet.job + "' belongs to another user");
   const Hello hello{kMagic, kVersion, meet.rank, meet.size, meet.shape.region_bytes, own_cores()};
   const UniqueFd own = own_pidfd();
-  if (!send_message(socket.get(), &hello, sizeof hello, {own.get()}))
-    throw PeerError(0, "rank 0 went away during the rendezvous");
+  send_message(socket.get(), &hello, sizeof hello, {own.get()});  // in vain if rank 0 gave up: it says why
   // Rank 0 gives up first and says who is missing; a little patience lets its answer through.
   pollfd ready{socket.get(), POLLIN, 0};
   const Deadline patience = Deadline::after(deadline.left() + std::chrono::seconds(2));
@@ -317,7 +323,9 @@ Met join(const Meet& meet) {
     throw TimeoutError({0}, rank_name(meet.rank) + " waited for rank 0, which stopped answering");
   Reply reply{};
   std::vector<UniqueFd> fds;
-  const Received received = receive_message(socket.get(), &reply, sizeof reply, fds);
+  Received received = receive_message(socket.get(), &reply, sizeof reply, fds);
+  // Where rank 0 closed without having read the hello, an error comes first and then what it said.
+  if (received.bytes == 0) received = receive_message(socket.get(), &reply, sizeof reply, fds);
   if (received.bytes != sizeof reply || reply.magic != kMagic)
     throw PeerError(0, "rank 0 went away during the rendezvous");
   if (reply.kind != 0) rethrow(reply);

@@ -11,6 +11,7 @@ add_library(lockstep_bench STATIC
   bench_start.cc
   bench_variant.cc
   bench_worker.cc
+  own_core.cc
   progress.cc
   sampling.cc
   svg_plot.cc

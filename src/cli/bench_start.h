@@ -41,8 +41,9 @@ struct WorkerError {
 int conclude(const std::string& command, const std::vector<WorkerError>& errors, const Starter& starter,
              int wait_status);
 
-// Workers run on any core in both cases: a worker bound to one core would share it with Gloo's own
-// thread, which would be unfair to Gloo. Throws SystemError.
+// Workers start on any core in both cases and bind their measuring thread themselves (own_core.h): a whole
+// worker bound to one core would share it with Gloo's own thread, which would be unfair to Gloo. Throws
+// SystemError.
 Starter start_workers(const StartOptions& options);
 
 }  // namespace lockstep::cli

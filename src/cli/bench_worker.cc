@@ -14,9 +14,11 @@
 #include "cli/bench_row.h"
 #include "cli/bench_start.h"
 #include "cli/bench_variant.h"
+#include "cli/own_core.h"
 #include "cli/sampling.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/identity.h"
 #include "lockstep/comm/init.h"
 
 namespace lockstep::cli {
@@ -159,10 +161,16 @@ class Measurement {
 int run_bench_worker(const BenchPlan& plan, const std::string& report_to) {
   BenchReporter reporter(report_to);
   try {
-    Group world = init();
+    const int place = Identity::from_environment().local_rank;
+    Group world = [&] {
+      const OwnCore core(place, plan.workers);
+      return init();
+    }();
     if (world.size() != plan.workers)
       throw SystemError(fmt::format("{} workers came, not {}", world.size(), plan.workers));
-    Measurement(plan, world, reporter).run();
+    Measurement measurement(plan, world, reporter);  // Gloo's threads start here, bound to no core
+    const OwnCore core(place, plan.workers);
+    measurement.run();
     world.barrier();
     return 0;
   } catch (const Error& e) {

@@ -6,10 +6,12 @@
 #include "cli/bench_row.h"
 #include "cli/bench_start.h"
 #include "cli/bench_variant.h"
+#include "cli/own_core.h"
 #include "cli/sampling.h"
 #include "cli/tune.h"
 #include "comm/group_impl.h"
 #include "comm/tune/calibrate.h"
+#include "lockstep/base/identity.h"
 #include "lockstep/comm/init.h"
 
 namespace lockstep::cli {
@@ -157,6 +159,7 @@ class Tuning {
 int run_tune_worker(const TunePlan& plan, const std::string& report_to) {
   BenchReporter reporter(report_to);
   try {
+    const OwnCore core(Identity::from_environment().local_rank, plan.workers);
     const Group world = init();
     Tuning(plan, world, reporter).run();
     world.barrier();

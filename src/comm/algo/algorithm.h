@@ -49,7 +49,7 @@ struct Shape {
 struct Cost {
   double barriers = 0;
   double messages = 0;       // one after the other
-  double sent_bytes = 0;     // through the channel
+  double sent_bytes = 0;     // through the channel; a rank that swaps works on both directions: counted twice
   double copied_bytes = 0;   // read and written in memory
   double reduced_bytes = 0;  // read and written by a reduction
 };

@@ -101,7 +101,7 @@ class HalvingDoublingAlgorithm final : public Algorithm {
     const auto s = static_cast<double>(shape.bytes);
     const double once = (n - 1) / n * s;
     return {.messages = 2 * depth + (even ? 0 : 2),
-            .sent_bytes = 2 * once + (even ? 0 : s),
+            .sent_bytes = 4 * once + (even ? 0 : s),
             .reduced_bytes = 3 * once};
   }
   void run(Stage& stage) const override {

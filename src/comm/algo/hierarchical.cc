@@ -78,7 +78,7 @@ class Hierarchical final : public Algorithm {
     const auto s = static_cast<double>(shape.bytes);
     const auto across = static_cast<double>(std::bit_width(members.size()));
     return {.messages = 2 * (local - 1) + 2 * across,
-            .sent_bytes = 2 * (local - 1) / local * s + 2 * (nodes - 1) / nodes * s / local,
+            .sent_bytes = 4 * (local - 1) / local * s + 4 * (nodes - 1) / nodes * s / local,
             .copied_bytes = s,
             .reduced_bytes = s + 2 * s / local};
   }

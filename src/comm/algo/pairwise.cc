@@ -118,10 +118,10 @@ class Pairwise final : public Algorithm {
     switch (shape.what) {
       case Collective::all_reduce:
         return {.messages = 2 * steps,
-                .sent_bytes = 2 * steps / shape.ranks * s,
+                .sent_bytes = 4 * steps / shape.ranks * s,
                 .reduced_bytes = s + s / shape.ranks};
       case Collective::reduce_scatter:
-        return {.messages = steps, .sent_bytes = steps * s, .reduced_bytes = (shape.ranks + 1) * s};
+        return {.messages = steps, .sent_bytes = 2 * steps * s, .reduced_bytes = (shape.ranks + 1) * s};
       default: return {.messages = steps, .sent_bytes = steps * s, .copied_bytes = 2 * s};
     }
   }

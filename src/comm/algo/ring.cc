@@ -106,15 +106,15 @@ class Ring final : public Algorithm {
     switch (shape.what) {
       case Collective::all_reduce:
         return {.messages = 2 * steps,
-                .sent_bytes = 2 * steps / shape.ranks * s,
+                .sent_bytes = 4 * steps / shape.ranks * s,
                 .reduced_bytes = 3 * s * steps / shape.ranks};
       case Collective::reduce_scatter:
         return {.messages = steps,
-                .sent_bytes = steps * s,
+                .sent_bytes = 2 * steps * s,
                 .copied_bytes = 2 * s * shape.ranks,
                 .reduced_bytes = 3 * s * steps};
       case Collective::broadcast: return {.messages = steps, .sent_bytes = s};
-      default: return {.messages = steps, .sent_bytes = steps * s};
+      default: return {.messages = steps, .sent_bytes = 2 * steps * s};
     }
   }
   void run(Stage& stage) const override {

@@ -129,7 +129,7 @@ class Direct final : public Algorithm {
     switch (shape.what) {
       case Collective::all_reduce:
         return {
-            .barriers = barriers, .copied_bytes = through ? 4 * s * (n - 1) / n : 0, .reduced_bytes = 2 * s};
+            .barriers = barriers, .copied_bytes = through ? 2 * s * (n - 1) / n : 0, .reduced_bytes = 2 * s};
       case Collective::reduce:
         return {.barriers = barriers,
                 .copied_bytes = through ? 2 * s : 0,

@@ -217,11 +217,12 @@ class Round {
       const bool named =
           std::find(report.missing.begin(), report.missing.end(), plan_.victims[0]) != report.missing.end();
       // In a part, whoever is missing may itself be held up by the victim, in the world: it says so there.
-      if (report.group == "world")
+      if (report.group == "world") {
         EXPECT_TRUE(named) << "the stopped rank " << plan_.victims[0] << " is not among the missing";
-      else if (!named)
+      } else if (!named) {
         for (int missing : report.missing)
           EXPECT_TRUE(said(missing, "error\tworld\t")) << "rank " << missing << " is blamed for nothing";
+      }
     } else if (plan_.fault == Fault::mismatched) {
       EXPECT_EQ(report.kind, ErrorKind::mismatch);
       const std::string who = "rank " + std::to_string(plan_.victims[0]) + " called ";

@@ -1,5 +1,5 @@
 // direct for private memory: buffers that peers can't reach pass through windows in shared memory, small
-// enough to stay in cache, at least two of each so that one fills while the other is read. One barrier a
+// enough to stay in cache, two of each so that one fills while the other is read. One barrier a
 // window.
 //
 // all_reduce keeps what it can out of the windows: a rank's own part is summed straight from its input and
@@ -133,7 +133,7 @@ void step_by_step(Stage& stage, Reach& reach) {
   const std::size_t step = std::max(line, reach.window_bytes() / stage.element() / plan.slices / line * line);
   for (std::size_t t = 0; t * step < stage.call.count; ++t) {
     const Range range{t * step, std::min(stage.call.count, (t + 1) * step)};
-    const int slot = static_cast<int>(t) % reach.give_windows();
+    const int slot = static_cast<int>(t % 2);
     if (root || !plan.only_root_gives)
       pack(reach.give(stage.rank(), slot), stage.in(), plan.slices, stage.call.count, range, stage.element());
     reach.barrier();

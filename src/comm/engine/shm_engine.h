@@ -46,7 +46,6 @@ class ShmEngine final : public Engine, private Reach {
   void* out(int rank) const override;
   const void* eager(int rank) const override;
   std::size_t window_bytes() const override { return shm::kWindowBytes; }
-  int give_windows() const override { return shm::kGiveWindows; }
   std::byte* give(int rank, int slot) const override { return meeting_.seat(rank).give[slot]; }
   std::byte* result(int rank, int slot) const override { return meeting_.seat(rank).result[slot]; }
   void barrier() override { meeting_.barrier(); }

@@ -15,10 +15,8 @@ inline constexpr std::size_t kLine = 64;
 inline constexpr std::uint64_t kPrivate = ~std::uint64_t{0};     // an offset that says "not in the arena"
 inline constexpr std::uint64_t kAbsent = ~std::uint64_t{0} - 1;  // "this rank has no such buffer"
 
-// One window of the pipelined path for private memory. Two for results, many to give: a window that is
-// written anew long after the peer read it has left the peer's cache, and is some 8 % cheaper to write.
+// One window of the pipelined path for private memory; a rank has two to give and two for results.
 inline constexpr std::size_t kWindowBytes = std::size_t{128} << 10;
-inline constexpr int kGiveWindows = 16;
 // One direction between two ranks.
 inline constexpr std::size_t kRingBytes = std::size_t{256} << 10;
 
@@ -67,7 +65,7 @@ struct alignas(kLine) Seat {
   FailureRecord failure;                    // complete before Control::failed points to it
   alignas(kLine) std::byte flight[FlightRing::kBytes];
   alignas(4096) std::byte eager[2][kEagerBytes];
-  std::byte give[kGiveWindows][kWindowBytes];
+  std::byte give[2][kWindowBytes];
   std::byte result[2][kWindowBytes];
 };
 

@@ -172,7 +172,7 @@ void ShmEngine::meet(const Call& call, const Algorithm* planned, std::int64_t fi
   std::memset(d.algorithm, 0, sizeof(d.algorithm));
   // A forced one too: LOCKSTEP_ALGORITHM may differ between ranks.
   const std::string_view algorithm = call.algorithm.empty() ? selector_.forced() : call.algorithm;
-  std::memcpy(d.algorithm, algorithm.data(), std::min(algorithm.size(), sizeof(d.algorithm)));
+  algorithm.copy(d.algorithm, sizeof(d.algorithm));
   const auto place = [&](const void* data) {
     return data == nullptr ? kAbsent : session_->arena().offset_of(data, 1).value_or(kPrivate);
   };

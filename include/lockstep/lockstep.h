@@ -1,6 +1,8 @@
 // Everything a program needs, in one include.
 //
-// Start with comm/init.h (how a program joins its peers) and comm/group.h (what it can do with them).
+// Start with parallel/data_parallel.h (a model on many workers); below it are comm/init.h (how a program joins its
+// peers) and comm/group.h (what it can do with them). A program that links lockstep_comm alone, without libtorch,
+// gets those two.
 #pragma once
 
 #include "lockstep/base/bytes.h"   // IWYU pragma: export
@@ -9,5 +11,21 @@
 #include "lockstep/comm/buffer.h"  // IWYU pragma: export
 #include "lockstep/comm/group.h"   // IWYU pragma: export
 #include "lockstep/comm/init.h"    // IWYU pragma: export
+#include "lockstep/comm/lanes.h"   // IWYU pragma: export
 #include "lockstep/comm/memory.h"  // IWYU pragma: export
 #include "lockstep/comm/work.h"    // IWYU pragma: export
+
+#ifdef LOCKSTEP_WITH_TORCH  // the target lockstep says so
+#include "lockstep/checkpoint/hash.h"         // IWYU pragma: export
+#include "lockstep/checkpoint/safetensors.h"  // IWYU pragma: export
+#include "lockstep/checkpoint/store.h"        // IWYU pragma: export
+#include "lockstep/data/dataset.h"            // IWYU pragma: export
+#include "lockstep/data/datasets.h"           // IWYU pragma: export
+#include "lockstep/data/loader.h"             // IWYU pragma: export
+#include "lockstep/data/open_dataset.h"       // IWYU pragma: export
+#include "lockstep/data/sampler.h"            // IWYU pragma: export
+#include "lockstep/models/models.h"           // IWYU pragma: export
+#include "lockstep/optim/optimizer.h"         // IWYU pragma: export
+#include "lockstep/optim/schedule.h"          // IWYU pragma: export
+#include "lockstep/parallel/data_parallel.h"  // IWYU pragma: export
+#endif

@@ -95,6 +95,8 @@ class Results {
 };
 
 int run_bench(const BenchFlags& flags) {
+  if (flags.collective.empty())
+    throw UsageError("collective is required: one of " + joined(bench_op_names()) + ", or step");
   BenchPlan plan = make_plan(flags);
   if (!flags.report_to.empty()) return run_bench_worker(plan, flags.report_to);
 
@@ -136,9 +138,10 @@ int run_bench(const BenchFlags& flags) {
 
 void add_bench(Cli& cli) {
   auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command = cli.app.add_subcommand("bench", "Measure a collective beside MPI and Gloo, in one run");
+  CLI::App* command =
+      cli.app.add_subcommand("bench", "Measure a collective beside MPI and Gloo, or a training step");
   command->group(kMeasure);
-  command->add_option("collective", flags->collective, "one of " + joined(bench_op_names()))->required();
+  command->add_option("collective", flags->collective, "one of " + joined(bench_op_names()));
   command->add_option("-n,--workers", flags->workers, "workers to start (default: 2)");
   command->add_option("--sizes", flags->sizes,
                       "bytes as nccl-tests counts them (default: " + flags->sizes + ")");
@@ -162,8 +165,12 @@ void add_bench(Cli& cli) {
       "Examples:\n"
       "  lockstep bench all_reduce -n 2 --sizes 64K,1M,25M\n"
       "  lockstep bench all_reduce --algorithms all --memory comm,private --plot all_reduce.svg\n"
-      "  lockstep bench all_gather -n 4 --engines shm,mpi --json");
-  command->callback([&cli, flags] { cli.action = [flags] { return run_bench(*flags); }; });
+      "  lockstep bench all_gather -n 4 --engines shm,mpi --json\n"
+      "  lockstep bench step -n 2 --model resnet18 --lane-batch 32");
+  add_step_bench(cli, *command);
+  command->callback([&cli, command, flags] {
+    if (command->get_subcommands().empty()) cli.action = [flags] { return run_bench(*flags); };
+  });
 }
 
 }  // namespace lockstep::cli

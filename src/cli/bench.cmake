@@ -3,24 +3,18 @@ add_library(lockstep_bench STATIC
   bench.cc
   bench_check.cc
   bench_floor.cc
-  bench_link.cc
   bench_op.cc
   bench_plan.cc
   bench_report.cc
   bench_row.cc
-  bench_start.cc
   bench_variant.cc
   bench_worker.cc
-  own_core.cc
-  progress.cc
   sampling.cc
-  svg_plot.cc
-  table.cc
   tune.cc
   tune_worker.cc)
 target_include_directories(lockstep_bench PUBLIC ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(lockstep_bench
-  PUBLIC lockstep_comm lockstep_launch CLI11::CLI11 nlohmann_json::nlohmann_json
+  PUBLIC lockstep_comm lockstep_parts
   PRIVATE lockstep_options)
 foreach(engine lockstep_mpi lockstep_gloo)
   if(TARGET ${engine})

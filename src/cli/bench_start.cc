@@ -53,7 +53,8 @@ std::string find_mpirun() {
     const LaunchReport report = launch({.program = options.program,
                                         .workers = options.workers,
                                         .console = Console::errors,
-                                        .pinning = Pinning::none});
+                                        .pinning = options.pinning,
+                                        .grace = options.grace});
     if (report.first_failed) std::fputs(describe(report).c_str(), stderr);
     status = report.exit_status();
   } catch (const Error& e) {

@@ -3,10 +3,12 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/fd.h"
+#include "lockstep/launch/launcher.h"
 
 namespace lockstep::cli {
 
@@ -17,6 +19,10 @@ struct StartOptions {
   std::vector<std::string> program;
   int workers = 1;
   bool with_mpi = false;  // by mpirun, which alone can make MPI processes; else by our launcher
+  // Of our launcher. A benchmark's workers bind their measuring thread themselves (own_core.h): a whole
+  // worker bound to one core would share it with Gloo's own thread, which would be unfair to Gloo.
+  Pinning pinning = Pinning::none;
+  std::chrono::milliseconds grace{5000};  // from being told to stop to being killed
 };
 
 struct Starter {
@@ -41,9 +47,7 @@ struct WorkerError {
 int conclude(const std::string& command, const std::vector<WorkerError>& errors, const Starter& starter,
              int wait_status);
 
-// Workers start on any core in both cases and bind their measuring thread themselves (own_core.h): a whole
-// worker bound to one core would share it with Gloo's own thread, which would be unfair to Gloo. Throws
-// SystemError.
+// Throws SystemError.
 Starter start_workers(const StartOptions& options);
 
 }  // namespace lockstep::cli

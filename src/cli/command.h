@@ -38,11 +38,17 @@ struct Cli {
 
 // Groups of the top-level help.
 inline constexpr const char* kStart = "Start workers";
+inline constexpr const char* kTrain = "Train";
 inline constexpr const char* kMeasure = "Measure and tune";
 
 void add_run(Cli& cli);
+void add_train(Cli& cli);
+void add_infer(Cli& cli);
+void add_sweep(Cli& cli);
 void add_bench(Cli& cli);
 void add_tune(Cli& cli);
+// `lockstep bench step`: a subcommand of `bench`.
+void add_step_bench(Cli& cli, CLI::App& bench);
 
 // The word of `known` that is closest to `word`, or empty when none is close: for "did you mean".
 std::string nearest(const std::string& word, const std::vector<std::string>& known);

@@ -12,12 +12,16 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(34);
   app.footer(
       "Examples:\n"
+      "  lockstep train --model resnet18 --data shapes -n 2 --epochs 3 --out runs/first\n"
       "  lockstep run -n 4 ./train --epochs 3       four workers on this machine\n"
       "  lockstep <command> --help                  flags and examples of a command\n"
       "\n"
       "Exit status: 0, 1 when the run failed, 2 for bad usage (one line says what is accepted).");
 
   lockstep::cli::Cli cli{.app = app, .action = {}, .program = {}};
+  lockstep::cli::add_train(cli);
+  lockstep::cli::add_infer(cli);
+  lockstep::cli::add_sweep(cli);
   lockstep::cli::add_run(cli);
   lockstep::cli::add_bench(cli);
   lockstep::cli::add_tune(cli);

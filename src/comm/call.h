@@ -8,6 +8,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/comm/buffer.h"
 #include "lockstep/comm/group.h"
+#include "lockstep/comm/work.h"
 #include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep {
@@ -46,6 +47,7 @@ struct Call {
   std::size_t count = 0;  // elements a rank contributes to one peer
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
+  double divisor = 1;  // of avg
   int root = -1;  // or the peer of send and recv
   Device device = {};
   Order order = Order::canonical;
@@ -58,7 +60,17 @@ struct Call {
   std::size_t bytes() const { return count * size_of(dtype); }
   std::string describe() const;  // "all_reduce(f32 × 1024, sum)"
 
+  // Data has started to move, by `algorithm`.
+  void running(std::string_view name) const {
+    if (flight != nullptr) flight->running(name);
+    if (timing != nullptr) {
+      timing->running_ns = now_ns();
+      timing->algorithm = name;
+    }
+  }
+
   FlightRing* flight = nullptr;  // told which algorithm runs; null: nobody records
+  WorkTiming* timing = nullptr;  // of an asynchronous call
 };
 
 FlightCall flight_call(const Call& call);  // as the flight recorder keeps it

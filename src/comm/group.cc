@@ -6,6 +6,7 @@
 
 #include "comm/call.h"
 #include "comm/group_impl.h"
+#include "comm/kernel/reduce.h"
 
 namespace lockstep {
 namespace {
@@ -33,6 +34,7 @@ class Builder {
     call_.op = options.op;
     call_.order = options.order;
     call_.algorithm = options.algorithm;
+    call_.divisor = options.divisor == 0 ? group.engine().size() : options.divisor;
     if (options.timeout.count() < 0)
       refuse(call_, "timeout of " + std::to_string(options.timeout.count()) +
                         " ms; accepted: positive, or zero for the group's");
@@ -92,6 +94,10 @@ class Builder {
                         ": types and devices must be the same");
     if (reduces(call_.what) && !supports(call_.op, call_.dtype))
       refuse(call_, std::string(to_string(call_.op)) + " needs integers, not " + to_string(call_.dtype));
+    if (reduces(call_.what) && call_.op == ReduceOp::avg && call_.divisor != kDivisorOfOthers &&
+        !kernel::accepts_divisor(call_.dtype, call_.divisor))
+      refuse(call_, "divisor " + std::to_string(call_.divisor) + " for " + to_string(call_.dtype) +
+                        "; accepted: a positive number, for integers a whole one");
     if (const std::string why = group_.engine().refuses(call_); !why.empty()) refuse(call_, why);
     return std::move(call_);
   }

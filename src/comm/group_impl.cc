@@ -106,11 +106,15 @@ void GroupImpl::serve() {
     serving_ = true;
     lock.unlock();
     std::exception_ptr error;
+    WorkTiming& timing = next.state->timing;
+    timing.begin_ns = now_ns();
+    next.call.timing = &timing;
     try {
       execute(next.call, [&] { engine_->run(next.call); });
     } catch (...) {
       error = std::current_exception();
     }
+    timing.end_ns = now_ns();
     lock.lock();
     serving_ = false;
     changed_.notify_all();

@@ -18,6 +18,12 @@ void Work::wait() const {
   if (state_->error) std::rethrow_exception(state_->error);
 }
 
+WorkTiming Work::timing() const {
+  if (state_ == nullptr) return {};
+  const std::lock_guard lock(state_->mutex);
+  return state_->done ? state_->timing : WorkTiming();
+}
+
 bool Work::wait_for(std::chrono::milliseconds timeout) const {
   if (state_ == nullptr) return true;
   std::unique_lock lock(state_->mutex);

@@ -14,6 +14,7 @@ struct Work::State {
   std::condition_variable changed;
   bool done = false;
   std::exception_ptr error;
+  WorkTiming timing;  // the serving thread's until done
 
   void finish(std::exception_ptr with) {
     const std::lock_guard lock(mutex);

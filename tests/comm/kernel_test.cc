@@ -156,7 +156,7 @@ void check_tree(DType dtype, ReduceOp op, std::size_t n, std::size_t count, int 
 
   Bytes expected(bytes);
   reference_reduce(expected.data(), plain, count, dtype, op, divisor);
-  kernel::reduce_tree(outs, ins, count, {.dtype = dtype, .op = op, .divisor = divisor});
+  kernel::reduce_tree(outs, ins, count, {.dtype = dtype, .op = op, .divisor = static_cast<double>(divisor)});
   for (auto& place : targets) {
     ASSERT_EQ(first_difference(place.data(), expected.data(), count, dtype), -1);
     ASSERT_TRUE(place.guards_intact());
@@ -224,7 +224,7 @@ TEST_P(KernelTest, RawTreeThenFinish) {
       for (auto& array : arrays) ins.push_back(array.data());
       Bytes expected(3333 * size_of(accumulator));
       Placed raw(expected, 5);
-      const kernel::Reduction reduction{.dtype = dtype, .op = op, .divisor = static_cast<int>(n)};
+      const kernel::Reduction reduction{.dtype = dtype, .op = op, .divisor = static_cast<double>(n)};
       reference_reduce_raw(expected.data(), ins, 3333, dtype, op);
       kernel::reduce_tree_raw(raw.data(), ins, 3333, reduction);
       ASSERT_EQ(first_difference(raw.data(), expected.data(), 3333, accumulator), -1);

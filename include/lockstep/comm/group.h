@@ -40,12 +40,18 @@ namespace lockstep {
 // every algorithm. any: whatever is fastest (the choice may then be ring).
 enum class Order : unsigned char { canonical, any };
 
+// A divisor that this rank leaves to the others, of whom at least one must say it (nobody does: 1).
+inline constexpr double kDivisorOfOthers = -1;
+
 // Options of one call. Not every field matters to every collective.
 struct CallOptions {
   ReduceOp op = ReduceOp::sum;
   std::string_view algorithm = {};         // empty: the cost table chooses
   std::chrono::milliseconds timeout = {};  // zero: the group's
   Order order = Order::canonical;
+  // For avg: what the sum is divided by; 0: the number of ranks. Integers need a whole number. All ranks say
+  // the same, or kDivisorOfOthers.
+  double divisor = 0;
 };
 
 class GroupImpl;

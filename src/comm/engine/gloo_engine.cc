@@ -110,7 +110,7 @@ class GlooEngine final : public Engine {
         run_alone(call);
       else if (call.count != 0 || call.what == Collective::barrier)
         translate(call.describe(), [&] { dispatch(call); });
-      finish_average(call, rank_, size_);
+      finish_average(call, rank_);
     });
   }
 

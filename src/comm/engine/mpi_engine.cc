@@ -138,7 +138,7 @@ class MpiEngine final : public Engine {
         Runtime::get().failed();
         throw;
       }
-      finish_average(call, rank_, size_);
+      finish_average(call, rank_);
     });
   }
 

@@ -33,12 +33,18 @@ Call call_from(const Descriptor& d) {
   call.op = static_cast<ReduceOp>(d.op);
   call.root = d.root;
   call.order = static_cast<Order>(d.order);
+  call.divisor = d.divisor;
   call.algorithm.assign(d.algorithm, ::strnlen(d.algorithm, sizeof(d.algorithm)));
   return call;
 }
 
+// Do they divide by the same, as far as both say?
+bool same_divisor(const Descriptor& a, const Descriptor& b) {
+  return a.divisor == b.divisor || a.divisor == kDivisorOfOthers || b.divisor == kDivisorOfOthers;
+}
+
 bool same_call(const Descriptor& a, const Descriptor& b) {
-  return a.what == b.what && a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
+  return same_divisor(a, b) && a.what == b.what && a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
          a.order == b.order && std::memcmp(a.algorithm, b.algorithm, sizeof(a.algorithm)) == 0;
 }
 
@@ -150,8 +156,14 @@ void ShmEngine::execute(const Call& call) {
                                        : find_algorithm(call.algorithm);
   meet(call, planned);
   const Algorithm* const agreed = agree(call, planned);
-  if (call.flight != nullptr) call.flight->running(agreed->name());
-  Stage stage{call, channel_, scratch_, nodes_};
+  call.running(agreed->name());
+  if (call.divisor != kDivisorOfOthers) {
+    Stage stage{call, channel_, scratch_, nodes_};
+    return agreed->run(stage);
+  }
+  Call told = call;
+  told.divisor = divisor_of_others();
+  Stage stage{told, channel_, scratch_, nodes_};
   agreed->run(stage);
 }
 
@@ -167,6 +179,7 @@ void ShmEngine::meet(const Call& call, const Algorithm* planned, std::int64_t fi
   d.op = static_cast<std::uint8_t>(reduces(call.what) ? call.op : ReduceOp::sum);
   d.order = static_cast<std::uint8_t>(call.order);
   d.root = call.root;
+  d.divisor = reduces(call.what) && call.op == ReduceOp::avg ? call.divisor : 0;
   d.payload[0] = first;
   d.payload[1] = second;
   std::memset(d.algorithm, 0, sizeof(d.algorithm));
@@ -187,7 +200,11 @@ void ShmEngine::meet(const Call& call, const Algorithm* planned, std::int64_t fi
 
 void ShmEngine::compare(const Call& call) {
   bool same = true;
-  for (int r = 0; r < size(); ++r) same &= same_call(descriptor(r), descriptor(0));
+  // Against rank 0, and the divisor against the first rank that says one.
+  int says = 0;
+  while (says + 1 < size() && descriptor(says).divisor == kDivisorOfOthers) ++says;
+  for (int r = 0; r < size(); ++r)
+    same &= same_call(descriptor(r), descriptor(0)) && same_divisor(descriptor(r), descriptor(says));
   if (same) return;
   // Everybody sees the same descriptors and writes the same line: who called what, ranks that agree together.
   std::vector<std::pair<int, std::string>> callers;
@@ -225,6 +242,12 @@ const Algorithm* ShmEngine::agree(const Call& call, const Algorithm* planned) co
   return chosen == &kEager ? &kDirect : chosen;
 }
 
+double ShmEngine::divisor_of_others() const {
+  for (int r = 0; r < size(); ++r)
+    if (const double divisor = descriptor(r).divisor; divisor != kDivisorOfOthers) return divisor;
+  return 1;
+}
+
 const void* ShmEngine::in(int rank) const {
   const std::uint64_t offset = descriptor(rank).in_offset;
   return offset >= kAbsent ? nullptr : session_->arena().at(offset);
@@ -244,7 +267,7 @@ CommMemory ShmEngine::allocate(std::size_t bytes) {
 }
 
 void ShmEngine::point_to_point(const Call& call) {
-  if (call.flight != nullptr) call.flight->running("message");
+  call.running("message");
   auto data = [&](auto* p) { return std::span(reinterpret_cast<std::byte*>(p), call.bytes()); };
   const kernel::Reduction none{};
   Envelope envelope{call.count, static_cast<std::uint32_t>(call.dtype), kEnvelopeCheck};

@@ -59,6 +59,7 @@ class ShmEngine final : public Engine, private Reach {
   void meet(const Call& call, const Algorithm* planned, std::int64_t first = 0, std::int64_t second = 0);
   void compare(const Call& call);
   const Algorithm* agree(const Call& call, const Algorithm* planned) const;
+  double divisor_of_others() const;
   Shape shape_of(const Call& call, bool reachable) const;
   void point_to_point(const Call& call);
 

@@ -36,7 +36,7 @@ template <class T>
 inline constexpr Kernels kPlainProduct = make_plain_product<T>();
 
 template <class T>
-const Kernels& choose_integer(ReduceOp op, int divisor) {
+const Kernels& choose_integer(ReduceOp op, double divisor) {
   switch (op) {
     case ReduceOp::sum: break;
     case ReduceOp::avg:
@@ -55,7 +55,7 @@ const Kernels& choose_integer(ReduceOp op, int divisor) {
   return kPlainKernels<T, Sum>;
 }
 
-const Kernels& find_integer(DType dtype, ReduceOp op, int divisor) {
+const Kernels& find_integer(DType dtype, ReduceOp op, double divisor) {
   switch (dtype) {
     case DType::i8: return choose_integer<std::int8_t>(op, divisor);
     case DType::u8: return choose_integer<std::uint8_t>(op, divisor);
@@ -72,7 +72,7 @@ namespace lockstep::kernel {
 
 HWY_EXPORT(find_integer);
 
-const Kernels& integer_kernels(DType dtype, ReduceOp op, int divisor) {
+const Kernels& integer_kernels(DType dtype, ReduceOp op, double divisor) {
   return HWY_DYNAMIC_DISPATCH(find_integer)(dtype, op, divisor);
 }
 

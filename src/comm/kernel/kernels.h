@@ -42,6 +42,6 @@ struct Kernels {
 // Each covers the types it is named after. The operation is one that the type supports.
 const Kernels& float_kernels(DType dtype, ReduceOp op, Finishing finishing);  // f32, f64
 const Kernels& half_kernels(DType dtype, ReduceOp op, Finishing finishing);   // f16, bf16
-const Kernels& integer_kernels(DType dtype, ReduceOp op, int divisor);        // i8, u8, i32, i64
+const Kernels& integer_kernels(DType dtype, ReduceOp op, double divisor);     // i8, u8, i32, i64
 
 }  // namespace lockstep::kernel

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -27,15 +29,17 @@ Chosen choose(const Reduction& reduction) {
   if (!supports(op, dtype))
     throw UsageError(std::string("reduction ") + to_string(op) + " of " + to_string(dtype) +
                      "; bit operations need i64, i32, i8 or u8");
-  if (op == ReduceOp::avg && divisor < 1)
-    throw UsageError("avg with divisor " + std::to_string(divisor) + "; it must be at least 1");
+  if (op == ReduceOp::avg && !accepts_divisor(dtype, divisor))
+    throw UsageError("avg of " + std::string(to_string(dtype)) + " with divisor " + std::to_string(divisor) +
+                     "; accepted: a positive number, for integers a whole one");
   const std::size_t bytes = size_of(accumulator_of(dtype));
-  if (!is_float(dtype)) return {integer_kernels(dtype, op, divisor), static_cast<double>(divisor), bytes};
+  if (!is_float(dtype)) return {integer_kernels(dtype, op, divisor), divisor, bytes};
 
   Finishing finishing = Finishing::none;
   double number = 1;
   if (op == ReduceOp::avg && divisor != 1) {
-    const bool power = std::has_single_bit(static_cast<unsigned>(divisor));
+    int exponent = 0;
+    const bool power = std::frexp(divisor, &exponent) == 0.5 && std::abs(exponent) < 100;
     finishing = power ? Finishing::scale : Finishing::divide;
     number = power ? 1.0 / divisor : divisor;
   }
@@ -112,6 +116,11 @@ void combine(void* out, const void* a, const void* b, std::size_t count, const R
   const Chosen chosen = choose(reduction);
   const void* const ins[] = {a, b};
   if (count > 0) chosen.kernels.combine({&out, 1, 0, ins, 0, count, chosen.number});
+}
+
+bool accepts_divisor(DType dtype, double divisor) {
+  if (!(divisor > 0) || !std::isfinite(divisor)) return false;
+  return is_float(dtype) || (divisor == std::floor(divisor) && divisor < 0x1p31);
 }
 
 void widen(void* out, const void* in, std::size_t count, DType storage) {

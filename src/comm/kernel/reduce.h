@@ -22,7 +22,7 @@ namespace lockstep::kernel {
 struct Reduction {
   DType dtype = DType::f32;  // storage
   ReduceOp op = ReduceOp::sum;
-  int divisor = 1;  // for avg: the number of contributions
+  double divisor = 1;  // for avg: usually the number of contributions
 };
 
 // Writes finish(tree(ins[0][i], …, ins[n-1][i])) to every outs[k][i], 0 <= i < count, in storage type,
@@ -39,6 +39,9 @@ void reduce_tree_raw(void* out, std::span<const void* const> ins, std::size_t co
 
 // out[i] = combine(a[i], b[i]), all in accumulator type. out may be a or b.
 void combine(void* out, const void* a, const void* b, std::size_t count, const Reduction& reduction);
+
+// Can avg of this type divide by that? Positive and finite; whole and below 2^31 for integers.
+bool accepts_divisor(DType dtype, double divisor);
 
 // Storage to accumulator type. A plain copy when they are the same; no overlap unless they are.
 void widen(void* out, const void* in, std::size_t count, DType storage);

@@ -1,0 +1,21 @@
+// A model's parameters and buffers by name, and back.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <string>
+
+#include "lockstep/checkpoint/safetensors.h"
+
+namespace lockstep {
+
+// Every parameter and buffer under the name that Python's state_dict gives it. The tensors are the model's
+// own memory, detached: save them before the next step changes them.
+TensorMap model_state(const torch::nn::Module& module);
+
+// Copies `state` into the model. Names, shapes and dtypes must be exactly the model's; otherwise nothing is
+// copied and a UsageError names the first difference, with both sides, and says how many there are. `source`
+// is what the message calls the state: the file it came from.
+void load_model_state(torch::nn::Module& module, const TensorMap& state, const std::string& source = "state");
+
+}  // namespace lockstep

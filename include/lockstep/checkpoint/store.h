@@ -1,0 +1,63 @@
+// Checkpoints of a run: a folder with one sub-folder a checkpoint, `step-00000120`, each holding its files
+// and a manifest with their sizes and SHA-256.
+//
+// Writing goes to a hidden staging folder, is synced, and is published by one rename: a SIGKILL at any
+// instant leaves the checkpoints before it whole, and what was half written is removed by the next writer.
+// The manifest can be read back in one way only, so that a change of any byte of it is seen as well.
+//
+// Needs no libtorch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+class CheckpointStore {
+ public:
+  // `keep`: how many stay, the one just written included; 0: all. Nothing is touched before the first write.
+  explicit CheckpointStore(std::filesystem::path folder, int keep = 2);
+
+  // Calls `fill` with the staging folder, in which it makes plain files of any name but manifest.json, then
+  // publishes and returns the checkpoint's folder. Replaces a checkpoint of the same step. Throws what `fill`
+  // throws, SystemError (a full disk); then nothing of it is left and the checkpoints before stay.
+  //
+  // Older checkpoints beyond `keep` are removed; later ones, which a run that went back to an older one still
+  // has, are left alone. One writer at a time: a second one waits up to half a minute for the first.
+  std::filesystem::path write(std::int64_t step,
+                              const std::function<void(const std::filesystem::path&)>& fill);
+
+  // Published checkpoints, oldest first.
+  std::vector<std::filesystem::path> list() const;
+
+ private:
+  void prune(std::int64_t newest_step) const;
+
+  std::filesystem::path folder_;
+  int keep_;
+};
+
+// Writes and syncs a file that must not exist: for `fill`. Throws SystemError that names the file; then there
+// is none.
+void write_file(const std::filesystem::path& file, std::span<const std::byte> bytes);
+void write_file(const std::filesystem::path& file, std::string_view text);
+
+// Checks every file of a checkpoint against its manifest. Throws UsageError that names the file, what is
+// wrong with it, and the newest whole checkpoint before it (or, if there is none, after it) in the same
+// folder.
+void verify_checkpoint(const std::filesystem::path& checkpoint);
+
+// What `--resume PATH` means: a checkpoint, a folder of checkpoints (the newest), or a run's folder (the
+// newest in its `checkpoints`). It is not yet verified. Throws UsageError when there is none.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path);
+
+// The step of a checkpoint's folder, from its name. Throws UsageError for any other name.
+std::int64_t checkpoint_step(const std::filesystem::path& checkpoint);
+
+}  // namespace lockstep

@@ -1,0 +1,104 @@
+// Feeds a worker its lanes, step by step, made ahead of time on a thread of its own.
+//
+//   for (auto& step : lockstep::loader(dataset, world, {.lanes = 8, .lane_batch = 32}))
+//     for (auto& lane : step) { auto scope = ddp.lane(lane); … lane.data, lane.target … }
+//
+// Iterating goes through the epochs from the position on; `epochs` or `steps` ends it. What a lane holds is a
+// function of (dataset, seed, step, lane): the same bits whichever worker carries it, and after any resume.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/group.h"
+#include "lockstep/comm/lanes.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/sampler.h"
+
+namespace lockstep {
+
+struct LoaderOptions {
+  int lanes = 0;  // 0: one a worker
+  int lane_batch = 32;
+  std::uint64_t seed = 0;
+  bool shuffle = true;
+  bool augment = true;
+  std::int64_t epochs =
+      1;  // how many epochs in all, counted from the start of the run; 0: as many as `steps` needs
+  std::int64_t steps = 0;       // at most so many steps in all; 0: as the epochs have
+  std::int64_t first_step = 0;  // resume: steps done before
+  int prefetch = 2;             // steps made ahead, 1 or more
+};
+
+struct Lane : LaneInfo {
+  torch::Tensor data;
+  torch::Tensor target;
+  std::int64_t samples = 0;
+};
+
+// This worker's lanes of one step. May be empty (fewer examples than lanes in the last step of an epoch): the
+// worker then takes part in the step without a lane.
+//
+// weight and total_weight: 1 and the number of lanes when all lanes of the step are equally large; otherwise
+// a lane's samples × Dataset::weight() and the sum of that over all lanes.
+struct Step {
+  std::int64_t number = 0;  // of the run, from 0
+  std::int64_t epoch = 0;
+  std::int64_t of_epoch = 0;  // step within the epoch, from 0
+  bool ends_epoch = false;
+  std::int64_t samples = 0;  // of all lanes of all workers
+  double total_weight = 1;
+  std::vector<Lane> lanes;
+
+  auto begin() { return lanes.begin(); }
+  auto end() { return lanes.end(); }
+};
+
+class Loader {
+ public:
+  // Starts making steps at once. Throws UsageError naming the option and what it accepts.
+  Loader(std::shared_ptr<const Dataset> dataset, int rank, int size, LoaderOptions options);
+  ~Loader();  // at any time; waits for the lane that is being made
+  Loader(Loader&&) noexcept;
+  Loader& operator=(Loader&&) noexcept;
+
+  std::int64_t steps() const;  // of the whole run, those done before included
+  std::int64_t steps_per_epoch() const;
+  // The next step, or null at the end. Rethrows what the thread met, after the steps made before it, and
+  // again on every later call. Valid until the next call.
+  Step* next();
+  // How long next() has waited for data so far, in nanoseconds.
+  std::int64_t waited_ns() const;
+
+  // A range over next(): a single pass.
+  class Iterator;
+  Iterator begin();
+  std::nullptr_t end() const { return nullptr; }
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+class Loader::Iterator {
+ public:
+  explicit Iterator(Loader* loader) : loader_(loader), step_(loader->next()) {}
+  Step& operator*() const { return *step_; }
+  Iterator& operator++() {
+    step_ = loader_->next();
+    return *this;
+  }
+  bool operator==(std::nullptr_t) const { return step_ == nullptr; }
+
+ private:
+  Loader* loader_;
+  Step* step_;
+};
+
+inline Loader::Iterator Loader::begin() { return Iterator(this); }
+
+Loader loader(std::shared_ptr<const Dataset> dataset, const Group& world, LoaderOptions options = {});
+
+}  // namespace lockstep

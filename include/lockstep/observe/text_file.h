@@ -1,0 +1,50 @@
+// Small files that tell what happened: whole ones that are replaced at once, and CSV files that grow.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/fd.h"
+
+namespace lockstep {
+
+// `text` becomes the whole of `file`, by way of a hidden file beside it and a rename: a reader sees the old
+// or the new file, never half of one. Throws SystemError.
+void replace_file(const std::filesystem::path& file, std::string_view text);
+
+// A CSV file as text, cell by cell. Without quoting: the files of this room have none.
+struct CsvTable {
+  std::vector<std::string> columns;
+  std::vector<std::vector<std::string>> rows;  // each as long as columns
+
+  // The cells of one column as numbers, NaN where a cell is empty or no number; empty when there is no such
+  // column.
+  std::vector<double> numbers(std::string_view column) const;
+};
+// A last line that does not end is left out: its writer was killed. Throws UsageError naming a row with the
+// wrong number of cells, SystemError when the file can't be read.
+CsvTable read_csv(const std::filesystem::path& file);
+
+// Appends rows. Each flush is one write, so that readers see whole lines.
+class CsvFile {
+ public:
+  // Makes the file with `columns` as its first line, or goes on with one whose first line is the same: of its
+  // rows only those stay for which `keep` of the number in column "step" is true. Throws UsageError for other
+  // columns, SystemError.
+  CsvFile(std::filesystem::path file, const std::vector<std::string>& columns,
+          const std::function<bool(std::int64_t)>& keep);
+
+  void add_row(std::string_view cells);  // "1,0.5,shm", without the end of line
+  void flush();
+
+ private:
+  std::filesystem::path file_;
+  UniqueFd fd_;
+  std::string waiting_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,160 @@
+// Optimizers in one pass: each element's parameter, gradient and state are read once and written once, with
+// the widest instructions of the processor.
+//
+//   lockstep::AdamW optimizer(ddp, {.lr = 5e-4, .weight_decay = 1e-4});
+//   optimizer.step();                  // waits for the gradients, then updates
+//   optimizer.zero_grad();             // in a plain loop; lanes reset gradients themselves
+//
+// Parameter groups: a selector by name overrides the options for the parameters it matches.
+//
+//   optimizer.add_group({.match = [](const std::string& name) { return name.ends_with("bias"); },
+//                        .lr_scale = 1, .weight_decay = 0});
+//
+// For f32 and f64 the results are those of libtorch's optimizers of the same name, bit for bit, as long as
+// libtorch too uses what the processor has (ATEN_CPU_CAPABILITY=default takes fused multiply-add from it).
+// For f16 and bf16 the arithmetic is that of f32, rounded once when a value is stored, which is closer than
+// libtorch's, whose steps each round (and round 0.999 to 1 in bf16). The number of threads is libtorch's,
+// at::get_num_threads(); it makes no difference to the result, and neither does the layout in memory.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/grad/gradient_source.h"
+
+namespace lockstep {
+
+class Crew;
+namespace kernel {
+struct Elements;
+}
+
+// Overrides for some parameters. The group added last that matches wins.
+struct ParameterGroup {
+  std::function<bool(const std::string& name)> match = {};
+  double lr_scale = 1;  // times the optimizer's lr
+  std::optional<double> weight_decay = {};
+};
+
+// Everything that step() remembers, as contiguous copies: "exp_avg/fc.weight", "momentum_buffer/fc.weight",
+// and "step/fc.weight", the number of updates of that parameter so far (int64, no dimensions; an unused
+// parameter stays behind). Each parameter has all its entries from the beginning. Independent of the layout
+// in memory, so it loads under any number of workers. The learning rate is the caller's.
+using StateDict = std::map<std::string, torch::Tensor>;
+
+class Optimizer {
+ public:
+  virtual ~Optimizer();
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // Synchronizes the source, updates every parameter that has a gradient, and ends the source's step. Throws
+  // UsageError, before anything has changed, for a gradient that is sparse or does not fit its parameter.
+  void step();
+  void zero_grad();  // gradients become undefined
+  // Returns how many parameters it matches.
+  std::size_t add_group(ParameterGroup group);
+
+  double lr() const { return lr_; }
+  void set_lr(double lr);  // 0 or more
+
+  StateDict state_dict() const;
+  // Throws UsageError naming the first entry that is missing, unknown or of another shape; changes nothing
+  // then.
+  void load_state_dict(const StateDict& state);
+
+ protected:
+  // What the constructors of the concrete optimizers know of themselves.
+  struct Traits {
+    std::string name;                      // "AdamW", for messages
+    std::vector<std::string> state_names;  // at most two: Elements::first, Elements::second
+    double lr = 0;
+    double weight_decay = 0;
+  };
+  // `source` outlives the optimizer.
+  Optimizer(GradientSource& source, Traits traits);
+  Optimizer(const std::vector<NamedTensor>& parameters, Traits traits);
+
+  // The `step`th update (1, 2 …) of some elements of one parameter. Called by several threads.
+  virtual void update(const kernel::Elements& elements, std::int64_t step, double lr,
+                      double weight_decay) const = 0;
+
+ private:
+  struct Slot;    // one parameter and its state
+  struct Update;  // one parameter's part of a step
+  void check_gradient(const Slot& slot) const;
+  void run(const std::vector<Update>& updates);
+
+  GradientSource* source_ = nullptr;  // null: a plain list of parameters
+  Traits traits_;
+  double lr_;
+  std::vector<Slot> slots_;
+  std::unique_ptr<Crew> crew_;
+};
+
+struct SGDOptions {
+  double lr = 1e-2;
+  double momentum = 0;
+  double dampening = 0;     // the first gradient enters the momentum undamped
+  double weight_decay = 0;  // added to the gradient
+  bool nesterov = false;    // needs momentum, and no dampening
+};
+
+class SGD final : public Optimizer {
+ public:
+  explicit SGD(GradientSource& source, SGDOptions options = {});
+  explicit SGD(const std::vector<NamedTensor>& parameters, SGDOptions options = {});
+
+ private:
+  void update(const kernel::Elements& elements, std::int64_t step, double lr,
+              double weight_decay) const override;
+  SGDOptions options_;
+};
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;  // added to the gradient
+};
+
+class Adam final : public Optimizer {
+ public:
+  explicit Adam(GradientSource& source, AdamOptions options = {});
+  explicit Adam(const std::vector<NamedTensor>& parameters, AdamOptions options = {});
+
+ private:
+  void update(const kernel::Elements& elements, std::int64_t step, double lr,
+              double weight_decay) const override;
+  AdamOptions options_;
+};
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;  // taken off the parameter
+};
+
+class AdamW final : public Optimizer {
+ public:
+  explicit AdamW(GradientSource& source, AdamWOptions options = {});
+  explicit AdamW(const std::vector<NamedTensor>& parameters, AdamWOptions options = {});
+
+ private:
+  void update(const kernel::Elements& elements, std::int64_t step, double lr,
+              double weight_decay) const override;
+  AdamWOptions options_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,125 @@
+// Data parallelism: every worker holds the whole model, each sees other samples, and their gradients are
+// averaged while backward still runs.
+//
+//   lockstep::DataParallel ddp(model, world);              // parameters and buffers become rank 0's
+//   lockstep::AdamW optimizer(ddp, {.lr = 5e-4});
+//
+// A plain loop, as in PyTorch:
+//   optimizer.zero_grad();
+//   loss(model->forward(x), y).backward();                 // buckets leave while this runs
+//   optimizer.step();                                      // any torch::optim optimizer works too
+//
+// Accumulation:
+//   { auto guard = ddp.no_sync(); loss(…).backward(); }    // gradients stay here and add up
+//   loss(…).backward();                                    // now they are averaged over the workers
+//
+// Lanes (comm/lanes.h): the result has the same bits for every number of workers.
+//   for (auto& lane : step) {
+//     auto scope = ddp.lane(lane);                         // random stream, buffers; the last lane reduces
+//     loss(model->forward(lane.data), lane.target).backward();   // once in a scope
+//   }
+//   optimizer.step();
+//
+// Gradients are means over workers (over lanes, weighted, where lanes are used); so are floating-point buffers
+// such as batch norm's. A parameter without gradient on some workers counts as zero there; without gradient
+// on all, its grad() stays undefined and optimizers leave it alone.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/group.h"
+#include "lockstep/comm/lanes.h"
+#include "lockstep/grad/reducer.h"
+#include "lockstep/grad/gradient_source.h"
+
+namespace lockstep {
+
+struct DataParallelOptions {
+  double bucket_cap_mb = 25;
+  double first_bucket_mb = 1;  // small, so that communication starts early
+  // false: a parameter that gets no gradient on some worker is an error that names it.
+  bool find_unused_parameters = true;
+  // Every so many steps the replicas' bits are compared; a difference is an Error that names the parameter.
+  // 0: never.
+  std::int64_t check_replicas_every = 500;
+  std::string algorithm = {};  // of the all-reduce; empty: the cost table chooses
+  Order order = Order::canonical;
+  BucketHook hook = {};  // in place of the all-reduce
+};
+
+class DataParallel final : public GradientSource {
+ public:
+  // Collective. Throws MismatchError naming the first parameter or buffer whose name, shape or dtype differs
+  // between two ranks, with both sides.
+  DataParallel(std::shared_ptr<torch::nn::Module> module, Group group, DataParallelOptions options = {});
+  ~DataParallel() override;
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
+
+  // While it lives, torch's default generator belongs to the lane, and batch norm starts from the step's
+  // beginning. The generator's own state comes back afterwards.
+  class LaneScope;
+  [[nodiscard]] LaneScope lane(const LaneInfo& info);
+
+  // While it lives, backward adds up gradients locally.
+  class NoSync;
+  [[nodiscard]] NoSync no_sync();
+
+  std::vector<NamedTensor> parameters() const override;
+  void synchronize() override;
+  void end_step() override;
+  // Forgets what this step has gathered so far: after an exception in the middle of a step. Every rank.
+  void reset();
+
+  // Compares the bits of all replicas now. Collective.
+  void check_replicas();
+
+  torch::nn::Module& module() const { return *module_; }
+  const Group& group() const { return group_; }
+  Reducer& reducer() { return *reducer_; }
+
+ private:
+  struct Lanes;  // the lane under way, and the buffers of the lanes so far
+  void exchange_buffers(bool idle);
+  void begin_lane(const LaneInfo& info);
+  void end_lane() noexcept;
+
+  std::shared_ptr<torch::nn::Module> module_;
+  Group group_;
+  DataParallelOptions options_;
+  std::unique_ptr<Lanes> lanes_;
+  std::unique_ptr<Reducer> reducer_;
+  std::int64_t steps_ = 0;
+};
+
+class DataParallel::LaneScope {
+ public:
+  ~LaneScope();
+  LaneScope(const LaneScope&) = delete;
+  LaneScope& operator=(const LaneScope&) = delete;
+
+ private:
+  friend class DataParallel;
+  LaneScope(DataParallel& owner, const LaneInfo& info);
+  DataParallel& owner_;
+  torch::Tensor generator_state_;
+};
+
+class DataParallel::NoSync {
+ public:
+  ~NoSync();
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  friend class DataParallel;
+  explicit NoSync(DataParallel& owner);
+  DataParallel& owner_;
+  bool before_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,109 @@
+#include "lockstep/checkpoint/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "checkpoint/file.h"
+#include "checkpoint/safetensors_header.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::pair<FileDType, torch::ScalarType> kDTypes[] = {
+    {FileDType::boolean, torch::kBool}, {FileDType::u8, torch::kUInt8},
+    {FileDType::i8, torch::kInt8},      {FileDType::i16, torch::kInt16},
+    {FileDType::i32, torch::kInt32},    {FileDType::i64, torch::kInt64},
+    {FileDType::f16, torch::kFloat16},  {FileDType::bf16, torch::kBFloat16},
+    {FileDType::f32, torch::kFloat32},  {FileDType::f64, torch::kFloat64}};
+
+torch::ScalarType to_torch(FileDType dtype) {
+  return std::ranges::find(kDTypes, dtype, &std::pair<FileDType, torch::ScalarType>::first)->second;
+}
+
+FileDType to_file(const torch::Tensor& tensor, const std::string& name) {
+  if (!tensor.defined()) throw UsageError("tensor " + show_name(name) + " is undefined");
+  if (tensor.layout() != torch::kStrided) throw UsageError("tensor " + show_name(name) + " is not dense");
+  for (const auto& [file, torch] : kDTypes) {
+    if (torch == tensor.scalar_type()) return file;
+  }
+  throw UsageError("tensor " + show_name(name) + " has dtype " + torch::toString(tensor.scalar_type()) +
+                   ", which safetensors files don't hold");
+}
+
+std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
+}
+
+SafetensorsHeader make_header(const TensorMap& tensors, const Metadata& metadata) {
+  SafetensorsHeader header{.tensors = {}, .metadata = metadata};
+  for (const auto& [name, tensor] : tensors) {
+    header.tensors.push_back({.name = name, .dtype = to_file(tensor, name), .shape = tensor.sizes().vec()});
+  }
+  std::ranges::stable_sort(header.tensors, std::greater{},
+                           [](const auto& entry) { return size_of(entry.dtype); });
+  std::uint64_t at = 0;
+  for (TensorEntry& entry : header.tensors) {
+    entry.begin = at;
+    entry.end = at += tensor_bytes(entry.dtype, entry.shape, entry.name);
+  }
+  return header;
+}
+
+SafetensorsHeader read_header(InputFile& input) {
+  std::array<std::byte, kHeaderLengthBytes> prefix{};
+  if (input.bytes() < prefix.size()) {
+    throw UsageError("it is no safetensors file: it has " + std::to_string(input.bytes()) + " bytes");
+  }
+  input.read_all(prefix);
+  std::string json(parse_header_length(prefix, input.bytes()), '\0');
+  input.read_all(std::as_writable_bytes(std::span(json)));
+  return parse_header(json, input.bytes() - prefix.size() - json.size());
+}
+
+torch::Tensor read_tensor(InputFile& input, const TensorEntry& entry) {
+  auto tensor = torch::empty(entry.shape, to_torch(entry.dtype));
+  const auto bytes = bytes_of(tensor);
+  input.read_all(bytes);
+  // Any other byte in a bool is undefined behaviour in whoever reads it.
+  if (entry.dtype == FileDType::boolean &&
+      std::ranges::any_of(bytes, [](std::byte b) { return b > std::byte{1}; })) {
+    throw UsageError("tensor " + show_name(entry.name) + " is BOOL and holds a byte that is neither 0 nor 1");
+  }
+  return tensor;
+}
+
+}  // namespace
+
+void save_safetensors(const std::filesystem::path& file, const TensorMap& tensors,
+                      const Metadata& metadata) try {
+  const SafetensorsHeader header = make_header(tensors, metadata);
+  const std::string head = compose_header(header);
+  OutputFile output(file);
+  output.write(std::as_bytes(std::span(head)));
+  for (const TensorEntry& entry : header.tensors) {
+    const auto tensor = tensors.at(entry.name).detach().resolve_conj().resolve_neg().cpu().contiguous();
+    output.write(bytes_of(tensor));
+  }
+  output.finish();
+} catch (const UsageError& wrong) {
+  throw UsageError("cannot save " + file.string() + ": " + wrong.what());
+}
+
+SafetensorsFile load_safetensors(const std::filesystem::path& file) try {
+  InputFile input(file);
+  SafetensorsHeader header = read_header(input);
+  SafetensorsFile loaded{.tensors = {}, .metadata = std::move(header.metadata)};
+  for (const TensorEntry& entry : header.tensors) {
+    loaded.tensors.emplace(entry.name, read_tensor(input, entry));
+  }
+  return loaded;
+} catch (const UsageError& wrong) {
+  throw UsageError("cannot load " + file.string() + ": " + wrong.what());
+}
+
+}  // namespace lockstep

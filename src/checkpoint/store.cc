@@ -1,0 +1,134 @@
+#include "lockstep/checkpoint/store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "checkpoint/file.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/staging.h"
+#include "checkpoint/step_name.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep {
+namespace {
+
+// "a/b/" and "a/b" are the same folder; only the second has a file name and a parent as we mean them.
+std::filesystem::path without_slash(const std::filesystem::path& path) {
+  auto plain = std::filesystem::absolute(path).lexically_normal();
+  return plain.has_filename() ? plain : plain.parent_path();
+}
+
+// The newest whole checkpoint beside a damaged one: before it if there is any, else after it.
+std::filesystem::path find_whole_sibling(const std::filesystem::path& checkpoint) {
+  auto found = list_checkpoints(checkpoint.parent_path());
+  std::ranges::reverse(found);
+  const auto step = parse_step_name(checkpoint.filename().string());
+  std::ranges::stable_partition(found, [&](const auto& other) { return step && other.step < *step; });
+  for (const auto& other : found) {
+    if (other.folder != checkpoint && find_damage(other.folder).empty()) return other.folder;
+  }
+  return {};
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(std::filesystem::path folder, int keep)
+    : folder_(std::move(folder)), keep_(keep) {
+  if (keep < 0) throw UsageError(fmt::format("keep = {} checkpoints; accepted: 0 (all) or more", keep));
+}
+
+std::filesystem::path CheckpointStore::write(std::int64_t step,
+                                             const std::function<void(const std::filesystem::path&)>& fill) {
+  if (step < 0) throw UsageError(fmt::format("a checkpoint of step {}; accepted: 0 or more", step));
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);
+  if (error) throw SystemError("cannot create the folder " + folder_.string(), error.value());
+
+  const auto target = folder_ / step_name(step);
+  const WriterLock lock(folder_);
+  {
+    auto staging = HiddenFolder::make_empty(folder_);
+    fill(staging.path());
+    write_file(staging.path() / kManifestName, compose_manifest(describe_folder(staging.path(), step)));
+    sync_folder(staging.path());
+    staging.publish(target);
+    sync_folder(folder_);
+  }
+  prune(step);
+  return target;
+}
+
+void CheckpointStore::prune(std::int64_t newest_step) const {
+  if (keep_ == 0) return;
+  auto found = list_checkpoints(folder_);
+  std::erase_if(found, [&](const auto& other) { return other.step > newest_step; });
+  const auto surplus = static_cast<std::ptrdiff_t>(found.size()) - keep_;
+  for (std::ptrdiff_t i = 0; i < surplus; ++i) {
+    try {
+      HiddenFolder::take(found[static_cast<std::size_t>(i)].folder);
+    } catch (const SystemError& failure) {
+      // The checkpoint that was asked for is safe; one too many on disk is no reason to stop a run.
+      log().warn("an old checkpoint stays: {}", failure.what());
+    }
+  }
+}
+
+std::vector<std::filesystem::path> CheckpointStore::list() const {
+  std::vector<std::filesystem::path> folders;
+  for (auto& found : list_checkpoints(folder_)) folders.push_back(std::move(found.folder));
+  return folders;
+}
+
+void write_file(const std::filesystem::path& file, std::span<const std::byte> bytes) {
+  OutputFile output(file);
+  output.write(bytes);
+  output.finish();
+}
+
+void write_file(const std::filesystem::path& file, std::string_view text) {
+  write_file(file, std::as_bytes(std::span(text)));
+}
+
+void verify_checkpoint(const std::filesystem::path& checkpoint) {
+  const auto folder = without_slash(checkpoint);
+  const std::string damage = find_damage(folder);
+  if (damage.empty()) return;
+  const auto other = find_whole_sibling(folder);
+  throw UsageError(fmt::format(
+      "checkpoint {} is damaged: {}; {}", folder.filename().string(), damage,
+      other.empty() ? "no whole checkpoint lies beside it" : "the newest whole one is " + other.string()));
+}
+
+std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
+  const auto folder = without_slash(path);
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    throw UsageError(fmt::format("no checkpoint at {}: there is no such folder", path.string()));
+  }
+  if (parse_step_name(folder.filename().string()) ||
+      std::filesystem::exists(folder / kManifestName, ignored)) {
+    return folder;
+  }
+  for (const auto& place : {folder, folder / "checkpoints"}) {
+    if (const auto found = list_checkpoints(place); !found.empty()) return found.back().folder;
+  }
+  throw UsageError(
+      fmt::format("no checkpoint in {}; accepted: a checkpoint (…/step-00000120), a folder of checkpoints, "
+                  "or a run's folder",
+                  path.string()));
+}
+
+std::int64_t checkpoint_step(const std::filesystem::path& checkpoint) {
+  const auto step = parse_step_name(without_slash(checkpoint).filename().string());
+  if (!step) {
+    throw UsageError(
+        fmt::format("{} is no checkpoint's name; accepted: step-00000120 and the like", checkpoint.string()));
+  }
+  return *step;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,91 @@
+#include "cli/run_folder.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFiles[] = {"config.json", "summary.json", "steps.csv",  "epochs.csv", "buckets.csv",
+                                  "latency.csv", "trace.json",   "index.html", "checkpoints"};
+
+double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
+
+std::string cell(const std::optional<double>& value) { return value ? fmt::format("{}", *value) : ""; }
+
+void make_folder(const fs::path& folder, FolderUse use) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw UsageError(fmt::format("--out {}: can't be made: {}", folder.string(), error.message()));
+  if (use == FolderUse::overwrite) {
+    for (const char* name : kFiles) fs::remove_all(folder / name, error);
+    if (error)
+      throw UsageError(fmt::format("--out {}: can't be emptied: {}", folder.string(), error.message()));
+  }
+  if (use == FolderUse::fresh && !fs::is_empty(folder))
+    throw UsageError(
+        fmt::format("--out {} is not empty; accepted: another folder, --resume {} to go on, or --overwrite",
+                    folder.string(), folder.string()));
+}
+
+}  // namespace
+
+RunFolder::RunFolder(fs::path folder, FolderUse use, std::int64_t steps_done) : folder_(std::move(folder)) {
+  make_folder(folder_, use);
+  const auto keep = [steps_done](std::int64_t step) { return step <= steps_done; };
+  steps_.emplace(folder_ / "steps.csv",
+                 std::vector<std::string>{"step", "epoch", "loss", "lr", "samples", "step_ms", "compute_ms",
+                                          "comm_ms", "exposed_comm_ms", "data_wait_ms"},
+                 keep);
+  epochs_.emplace(
+      folder_ / "epochs.csv",
+      std::vector<std::string>{"epoch", "step", "seconds_per_step", "comm_fraction", "overlap_fraction",
+                               "train_loss", "validation_loss", "accuracy", "samples_per_s", "lr"},
+      keep);
+  buckets_.emplace(folder_ / "buckets.csv",
+                   std::vector<std::string>{"step", "bucket", "bytes", "ready", "start", "end", "algorithm"},
+                   keep);
+}
+
+void RunFolder::add_step(const StepRecord& s, std::span<const BucketTimes> buckets, std::int64_t origin_ns) {
+  steps_->add_row(fmt::format("{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f}", s.step, s.epoch, s.loss,
+                              s.lr, s.samples, ms(s.step_ns()), ms(s.compute_ns()), ms(s.comm_ns),
+                              ms(s.exposed_ns), ms(s.data_wait_ns)));
+  for (const BucketTimes& b : buckets)
+    buckets_->add_row(fmt::format("{},{},{},{:.4f},{:.4f},{:.4f},{}", s.step, b.bucket, b.bytes,
+                                  ms(b.ready_ns - origin_ns), ms(b.start_ns - origin_ns),
+                                  ms(b.end_ns - origin_ns), b.algorithm));
+  steps_->flush();
+  buckets_->flush();
+}
+
+void RunFolder::add_epoch(const EpochRecord& e) {
+  epochs_->add_row(fmt::format("{},{},{:.6f},{:.6f},{:.6f},{},{},{},{:.3f},{}", e.epoch, e.step,
+                               e.seconds_per_step, e.figures.comm_fraction, e.figures.overlap_fraction,
+                               e.figures.mean_loss, cell(e.validation_loss), cell(e.accuracy),
+                               e.figures.samples_per_s, e.lr));
+  epochs_->flush();
+}
+
+nlohmann::ordered_json to_json(const EpochRecord& e) {
+  nlohmann::ordered_json json = {{"epoch", e.epoch},
+                                 {"step", e.step},
+                                 {"train_loss", e.figures.mean_loss},
+                                 {"validation_loss", nullptr},
+                                 {"accuracy", nullptr},
+                                 {"samples_per_s", e.figures.samples_per_s},
+                                 {"seconds_per_step", e.seconds_per_step},
+                                 {"comm_fraction", e.figures.comm_fraction},
+                                 {"overlap_fraction", e.figures.overlap_fraction},
+                                 {"lr", e.lr}};
+  if (e.validation_loss) json["validation_loss"] = *e.validation_loss;
+  if (e.accuracy) json["accuracy"] = *e.accuracy;
+  return json;
+}
+
+}  // namespace lockstep::cli

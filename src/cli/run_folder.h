@@ -1,0 +1,60 @@
+// The folder of one run: what is in it, and how it grows. Written by rank 0 alone.
+//
+//   config.json    every option           summary.json  the figures at the end
+//   steps.csv      one row a step         epochs.csv    one row an epoch
+//   buckets.csv    one row a bucket and step; ready, start and end in ms since the run began
+//   latency.csv    p50, p95, p99 of every bucket's exchange
+//   trace.json     for ui.perfetto.dev    index.html    the page with the plots
+//   checkpoints/
+//
+// Whole files are replaced by rename; rows are appended and flushed step by step.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "cli/train_metrics.h"
+#include "lockstep/observe/text_file.h"
+
+namespace lockstep::cli {
+
+struct EpochRecord {
+  std::int64_t step = 0;        // steps done
+  std::int64_t epoch = 0;       // 1 is the first
+  double seconds_per_step = 0;  // over the last 20 steps
+  StepFigures figures;
+  std::optional<double> validation_loss;
+  std::optional<double> accuracy;
+  double lr = 0;
+};
+
+// What may be in the folder already.
+enum class FolderUse : std::uint8_t { fresh, overwrite, resume };
+
+class RunFolder {
+ public:
+  // Makes the folder. `fresh`: throws UsageError when there is something in it. `overwrite`: what an earlier
+  // run wrote is removed, nothing else. `resume`: rows after `steps_done` go.
+  RunFolder(std::filesystem::path folder, FolderUse use, std::int64_t steps_done);
+
+  const std::filesystem::path& path() const { return folder_; }
+  static std::filesystem::path checkpoints_of(const std::filesystem::path& folder) {
+    return folder / "checkpoints";
+  }
+
+  void add_step(const StepRecord& step, std::span<const BucketTimes> buckets, std::int64_t origin_ns);
+  void add_epoch(const EpochRecord& epoch);
+  void replace(const char* name, std::string_view text) const { replace_file(folder_ / name, text); }
+
+ private:
+  std::filesystem::path folder_;
+  std::optional<CsvFile> steps_, epochs_, buckets_;
+};
+
+nlohmann::ordered_json to_json(const EpochRecord& epoch);
+
+}  // namespace lockstep::cli

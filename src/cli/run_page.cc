@@ -1,0 +1,169 @@
+#include "cli/run_page.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/table.h"
+#include "lockstep/observe/text_file.h"
+
+namespace lockstep::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kHead = R"(<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
+<title>{title}</title>
+<style>
+:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,"DejaVu Sans",sans-serif;margin:2rem auto;max-width:1340px;padding:0 1rem}
+h1{font-size:1.5rem;margin:0 0 .2rem}p{margin:.2rem 0;color:#7a7a7a}
+.figures{display:flex;flex-wrap:wrap;gap:.6rem 2.2rem;margin:1.2rem 0}
+.figures div{min-width:7rem}.figures b{display:block;font-size:1.45rem}.figures span{color:#7a7a7a;font-size:.85rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,520px),1fr));gap:1rem}
+.charts>*{border:1px solid #80808040;border-radius:8px;padding:.4rem}.charts svg{width:100%;height:auto;display:block}
+table{border-collapse:collapse;font-size:.9rem;margin:.6rem 0}td,th{padding:.12rem .9rem .12rem 0;text-align:left}
+th{color:#7a7a7a;font-weight:500}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+details{margin:1.2rem 0}summary{cursor:pointer}.options{columns:3 260px}.options div{break-inside:avoid}
+.options i{color:#7a7a7a;font-style:normal}
+</style></head><body>
+)";
+
+Json read_object(const fs::path& file) {
+  std::ifstream in(file);
+  Json json = in ? Json::parse(in, nullptr, false) : Json();
+  return json.is_object() ? json : Json::object();
+}
+
+CsvTable read_table(const fs::path& file) { return fs::exists(file) ? read_csv(file) : CsvTable(); }
+
+std::vector<std::pair<double, double>> points_of(const CsvTable& table, const char* x, const char* y,
+                                                 double factor = 1) {
+  const std::vector<double> xs = table.numbers(x), ys = table.numbers(y);
+  std::vector<std::pair<double, double>> points;
+  for (std::size_t i = 0; i < std::min(xs.size(), ys.size()); ++i) points.emplace_back(xs[i], ys[i] * factor);
+  return points;
+}
+
+// A step's samples a second over the mean of the steps around it, so that the line can be read.
+std::vector<std::pair<double, double>> throughput(const CsvTable& steps) {
+  const std::vector<double> step = steps.numbers("step"), samples = steps.numbers("samples"),
+                            ms = steps.numbers("step_ms");
+  std::vector<std::pair<double, double>> points;
+  const std::size_t width = std::max<std::size_t>(1, step.size() / 100);
+  for (std::size_t i = 0; i + width <= step.size(); i += width) {
+    double n = 0, t = 0;
+    for (std::size_t k = i; k < i + width; ++k) {
+      n += samples[k];
+      t += ms[k] / 1000;
+    }
+    if (t > 0) points.emplace_back(step[i + width / 2], n / t);
+  }
+  return points;
+}
+
+std::string figure(const std::string& name, const std::string& value) {
+  return fmt::format("<div><b>{}</b><span>{}</span></div>\n", escape_markup(value), escape_markup(name));
+}
+
+std::string percent(const Json& value) {
+  return value.is_number() ? fmt::format("{:.1f} %", 100 * value.get<double>()) : "–";
+}
+
+std::string figures(const Json& s) {
+  if (s.empty()) return "<p>The run has not ended yet.</p>\n";
+  const auto number = [&](const char* key) { return s.value(key, Json()); };
+  std::string out = "<div class=\"figures\">\n";
+  if (number("accuracy").is_number()) out += figure("accuracy", percent(number("accuracy")));
+  out += figure("final loss", fmt::format("{:.4f}", s.value("final_loss", NAN)));
+  out += figure("samples/s", format_number(s.value("samples_per_s", NAN)));
+  out += figure("step, median", fmt::format("{} ms", format_number(s.value("step_ms_p50", NAN))));
+  out += figure("step, p95", fmt::format("{} ms", format_number(s.value("step_ms_p95", NAN))));
+  out += figure("communication", percent(number("comm_fraction")));
+  out += figure("of it hidden under compute", percent(number("overlap_fraction")));
+  return out + "</div>\n";
+}
+
+std::string charts(const CsvTable& steps, const CsvTable& epochs, const std::vector<TimelineRow>& timeline) {
+  std::string out = "<div class=\"charts\">\n";
+  const auto add = [&](const std::string& svg) { out += "<div>" + svg + "</div>\n"; };
+  add(render_chart({.title = "Loss",
+                    .x_title = "step",
+                    .y_title = "loss",
+                    .series = {{"loss", points_of(steps, "step", "loss")}}}));
+  add(render_chart({.title = "Accuracy on the test split",
+                    .x_title = "epoch",
+                    .y_title = "%",
+                    .series = {{"accuracy", points_of(epochs, "epoch", "accuracy", 100)}}}));
+  add(render_chart({.title = "Throughput",
+                    .x_title = "step",
+                    .y_title = "samples/s",
+                    .from_zero = true,
+                    .series = {{"samples/s", throughput(steps)}}}));
+  add(render_chart({.title = "Communication share",
+                    .x_title = "epoch",
+                    .y_title = "% of compute and communication",
+                    .from_zero = true,
+                    .series = {{"share", points_of(epochs, "epoch", "comm_fraction", 100)}}}));
+  add(render_chart({.title = "Where a step's time goes",
+                    .x_title = "step",
+                    .y_title = "ms",
+                    .kind = ChartKind::stacked,
+                    .series = {{"compute", points_of(steps, "step", "compute_ms")},
+                               {"waiting for buckets", points_of(steps, "step", "exposed_comm_ms")},
+                               {"waiting for data", points_of(steps, "step", "data_wait_ms")}}}));
+  add(render_timeline("One step on rank 0: buckets leave while backward runs", timeline));
+  return out + "</div>\n";
+}
+
+std::string table_of(const CsvTable& table, const std::string& caption) {
+  if (table.rows.empty()) return "";
+  std::string out = fmt::format("<details open><summary>{}</summary><table><tr>", caption);
+  for (const auto& column : table.columns) out += fmt::format("<th class=n>{}</th>", escape_markup(column));
+  out += "</tr>\n";
+  for (const auto& row : table.rows) {
+    out += "<tr>";
+    for (const auto& cell : row) out += fmt::format("<td class=n>{}</td>", escape_markup(cell));
+    out += "</tr>\n";
+  }
+  return out + "</table></details>\n";
+}
+
+std::string options_of(const Json& config) {
+  std::string out = "<details open><summary>Options</summary><div class=\"options\">\n";
+  for (const auto& [key, value] : config.items()) {
+    const std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
+    out += fmt::format("<div><i>{}</i> {}</div>\n", escape_markup(key), escape_markup(shown));
+  }
+  return out + "</div></details>\n";
+}
+
+}  // namespace
+
+std::string render_page(const fs::path& folder, const std::vector<TimelineRow>& timeline) {
+  const Json config = read_object(folder / "config.json");
+  const Json summary = read_object(folder / "summary.json");
+  const std::string title = fmt::format("{} on {}", config.value("model", "?"), config.value("data", "?"));
+  std::string head = kHead;
+  head.replace(head.find("{title}"), 7, escape_markup(title) + " – Lockstep");
+  std::string out = head + fmt::format("<h1>{}</h1>\n", escape_markup(title));
+  out += fmt::format("<p>{} workers, {} lanes × {} samples, {} from seed {}</p>\n",
+                     config.value("workers", Json(0)).dump(), config.value("lanes", Json(0)).dump(),
+                     config.value("lane_batch", Json(0)).dump(),
+                     escape_markup(config.value("optimizer", "?")), config.value("seed", Json(0)).dump());
+  out += figures(summary);
+  out += options_of(config);
+  out += charts(read_table(folder / "steps.csv"), read_table(folder / "epochs.csv"), timeline);
+  out += table_of(read_table(folder / "latency.csv"), "Latency of every bucket's exchange");
+  out +=
+      "<p>The numbers are in steps.csv, epochs.csv, buckets.csv, latency.csv and summary.json; trace.json "
+      "opens in "
+      "ui.perfetto.dev.</p>\n";
+  return out + "</body></html>\n";
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,16 @@
+// The page of a run, made from the files of its folder: self-contained HTML, no network, light and dark.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cli/run_chart.h"
+
+namespace lockstep::cli {
+
+// Reads config.json, steps.csv, epochs.csv, buckets.csv, latency.csv and summary.json as far as they are
+// there. `timeline` shows one step.
+std::string render_page(const std::filesystem::path& folder, const std::vector<TimelineRow>& timeline);
+
+}  // namespace lockstep::cli

@@ -1,0 +1,95 @@
+// `lockstep bench step`: a training step with and without synchronisation. The work is in
+// step_bench_worker.cc.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench_link.h"
+#include "cli/bench_start.h"
+#include "cli/command.h"
+#include "cli/progress.h"
+#include "cli/table.h"
+#include "cli/train_flags.h"
+#include "cli/train_program.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const Given kFlags = {"model",     "cifar_stem", "layers",       "blocks",        "width",
+                      "heads",     "context",    "dropout",      "lane_batch",    "workers",
+                      "threads",   "steps",      "seed",         "optimizer",     "lr",
+                      "momentum",  "nesterov",   "weight_decay", "bucket_cap_mb", "first_bucket_mb",
+                      "algorithm", "order"};
+
+std::string describe(const Json& row) {
+  const auto number = [&](const char* key) { return format_number(row.at(key).get<double>()); };
+  return fmt::format(
+      "{}, {} parameters, {} workers, {} samples a worker\n"
+      "step {} ms, alone {} ms: efficiency {:.3f}\n"
+      "{} samples/s\n",
+      row.at("model").get<std::string>(), number("params"), row.at("workers").dump(),
+      row.at("lane_batch").dump(), number("step_ms"), number("alone_ms"), row.at("efficiency").get<double>(),
+      number("samples_per_s"));
+}
+
+int run_step_bench(TrainFlags& flags) {
+  flags.gather();
+  TrainOptions& options = flags.options;
+  check_options(options);
+  if (options.workers == 0) options.workers = 1;
+  BenchListener listener;
+  Json request = {{"options", to_json(options)}, {"report_to", listener.name()}};
+  const Starter starter = start_workers({.program = train_program("step", request),
+                                         .workers = static_cast<int>(options.workers),
+                                         .pinning = Pinning::cores});
+  std::vector<WorkerError> errors;
+  Progress progress;
+  const int status = listener.serve(starter.pid, [&](const Json& event) {
+    const std::string kind = event.value("event", "");
+    if (kind == "progress" && is_terminal(2)) progress.show(event.at("text").get<std::string>());
+    if (kind == "error") errors.push_back({event.value("kind", ""), event.value("text", "")});
+    if (kind != "row") return;
+    progress.clear();
+    const Json& row = event.at("row");
+    std::printf("%s", flags.json ? (row.dump() + "\n").c_str() : describe(row).c_str());
+    std::fflush(stdout);
+  });
+  progress.clear();
+  if (listener.interrupted_by() != 0) {
+    std::fprintf(stderr, "lockstep bench step: stopped by %s\n", ::strsignal(listener.interrupted_by()));
+    return 128 + listener.interrupted_by();
+  }
+  if (errors.size() > 1) errors.resize(1);
+  return conclude("bench step", errors, starter, status);
+}
+
+}  // namespace
+
+void add_step_bench(Cli& cli, CLI::App& bench) {
+  auto flags = std::make_shared<TrainFlags>();
+  flags->options.workers = 2;
+  flags->options.steps = 10;
+  flags->options.optimizer = "sgd";
+  flags->options.lr = 0.01;
+  CLI::App* command = bench.add_subcommand(
+      "step", "A training step with and without synchronisation, interleaved in one run");
+  command->get_formatter()->column_width(34);
+  add_train_flags(*command, *flags, kFlags);
+  command->footer(
+      "Every worker trains on random data of its own, one lane each. Blocks of steps that average their "
+      "gradients\n"
+      "take turns with blocks that do not; step_ms and alone_ms are the medians over all steps of all "
+      "workers,\n"
+      "efficiency is alone_ms / step_ms. --steps says how many of each are measured.\n\n"
+      "Examples:\n"
+      "  lockstep bench step -n 2 --model resnet18 --lane-batch 32\n"
+      "  lockstep bench step -n 2 --model mlp --lane-batch 32 --steps 50 --bucket-cap-mb 4 --json");
+  command->callback([&cli, flags] { cli.action = [flags] { return run_step_bench(*flags); }; });
+}
+
+}  // namespace lockstep::cli

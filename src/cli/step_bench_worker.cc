@@ -1,0 +1,153 @@
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+
+#include "cli/bench_link.h"
+#include "cli/step_bench.h"
+#include "cli/train_optimizer.h"
+#include "cli/train_options.h"
+#include "cli/train_task.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/observe/histogram.h"
+
+namespace lockstep::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kBlock = 5;   // steps before the other kind has its turn
+constexpr std::int64_t kWarmUp = 4;  // steps of each kind that are not counted
+
+enum class Kind : unsigned char { synchronized, alone };
+
+class StepBench {
+ public:
+  StepBench(const TrainOptions& options, const Group& world)
+      : options_(options),
+        world_(world),
+        data_(make_data(options)),
+        model_(make_model(options, *data_.train)),
+        ddp_(model_, world,
+             {.bucket_cap_mb = options.bucket_cap_mb,
+              .first_bucket_mb = options.first_bucket_mb,
+              .check_replicas_every = 0,
+              .algorithm = options.algorithm == "auto" ? "" : options.algorithm,
+              .order = options.order == "any" ? Order::any : Order::canonical}),
+        optimizer_(make_optimizer(options, ddp_)),
+        local_optimizer_(make_local_optimizer(options, ddp_)) {
+    model_->train();
+    std::vector<std::int64_t> indices(static_cast<std::size_t>(options.lane_batch));
+    std::iota(indices.begin(), indices.end(), world.rank() * options.lane_batch);
+    batch_ = data_.train->get(indices, nullptr);
+    optimizer_->set_lr(*options.lr);
+  }
+
+  // Milliseconds of each of `count` steps.
+  std::vector<double> block(Kind kind, std::int64_t count) {
+    world_.barrier();
+    std::vector<double> times;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t begin = now_ns();
+      step(kind);
+      times.push_back(static_cast<double>(now_ns() - begin) / 1e6);
+    }
+    return times;
+  }
+
+  // Everybody's, in one list.
+  std::vector<double> gather(const std::vector<double>& mine) const {
+    std::vector<double> all(mine.size() * static_cast<std::size_t>(world_.size()));
+    world_.all_gather(buffer(mine), buffer(all));
+    std::ranges::sort(all);
+    return all;
+  }
+
+  std::int64_t parameters() const {
+    std::int64_t count = 0;
+    for (const auto& p : model_->parameters()) count += p.numel();
+    return count;
+  }
+
+ private:
+  void step(Kind kind) {
+    if (kind == Kind::alone) {
+      {
+        const auto alone = ddp_.no_sync();
+        forward_backward();
+      }
+      local_optimizer_->step();
+      ddp_.reset();
+    } else {
+      optimizer_->zero_grad();
+      forward_backward();
+      optimizer_->step();
+    }
+  }
+  void forward_backward() { loss_of(model_->forward(batch_.data), batch_.target).backward(); }
+
+  const TrainOptions& options_;
+  Group world_;
+  TrainData data_;
+  std::shared_ptr<Model> model_;
+  DataParallel ddp_;
+  std::unique_ptr<TrainOptimizer> optimizer_, local_optimizer_;
+  Batch batch_;
+};
+
+}  // namespace
+
+int run_step_bench_worker(const Json& request) {
+  TrainOptions options;
+  merge_json(options, request.at("options"), "the request");
+  check_options(options);
+  at::set_num_threads(static_cast<int>(options.threads));
+  const Group world = init();
+  options.data = "synthetic";
+  options.examples = options.lane_batch * world.size();
+  options.eval_examples = 1;
+  StepBench bench(options, world);
+  std::optional<BenchReporter> reporter;
+  if (world.rank() == 0) reporter.emplace(request.at("report_to").get<std::string>());
+
+  for (const Kind kind : {Kind::synchronized, Kind::alone}) bench.block(kind, kWarmUp);
+  std::vector<double> together, alone;
+  for (std::int64_t done = 0; done < options.steps; done += kBlock) {
+    const std::int64_t count = std::min(kBlock, options.steps - done);
+    for (const Kind kind : {Kind::synchronized, Kind::alone}) {
+      const std::vector<double> times = bench.block(kind, count);
+      std::vector<double>& to = kind == Kind::alone ? alone : together;
+      to.insert(to.end(), times.begin(), times.end());
+    }
+    if (reporter)
+      reporter->send(
+          {{"event", "progress"}, {"text", fmt::format("step {} of {}", done + count, options.steps)}});
+  }
+  const std::vector<double> all_together = bench.gather(together), all_alone = bench.gather(alone);
+  const double step_ms = quantile_of_sorted(all_together, 0.5), alone_ms = quantile_of_sorted(all_alone, 0.5);
+  if (reporter)
+    reporter->send(
+        {{"event", "row"},
+         {"row",
+          {{"model", options.model},
+           {"workers", world.size()},
+           {"lane_batch", options.lane_batch},
+           {"params", bench.parameters()},
+           {"bucket_cap_mb", options.bucket_cap_mb},
+           {"steps", options.steps},
+           {"step_ms", step_ms},
+           {"alone_ms", alone_ms},
+           {"efficiency", alone_ms / step_ms},
+           {"samples_per_s", static_cast<double>(options.lane_batch * world.size()) / step_ms * 1e3},
+           {"step_ms_p95", quantile_of_sorted(all_together, 0.95)},
+           {"alone_ms_p95", quantile_of_sorted(all_alone, 0.95)}}}});
+  world.barrier();
+  return 0;
+}
+
+}  // namespace lockstep::cli

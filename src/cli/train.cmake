@@ -1,0 +1,47 @@
+# `lockstep train`, `infer`, `sweep` and `bench step`. Their parents are in the program itself; what needs libtorch,
+# which takes a second to load, is a second program beside it.
+add_library(lockstep_parts STATIC
+  bench_link.cc
+  bench_start.cc
+  own_core.cc
+  progress.cc
+  suggest.cc
+  svg_plot.cc
+  table.cc)
+target_include_directories(lockstep_parts PUBLIC ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(lockstep_parts
+  PUBLIC lockstep_launch CLI11::CLI11 nlohmann_json::nlohmann_json
+  PRIVATE lockstep_options)
+
+add_library(lockstep_trainer STATIC
+  infer.cc
+  run_chart.cc
+  run_folder.cc
+  run_page.cc
+  step_bench.cc
+  sweep.cc
+  sweep_report.cc
+  train.cc
+  train_config.cc
+  train_flags.cc
+  train_metrics.cc
+  train_options.cc
+  train_program.cc
+  train_report.cc)
+target_link_libraries(lockstep_trainer PUBLIC lockstep_parts lockstep_observe PRIVATE lockstep_options)
+
+if(LOCKSTEP_HAVE_TORCH)
+  add_executable(lockstep_train
+    infer_worker.cc
+    step_bench_worker.cc
+    train_checkpoint.cc
+    train_evaluate.cc
+    train_main.cc
+    train_optimizer.cc
+    train_plan.cc
+    train_recorder.cc
+    train_task.cc
+    train_worker.cc)
+  set_target_properties(lockstep_train PROPERTIES OUTPUT_NAME lockstep-train)
+  target_link_libraries(lockstep_train PRIVATE lockstep_trainer lockstep lockstep_options)
+endif()

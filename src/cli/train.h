@@ -1,0 +1,14 @@
+// Starting a training run: for `lockstep train` and for those that train as part of something else.
+#pragma once
+
+#include "cli/train_options.h"
+#include "cli/train_report.h"
+
+namespace lockstep::cli {
+
+// Starts the workers of one run, feeds `report` with what they say, and gives the exit status: 0; 1 after one
+// line on standard error; 128 + signal. Throws UsageError for what the workers refuse. `what` begins
+// messages.
+int start_training(const TrainOptions& options, const Given& given, TrainReport& report, const char* what);
+
+}  // namespace lockstep::cli

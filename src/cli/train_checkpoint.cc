@@ -1,0 +1,34 @@
+#include "cli/train_checkpoint.h"
+
+#include <nlohmann/json.hpp>
+
+#include "cli/run_folder.h"
+#include "lockstep/checkpoint/state.h"
+#include "lockstep/checkpoint/store.h"
+
+namespace lockstep::cli {
+
+namespace fs = std::filesystem;
+
+fs::path save_training(const TrainOptions& options, const TrainState& state, const Model& model,
+                       TrainOptimizer& optimizer) {
+  nlohmann::ordered_json json = {{"format", 1},
+                                 {"step", state.step},
+                                 {"epoch", state.epoch},
+                                 {"best_accuracy", nullptr},
+                                 {"options", to_json(options)}};
+  if (state.best_accuracy) json["best_accuracy"] = *state.best_accuracy;
+  CheckpointStore store(RunFolder::checkpoints_of(options.out), static_cast<int>(options.keep));
+  return store.write(state.step, [&](const fs::path& folder) {
+    save_safetensors(folder / "model.safetensors", model_state(model), {{"format", "pt"}});
+    optimizer.save(folder);
+    write_file(folder / "state.json", json.dump(2) + "\n");
+  });
+}
+
+void load_weights(const fs::path& checkpoint, Model& model) {
+  const fs::path file = checkpoint / "model.safetensors";
+  load_model_state(model, load_safetensors(file).tensors, file.string());
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,14 @@
+// Options from a file: TOML, or JSON when its name ends in .json.
+#pragma once
+
+#include <string>
+
+#include "cli/train_options.h"
+
+namespace lockstep::cli {
+
+// Takes every option of the file except those in `given`, which the command line has decided. Gives the names
+// in the file. Throws UsageError naming the file, the line or key, and what is accepted.
+Given load_config(const std::string& file, TrainOptions& options, const Given& given);
+
+}  // namespace lockstep::cli

@@ -1,0 +1,44 @@
+#include "cli/train_flags.h"
+
+#include "cli/train_config.h"
+
+namespace lockstep::cli {
+
+void add_train_flags(CLI::App& command, TrainFlags& flags, const Given& only) {
+  flags.command = &command;
+  visit_options(flags.options, [&](const OptionInfo& info, auto& field) {
+    if (!only.empty() && !only.contains(info.name)) return;
+    using Field = std::remove_cvref_t<decltype(field)>;
+    const std::string flag = (std::string(info.name) == "workers" ? "-n," : "") + flag_of(info.name);
+    std::string text = info.text;
+    if constexpr (std::is_same_v<Field, bool>) {
+      command.add_flag(flag, field, text)->group(info.group);
+    } else {
+      CLI::Option* const option = command.add_option(flag, field, text)->group(info.group);
+      if constexpr (std::is_same_v<Field, std::string>) {
+        option->type_name("TEXT");
+        if (!field.empty()) option->default_str(field);
+      } else if constexpr (std::is_arithmetic_v<Field>) {
+        if (field != 0) option->capture_default_str();
+      }
+    }
+  });
+  if (only.empty())
+    command
+        .add_option("--config", flags.config,
+                    "options from a TOML or JSON file; flags on the command line win")
+        ->type_name("FILE");
+  command.add_flag("--json", flags.json, "one JSON object a line on standard output");
+}
+
+Given TrainFlags::gather() {
+  Given given;
+  for (const std::string& name : option_names())
+    if (const CLI::Option* option = command->get_option_no_throw(flag_of(name));
+        option != nullptr && option->count() > 0)
+      given.insert(name);
+  if (!config.empty()) given.merge(load_config(config, options, given));
+  return given;
+}
+
+}  // namespace lockstep::cli

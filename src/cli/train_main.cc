@@ -1,0 +1,92 @@
+// The program `lockstep-train`: what needs libtorch. `lockstep` starts it; see cli/train_program.h.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/bench_link.h"
+#include "cli/bench_start.h"
+#include "cli/infer.h"
+#include "cli/step_bench.h"
+#include "cli/train_worker.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
+
+namespace lockstep::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// Says what went wrong where it will be read, and ends the process without destructors, which might wait for
+// peers that are gone.
+[[noreturn]] void fail(const std::string& report_to, const std::string& command, const std::string& kind,
+                       const std::string& text) {
+  try {
+    if (!report_to.empty())
+      BenchReporter(report_to).send({{"event", "error"}, {"kind", kind}, {"text", text}});
+  } catch (const Error&) {
+    // The parent is gone: then nobody asks.
+  }
+  if (report_to.empty()) std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), text.c_str());
+  std::fflush(nullptr);
+  std::_Exit(!report_to.empty() ? kReported : kind == "usage" ? 2 : 1);
+}
+
+int run_train(const Json& request) {
+  const Group world = init();
+  const TrainPlan plan = make_train_plan(request, world.size());
+  std::unique_ptr<BenchReporter> reporter;
+  TrainReport report(plan.show);
+  if (world.rank() == 0 && !plan.report_to.empty())
+    reporter = std::make_unique<BenchReporter>(plan.report_to);
+  const EventSink sink = [&](const Json& event) {
+    if (reporter)
+      reporter->send(event);
+    else
+      report.handle(event);
+  };
+  const int stopped_by = train(plan, world, sink);
+  world.barrier();
+  return stopped_by == 0 ? 0 : 128 + stopped_by;
+}
+
+int run(const std::string& what, const Json& request) {
+  if (what == "train") return run_train(request);
+  if (what == "infer") return run_infer(infer_options(request));
+  if (what == "step") return run_step_bench_worker(request);
+  throw UsageError("'" + what +
+                   "' is not understood; this program is started by lockstep train, infer and bench step");
+}
+
+}  // namespace
+}  // namespace lockstep::cli
+
+int main(int argc, char** argv) {
+  using nlohmann::ordered_json;
+  // A file that grows beyond a limit is an error to report, not a reason to die.
+  std::signal(SIGXFSZ, SIG_IGN);
+  const ordered_json request = argc == 3 ? ordered_json::parse(argv[2], nullptr, false) : ordered_json();
+  if (!request.is_object()) {
+    std::fputs("lockstep-train is the part of lockstep that needs libtorch; run lockstep train --help\n",
+               stderr);
+    return 2;
+  }
+  const std::string what = argv[1];
+  const std::string report_to = request.value("report_to", "");
+  const std::string command = what == "step" ? "bench step" : what;
+  try {
+    const int status = lockstep::cli::run(what, request);
+    std::fflush(nullptr);
+    return status;
+  } catch (const lockstep::Error& e) {
+    lockstep::cli::fail(report_to, command, lockstep::to_string(e.kind()), e.what());
+  } catch (const std::exception& e) {
+    lockstep::cli::fail(report_to, command, "error", lockstep::cli::first_line(e.what()));
+  }
+}

@@ -1,0 +1,194 @@
+#include "cli/train_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "lockstep/base/error.h"
+#include "lockstep/launch/launcher.h"
+
+namespace lockstep::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class T>
+inline constexpr bool kIsOptional = false;
+template <class T>
+inline constexpr bool kIsOptional<std::optional<T>> = true;
+
+template <class T>
+const char* accepted_kind() {
+  if constexpr (std::is_same_v<T, std::string>) return "text";
+  if constexpr (std::is_same_v<T, bool>) return "true or false";
+  if constexpr (std::is_same_v<T, std::uint64_t>) return "a whole number, 0 or more";
+  if constexpr (std::is_same_v<T, std::int64_t>) return "a whole number";
+  return "a number";
+}
+
+// Whether `json` is a T, without the library's silent conversions.
+template <class T>
+bool holds(const Json& json) {
+  if constexpr (std::is_same_v<T, std::string>) return json.is_string();
+  if constexpr (std::is_same_v<T, bool>) return json.is_boolean();
+  if constexpr (std::is_same_v<T, std::uint64_t>) return json.is_number_unsigned();
+  if constexpr (std::is_same_v<T, std::int64_t>)
+    return json.is_number_integer() && (!json.is_number_unsigned() || json.get<std::uint64_t>() <= INT64_MAX);
+  return json.is_number();
+}
+
+template <class T>
+void take(T& field, const Json& json, const std::string& name, const std::string& where) {
+  if constexpr (kIsOptional<T>) {
+    typename T::value_type value{};
+    take(value, json, name, where);
+    field = value;
+  } else {
+    if (!holds<T>(json))
+      throw UsageError(fmt::format("{}: {} {} is not understood; accepted: {}", where, name, json.dump(),
+                                   accepted_kind<T>()));
+    field = json.get<T>();
+  }
+}
+
+void one_of(const char* flag, const std::string& value, const std::vector<std::string>& accepted) {
+  if (std::ranges::find(accepted, value) == accepted.end())
+    throw UsageError(fmt::format("{} {}", flag, not_understood(value, accepted)));
+}
+
+template <class T>
+void within(const char* flag, T value, T least, T most) {
+  if (!(value >= least && value <= most))
+    throw UsageError(fmt::format("{} '{}' is out of range; accepted: {} to {}", flag, value, least, most));
+}
+
+constexpr std::int64_t kMany = std::int64_t{1} << 40;
+
+void check_ranges(const TrainOptions& o) {
+  using I = std::int64_t;
+  within<I>("--layers", o.layers, 0, 1000);
+  within<I>("--blocks", o.blocks, 1, 1000);
+  within<I>("--width", o.width, 0, 1 << 20);
+  within<I>("--heads", o.heads, 1, 1024);
+  within<I>("--context", o.context, 1, 1 << 20);
+  within("--dropout", o.dropout, 0.0, 0.99);
+  within<I>("--examples", o.examples, 0, kMany);
+  within<I>("--lane-batch", o.lane_batch, 1, 1 << 20);
+  within<I>("--eval-batch", o.eval_batch, 1, 1 << 20);
+  within<I>("--eval-examples", o.eval_examples, 0, kMany);
+  within<I>("-n (--workers)", o.workers, 0, kMostWorkers);
+  within<I>("--lanes", o.lanes, 0, 1 << 20);
+  within<I>("--accumulate", o.accumulate, 1, 1 << 16);
+  within<I>("--threads", o.threads, 1, 1024);
+  within<I>("--steps", o.steps, 0, kMany);
+  within<I>("--epochs", o.epochs, 0, kMany);
+  if (o.lr) within("--lr", *o.lr, 0.0, 1e6);
+  within("--momentum", o.momentum, 0.0, 1.0);
+  if (o.weight_decay) within("--weight-decay", *o.weight_decay, 0.0, 1e6);
+  within<I>("--warmup-steps", o.warmup_steps, 0, kMany);
+  within("--min-lr", o.min_lr, 0.0, 1e6);
+  within<I>("--lr-every", o.lr_every, 0, kMany);
+  within("--lr-factor", o.lr_factor, 0.0, 1e6);
+  within("--bucket-cap-mb", o.bucket_cap_mb, 1e-6, 1e6);
+  within("--first-bucket-mb", o.first_bucket_mb, 1e-6, 1e6);
+  within<I>("--checkpoint-every", o.checkpoint_every, -1, kMany);
+  within<I>("--keep", o.keep, 0, 1 << 20);
+  within<I>("--eval-every", o.eval_every, 0, kMany);
+  within<I>("--trace-steps", o.trace_steps, 0, 10000);
+}
+
+}  // namespace
+
+std::string flag_of(const std::string& name) {
+  std::string flag = "--" + name;
+  std::ranges::replace(flag, '_', '-');
+  return flag;
+}
+
+std::vector<std::string> option_names() {
+  std::vector<std::string> names;
+  const TrainOptions options;
+  visit_options(options, [&](const OptionInfo& info, const auto&) { names.emplace_back(info.name); });
+  return names;
+}
+
+void check_options(TrainOptions& o) {
+  one_of("--model", o.model, {"resnet18", "resnet34", "resnet50", "gpt", "mlp"});
+  one_of("--optimizer", o.optimizer, {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
+  one_of("--schedule", o.schedule, {"constant", "cosine", "linear", "step"});
+  one_of("--order", o.order, {"canonical", "any"});
+  one_of("--engine", o.engine, {"shm"});
+  one_of("--strategy", o.strategy, {"ddp"});
+  one_of("--precision", o.precision, {"fp32"});
+  one_of("--device", o.device, {"cpu"});
+  check_ranges(o);
+  const bool sgd = o.optimizer.ends_with("sgd");
+  if (!o.lr) o.lr = sgd ? 0.05 : 5e-4;
+  if (!o.weight_decay) o.weight_decay = o.optimizer.ends_with("adamw") ? 1e-4 : 0;
+  if (o.width == 0) o.width = o.model == "gpt" ? 256 : 1024;
+  if (o.steps == 0 && o.epochs == 0) o.epochs = 1;
+  if (o.model == "gpt" && o.width % o.heads != 0)
+    throw UsageError(fmt::format("--heads {} does not divide --width {}", o.heads, o.width));
+  if (o.schedule == "step" && o.lr_every == 0)
+    throw UsageError("--schedule step needs --lr-every, a number of steps above 0");
+  if (o.nesterov && (!sgd || o.momentum == 0))
+    throw UsageError("--nesterov needs --optimizer sgd or torch-sgd and a --momentum above 0");
+}
+
+Json to_json(const TrainOptions& options) {
+  Json json = Json::object();
+  visit_options(options, [&](const OptionInfo& info, const auto& field) {
+    if constexpr (kIsOptional<std::remove_cvref_t<decltype(field)>>) {
+      if (field) json[info.name] = *field;
+    } else {
+      json[info.name] = field;
+    }
+  });
+  return json;
+}
+
+Given merge_json(TrainOptions& options, const Json& json, const std::string& where, const Given& except) {
+  if (!json.is_object()) throw UsageError(where + ": one object of options is expected");
+  const std::vector<std::string> names = option_names();
+  Given given;
+  for (const auto& [key, value] : json.items()) {
+    std::string name = key;
+    std::ranges::replace(name, '-', '_');
+    if (std::ranges::find(names, name) == names.end())
+      throw UsageError(fmt::format("{}: key {}", where, not_understood(key, names)));
+    given.insert(name);
+    if (except.contains(name)) continue;
+    visit_options(options, [&, &key_value = value](const OptionInfo& info, auto& field) {
+      if (name == info.name) take(field, key_value, name, where);
+    });
+  }
+  return given;
+}
+
+void continue_options(TrainOptions& options, const Given& given, const TrainOptions& before) {
+  const Json now = to_json(options), then = to_json(before);
+  const bool length_matters = before.schedule == "cosine" || before.schedule == "linear";
+  Json kept = Json::object();
+  visit_options(options, [&](const OptionInfo& info, const auto&) {
+    const std::string name = info.name;
+    const bool fixed = info.role == Role::defines || (info.role == Role::length && length_matters);
+    if (info.role == Role::runs && name != "eval_every" && name != "checkpoint_every" && name != "keep" &&
+        name != "bucket_cap_mb" && name != "first_bucket_mb" && name != "data_dir")
+      return;
+    if (!given.contains(name)) {
+      // --steps alone replaces --epochs, and the other way round.
+      const bool replaced = info.role == Role::length && name != "seed" &&
+                            (given.contains("steps") || given.contains("epochs"));
+      if (then.contains(name)) kept[name] = replaced ? Json(0) : then.at(name);
+    } else if (fixed && now.at(name) != then.at(name)) {
+      throw UsageError(fmt::format("{} {} would make another run: the checkpoint's is {}", flag_of(name),
+                                   now.at(name).dump(), then.at(name).dump()));
+    }
+  });
+  merge_json(options, kept, "the checkpoint");
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,191 @@
+// What a training run is: every option of `lockstep train`, once.
+//
+// visit_options() is the only list of them: flags, config files, the JSON that workers get, checkpoints and
+// the page are all made from it. A flag is the name with hyphens; config files take either.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace lockstep::cli {
+
+struct TrainOptions {
+  std::string model = "resnet18";
+  bool cifar_stem = false;
+  std::int64_t layers = 8;
+  std::int64_t blocks = 6;
+  std::int64_t width = 0;  // 0: the model's own default
+  std::int64_t heads = 8;
+  std::int64_t context = 128;
+  double dropout = 0;
+
+  std::string data = "shapes";
+  std::string data_dir;
+  std::int64_t examples = 0;  // 0: all
+  bool no_augment = false;
+  std::int64_t lane_batch = 32;
+  std::int64_t eval_batch = 100;
+  std::int64_t eval_examples = 0;  // 0: all
+
+  std::int64_t workers = 0;  // 0: what the launcher says, or one
+  std::int64_t lanes = 0;    // 0: workers × accumulate
+  std::int64_t accumulate = 1;
+  std::int64_t threads = 1;
+
+  std::int64_t steps = 0;
+  std::int64_t epochs = 0;  // 0 and no steps: one
+  std::uint64_t seed = 0;
+
+  std::string optimizer = "adamw";
+  std::optional<double> lr;
+  double momentum = 0.9;
+  bool nesterov = false;
+  std::optional<double> weight_decay;
+  std::string schedule = "constant";
+  std::int64_t warmup_steps = 0;
+  double min_lr = 0;
+  std::int64_t lr_every = 0;
+  double lr_factor = 0.1;
+
+  double bucket_cap_mb = 25;
+  double first_bucket_mb = 1;
+  std::string algorithm = "auto";
+  std::string order = "canonical";
+  std::string engine = "shm";
+  std::string strategy = "ddp";
+  std::string precision = "fp32";
+  std::string device = "cpu";
+
+  std::string out;
+  std::string resume;
+  std::int64_t checkpoint_every = 0;  // steps; 0: at the end of every epoch; -1: never
+  std::int64_t keep = 2;
+  std::int64_t eval_every = 1;  // epochs; 0: never
+  std::int64_t trace_steps = 50;
+  bool overwrite = false;
+};
+
+// What an option may change.
+enum class Role : std::uint8_t {
+  defines,  // the numbers that come out: a resumed run keeps it
+  length,   // how long the run is: a resumed run may change it, unless the schedule depends on it
+  runs,     // only how or where they are computed
+};
+
+struct OptionInfo {
+  const char* name;
+  const char* group;
+  Role role;
+  const char* text;
+};
+
+// Calls visit(const OptionInfo&, field) for every option.
+template <class Options, class Visit>
+void visit_options(Options& o, Visit&& visit) {
+  const char* const model = "Model";
+  visit(OptionInfo{"model", model, Role::defines, "resnet18, resnet34, resnet50, gpt or mlp"}, o.model);
+  visit(OptionInfo{"cifar_stem", model, Role::defines, "ResNet's first layer for 32x32 images"},
+        o.cifar_stem);
+  visit(OptionInfo{"layers", model, Role::defines, "mlp: hidden layers"}, o.layers);
+  visit(OptionInfo{"blocks", model, Role::defines, "gpt: transformer blocks"}, o.blocks);
+  visit(OptionInfo{"width", model, Role::defines, "gpt, mlp: width (0: 256 and 1024)"}, o.width);
+  visit(OptionInfo{"heads", model, Role::defines, "gpt: attention heads"}, o.heads);
+  visit(OptionInfo{"context", model, Role::defines, "gpt: bytes of text it sees"}, o.context);
+  visit(OptionInfo{"dropout", model, Role::defines, "gpt: dropout"}, o.dropout);
+
+  const char* const data = "Data";
+  visit(
+      OptionInfo{"data", data, Role::defines, "shapes, cifar10, mnist, text, synthetic, or a folder or file"},
+      o.data);
+  visit(OptionInfo{"data_dir", data, Role::runs, "where the data's files are (shapes: where they are made)"},
+        o.data_dir);
+  visit(OptionInfo{"examples", data, Role::defines, "use only so many training examples (0: all)"},
+        o.examples);
+  visit(OptionInfo{"no_augment", data, Role::defines, "no random crops and flips"}, o.no_augment);
+  visit(OptionInfo{"lane_batch", data, Role::defines, "samples of a lane in a step"}, o.lane_batch);
+  visit(OptionInfo{"eval_batch", data, Role::defines, "samples of a batch of the evaluation"}, o.eval_batch);
+  visit(OptionInfo{"eval_examples", data, Role::defines, "evaluate on so many test examples (0: all)"},
+        o.eval_examples);
+
+  const char* const workers = "Workers";
+  visit(OptionInfo{"workers", workers, Role::runs, "workers to start (0: one, or what the launcher says)"},
+        o.workers);
+  visit(OptionInfo{"lanes", workers, Role::defines, "lanes: they define the run, not the workers"}, o.lanes);
+  visit(OptionInfo{"accumulate", workers, Role::runs, "without --lanes: lanes a worker"}, o.accumulate);
+  visit(OptionInfo{"threads", workers, Role::defines, "threads of a worker"}, o.threads);
+
+  const char* const length = "Length";
+  visit(OptionInfo{"steps", length, Role::length, "steps in all"}, o.steps);
+  visit(OptionInfo{"epochs", length, Role::length, "epochs in all (without --steps: 1)"}, o.epochs);
+  visit(OptionInfo{"seed", length, Role::defines, "of every random number"}, o.seed);
+
+  const char* const optimizer = "Optimizer";
+  visit(OptionInfo{"optimizer", optimizer, Role::defines,
+                   "sgd, adam, adamw; torch-sgd, torch-adam, torch-adamw are libtorch's own"},
+        o.optimizer);
+  visit(OptionInfo{"lr", optimizer, Role::defines, "learning rate (5e-4; sgd: 0.05)"}, o.lr);
+  visit(OptionInfo{"momentum", optimizer, Role::defines, "of sgd"}, o.momentum);
+  visit(OptionInfo{"nesterov", optimizer, Role::defines, "Nesterov's momentum, sgd"}, o.nesterov);
+  visit(OptionInfo{"weight_decay", optimizer, Role::defines, "weight decay (adamw: 1e-4, else 0)"},
+        o.weight_decay);
+  visit(OptionInfo{"schedule", optimizer, Role::defines,
+                   "of the learning rate: constant, cosine, linear or step"},
+        o.schedule);
+  visit(OptionInfo{"warmup_steps", optimizer, Role::defines, "steps in which the rate rises to --lr"},
+        o.warmup_steps);
+  visit(OptionInfo{"min_lr", optimizer, Role::defines, "where cosine and linear end"}, o.min_lr);
+  visit(OptionInfo{"lr_every", optimizer, Role::defines, "step: multiply the rate every so many steps"},
+        o.lr_every);
+  visit(OptionInfo{"lr_factor", optimizer, Role::defines, "step: by this"}, o.lr_factor);
+
+  const char* const comm = "Communication";
+  visit(OptionInfo{"bucket_cap_mb", comm, Role::runs, "size of a gradient bucket, MiB"}, o.bucket_cap_mb);
+  visit(OptionInfo{"first_bucket_mb", comm, Role::runs, "of the first one"}, o.first_bucket_mb);
+  visit(OptionInfo{"algorithm", comm, Role::runs, "of the all-reduce: auto, or a name such as direct"},
+        o.algorithm);
+  visit(OptionInfo{"order", comm, Role::runs, "of sums: canonical (the same bits for any workers) or any"},
+        o.order);
+  visit(OptionInfo{"engine", comm, Role::runs, "shm"}, o.engine);
+  visit(OptionInfo{"strategy", comm, Role::runs, "ddp"}, o.strategy);
+  visit(OptionInfo{"precision", comm, Role::defines, "fp32"}, o.precision);
+  visit(OptionInfo{"device", comm, Role::defines, "cpu"}, o.device);
+
+  const char* const folder = "Run folder";
+  visit(OptionInfo{"out", folder, Role::runs, "the run's folder (default: runs/MODEL-DATA)"}, o.out);
+  visit(OptionInfo{"overwrite", folder, Role::runs, "remove what an earlier run left in it"}, o.overwrite);
+  visit(OptionInfo{"resume", folder, Role::runs,
+                   "go on from a checkpoint: a run's folder, or one checkpoint. Options come from there"},
+        o.resume);
+  visit(OptionInfo{"checkpoint_every", folder, Role::runs, "steps (0: at the end of every epoch; -1: never)"},
+        o.checkpoint_every);
+  visit(OptionInfo{"keep", folder, Role::runs, "newest checkpoints that stay (0: all)"}, o.keep);
+  visit(OptionInfo{"eval_every", folder, Role::runs, "epochs between evaluations (0: none)"}, o.eval_every);
+  visit(OptionInfo{"trace_steps", folder, Role::runs, "first steps that trace.json shows"}, o.trace_steps);
+}
+
+// Names of the options that were written on the command line or in a config file.
+using Given = std::set<std::string>;
+
+// "lane_batch" -> "--lane-batch"
+std::string flag_of(const std::string& name);
+std::vector<std::string> option_names();
+
+// Throws UsageError that names the flag, its value and what is accepted. Fills in what follows from other
+// options: learning rate, weight decay, width, epochs.
+void check_options(TrainOptions& options);
+
+nlohmann::ordered_json to_json(const TrainOptions& options);
+// Takes the keys that are there. Throws UsageError naming a key that is unknown (with the valid ones) or
+// whose value is of the wrong kind; `where` begins the message. Gives the names.
+Given merge_json(TrainOptions& options, const nlohmann::ordered_json& json, const std::string& where,
+                 const Given& except = {});
+
+// Options for a run that continues `before`: what was not given is taken from there. Throws UsageError naming
+// the first option that was given and would make it another run.
+void continue_options(TrainOptions& options, const Given& given, const TrainOptions& before);
+
+}  // namespace lockstep::cli

@@ -1,0 +1,105 @@
+#include "cli/train_plan.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/comm/lanes.h"
+
+namespace lockstep::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// How often the launcher has started the workers again after a failure.
+int restarts() {
+  const char* text = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+std::string default_out(const TrainOptions& o) {
+  std::string data = fs::path(o.data).stem().string();
+  return fmt::format("runs/{}-{}", o.model, data.empty() ? "data" : data);
+}
+
+// A run that its launcher started again goes on from its own newest checkpoint.
+void go_on_after_restart(TrainPlan& plan) {
+  TrainOptions& o = plan.options;
+  const std::string out = o.out.empty() ? default_out(o) : o.out;
+  if (restarts() == 0) return;
+  if (CheckpointStore(RunFolder::checkpoints_of(out)).list().empty()) {
+    if (o.resume.empty()) o.overwrite = true;  // it was stopped before its first one
+  } else {
+    o.resume = out;
+  }
+}
+
+void take_checkpoint(TrainPlan& plan, const Given& given) {
+  TrainOptions& o = plan.options;
+  plan.checkpoint = find_checkpoint(o.resume);
+  verify_checkpoint(plan.checkpoint);
+  const Json state = read_state(plan.checkpoint);
+  const TrainOptions before = options_of_state(state, plan.checkpoint);
+  continue_options(o, given, before);
+  plan.first_step = state.at("step").get<std::int64_t>();
+  if (const Json best = state.value("best_accuracy", Json()); best.is_number())
+    plan.best_accuracy = best.get<double>();
+  plan.folder_use = FolderUse::resume;
+  const fs::path parent = fs::absolute(plan.checkpoint).lexically_normal().parent_path();
+  if (o.out.empty() && parent.filename() == "checkpoints")
+    o.out = fs::proximate(parent.parent_path()).string();
+}
+
+}  // namespace
+
+Json read_state(const fs::path& checkpoint) {
+  std::ifstream in(checkpoint / "state.json");
+  const Json state = in ? Json::parse(in, nullptr, false) : Json();
+  if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() ||
+      state["step"].get<std::int64_t>() < 0 || !state.contains("options"))
+    throw UsageError(fmt::format("{}: its state.json is not that of a training run", checkpoint.string()));
+  return state;
+}
+
+TrainOptions options_of_state(const Json& state, const fs::path& checkpoint) {
+  TrainOptions options;
+  merge_json(options, state.at("options"), (checkpoint / "state.json").string());
+  return options;
+}
+
+TrainPlan make_train_plan(const Json& request, int workers) {
+  TrainPlan plan;
+  TrainOptions& o = plan.options;
+  merge_json(o, request.at("options"), "the request");
+  const Given given = request.at("given").get<Given>();
+  plan.report_to = request.value("report_to", "");
+  plan.show = request.value("json", false) ? Show::json : Show::text;
+
+  go_on_after_restart(plan);
+  if (!o.resume.empty())
+    take_checkpoint(plan, given);
+  else if (o.overwrite)
+    plan.folder_use = FolderUse::overwrite;
+  check_options(o);
+  o.workers = workers;
+  if (o.lanes == 0) o.lanes = workers * o.accumulate;
+  if (o.lanes < workers)
+    throw UsageError(fmt::format("--lanes {} is less than the {} workers; accepted: {} or more", o.lanes,
+                                 workers, workers));
+  lanes_of(0, workers, static_cast<int>(o.lanes));
+  if (o.out.empty()) o.out = default_out(o);
+  return plan;
+}
+
+std::string resume_command(const TrainOptions& options) {
+  const bool plain = options.out.find_first_of(" '\"\\$&|;()<>*?") == std::string::npos;
+  return fmt::format("lockstep train --resume {} -n {}", plain ? options.out : "'" + options.out + "'",
+                     options.workers);
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,38 @@
+// What a worker is to do: the request that the parent (or the command line under a launcher) made, completed
+// by the checkpoint that it resumes from. Every rank makes the same plan.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/run_folder.h"
+#include "cli/train_options.h"
+#include "cli/train_report.h"
+
+namespace lockstep::cli {
+
+struct TrainPlan {
+  TrainOptions options;  // complete: workers, lanes and out too
+  FolderUse folder_use = FolderUse::fresh;
+  std::filesystem::path checkpoint;  // to go on from; empty: from the start
+  std::int64_t first_step = 0;       // steps done before
+  std::optional<double> best_accuracy;
+  std::string report_to;  // where the parent listens; empty: rank 0 shows progress itself
+  Show show = Show::text;
+};
+
+// Throws UsageError. A checkpoint is verified here.
+TrainPlan make_train_plan(const nlohmann::ordered_json& request, int workers);
+
+// state.json of a checkpoint. Throws UsageError when it is none of ours.
+nlohmann::ordered_json read_state(const std::filesystem::path& checkpoint);
+// The options of the run that wrote it.
+TrainOptions options_of_state(const nlohmann::ordered_json& state, const std::filesystem::path& checkpoint);
+
+// The command that goes on with this run.
+std::string resume_command(const TrainOptions& options);
+
+}  // namespace lockstep::cli

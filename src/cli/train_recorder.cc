@@ -1,0 +1,170 @@
+#include "cli/train_recorder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/run_page.h"
+#include "lockstep/base/clock.h"
+
+namespace lockstep::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kReportEvery_ns = 100'000'000;
+constexpr std::size_t kRecent = 20;     // steps that "now" means
+constexpr std::size_t kLastTraced = 5;  // steps at the end of the trace
+constexpr std::int64_t kShownStep = 8;  // its timeline is on the page: late enough to be typical
+
+int colour_of(const std::string& span) {
+  if (span == "forward") return 0;
+  if (span == "backward") return 2;
+  if (span == "optimizer") return 5;
+  if (span == "data") return 4;
+  return span.starts_with("bucket") ? 1 : 3;
+}
+
+std::span<const StepRecord> last_of(std::span<const StepRecord> steps, std::size_t count) {
+  return steps.subspan(steps.size() - std::min(count, steps.size()));
+}
+
+}  // namespace
+
+TrainRecorder::TrainRecorder(const TrainPlan& plan, Group world, EventSink sink, std::int64_t total_steps)
+    : plan_(plan),
+      world_(std::move(world)),
+      sink_(std::move(sink)),
+      total_steps_(total_steps),
+      origin_ns_(now_ns()) {
+  if (leads()) {
+    folder_.emplace(plan_.options.out, plan_.folder_use, plan_.first_step);
+    folder_->replace("config.json", to_json(plan_.options).dump(2) + "\n");
+  }
+  // One zero of time for all ranks' traces.
+  std::vector<std::int64_t> origin = {origin_ns_};
+  world_.broadcast(buffer(origin), 0);
+  origin_ns_ = origin[0];
+}
+
+void TrainRecorder::add_step(const StepRecord& step, std::vector<BucketTimes> buckets,
+                             std::vector<TraceSpan> spans) {
+  steps_.push_back(step);
+  if (steps() <= kShownStep) shown_spans_ = spans;
+  if (steps() <= plan_.options.trace_steps) {
+    first_spans_.insert(first_spans_.end(), spans.begin(), spans.end());
+  } else if (plan_.options.trace_steps > 0) {
+    last_spans_.push_back(std::move(spans));
+    if (last_spans_.size() > kLastTraced) last_spans_.pop_front();
+  }
+  if (!leads()) return;
+  latencies_.add(buckets);
+  folder_->add_step(step, buckets, origin_ns_);
+  report_step(step);
+}
+
+void TrainRecorder::report_step(const StepRecord& step) {
+  if (step.end_ns - last_report_ns_ < kReportEvery_ns && step.step != total_steps_) return;
+  last_report_ns_ = step.end_ns;
+  const auto recent = last_of(steps_, kRecent);
+  const StepFigures figures = figures_of(recent);
+  const double span = static_cast<double>(recent.back().end_ns - recent.front().begin_ns) / 1e9;
+  sink_(
+      {{"event", "step"},
+       {"step", step.step},
+       {"steps", total_steps_},
+       {"epoch", step.epoch},
+       {"loss", step.loss},
+       {"samples_per_s", figures.samples_per_s},
+       {"comm_fraction", figures.comm_fraction},
+       {"eta_s", span / static_cast<double>(recent.size()) * static_cast<double>(total_steps_ - step.step)}});
+}
+
+void TrainRecorder::end_epoch(std::int64_t epoch, std::optional<double> validation_loss,
+                              std::optional<double> accuracy) {
+  const std::span<const StepRecord> of_epoch = std::span<const StepRecord>(steps_).subspan(epoch_begin_);
+  epoch_begin_ = steps_.size();
+  if (!leads() || of_epoch.empty()) return;
+  EpochRecord record{.step = of_epoch.back().step,
+                     .epoch = epoch,
+                     .seconds_per_step = 0,
+                     .figures = figures_of(settled(of_epoch)),
+                     .validation_loss = validation_loss,
+                     .accuracy = accuracy,
+                     .lr = of_epoch.back().lr};
+  record.figures.mean_loss = figures_of(of_epoch).mean_loss;
+  const auto recent = last_of(of_epoch, kRecent);
+  for (const StepRecord& s : recent)
+    record.seconds_per_step += static_cast<double>(s.step_ns()) / 1e9 / static_cast<double>(recent.size());
+  folder_->add_epoch(record);
+  Json event = {{"event", "epoch"}};
+  event.update(to_json(record));
+  sink_(event);
+  write_page();
+}
+
+Json TrainRecorder::finish(const Json& rest) {
+  const std::vector<std::string> parts = gather_trace();
+  if (!leads()) return {};
+  const StepFigures figures = figures_of(settled(steps_));
+  const TrainOptions& o = plan_.options;
+  Json summary = {{"model", o.model},
+                  {"data", o.data},
+                  {"workers", o.workers},
+                  {"lanes", o.lanes},
+                  {"lane_batch", o.lane_batch},
+                  {"steps", plan_.first_step + steps()},
+                  {"samples_per_s", figures.samples_per_s},
+                  {"step_ms_p50", figures.step_ms_p50},
+                  {"step_ms_p95", figures.step_ms_p95},
+                  {"comm_fraction", figures.comm_fraction},
+                  {"overlap_fraction", figures.overlap_fraction},
+                  {"data_wait_fraction", figures.data_wait_fraction},
+                  {"final_loss", steps_.empty() ? Json() : Json(steps_.back().loss)}};
+  summary.update(rest);
+  folder_->replace("latency.csv", latencies_.csv());
+  folder_->replace("trace.json", trace_document(parts));
+  folder_->replace("summary.json", summary.dump(2) + "\n");
+  write_page();
+  return summary;
+}
+
+std::vector<std::string> TrainRecorder::gather_trace() const {
+  std::vector<TraceSpan> spans = first_spans_;
+  for (const auto& step : last_spans_) spans.insert(spans.end(), step.begin(), step.end());
+  const std::string own =
+      trace_events({.rank = world_.rank(), .tracks = {"compute", "communication"}}, spans, origin_ns_);
+  const auto ranks = static_cast<std::size_t>(world_.size());
+  std::vector<std::int64_t> length = {static_cast<std::int64_t>(own.size())}, lengths(ranks);
+  world_.all_gather(buffer(length), buffer(lengths));
+  const auto longest = static_cast<std::size_t>(*std::ranges::max_element(lengths));
+  std::vector<std::uint8_t> mine(longest), all(leads() ? ranks * longest : 0);
+  std::ranges::copy(own, mine.begin());
+  world_.gather(buffer(mine), buffer(all), 0);
+  std::vector<std::string> parts;
+  for (std::size_t r = 0; leads() && r < ranks; ++r)
+    parts.emplace_back(reinterpret_cast<const char*>(&all[r * longest]),
+                       static_cast<std::size_t>(lengths[r]));
+  return parts;
+}
+
+std::vector<TimelineRow> TrainRecorder::timeline() const {
+  std::vector<TimelineRow> rows = {{"compute", {}}, {"waiting", {}}, {"communication", {}}};
+  std::int64_t begin = INT64_MAX;
+  for (const TraceSpan& span : shown_spans_) begin = std::min(begin, span.begin_ns);
+  for (const TraceSpan& span : shown_spans_) {
+    const std::size_t row = span.track == kCommunicationTrack ? 2 : span.name == "wait for buckets" ? 1 : 0;
+    rows[row].spans.push_back({.begin_ms = static_cast<double>(span.begin_ns - begin) / 1e6,
+                               .end_ms = static_cast<double>(span.end_ns - begin) / 1e6,
+                               .label = span.name,
+                               .colour = colour_of(span.name)});
+  }
+  return rows;
+}
+
+void TrainRecorder::write_page() const {
+  folder_->replace("index.html", render_page(folder_->path(), timeline()));
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,62 @@
+// Keeps what happened in a run: figures, files, events for whoever shows progress. On ranks other than 0 it
+// keeps only the spans of the trace.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <vector>
+
+#include "cli/run_chart.h"
+#include "cli/run_folder.h"
+#include "cli/train_metrics.h"
+#include "cli/train_plan.h"
+#include "lockstep/comm/group.h"
+#include "lockstep/observe/trace.h"
+
+namespace lockstep::cli {
+
+// Tracks of the trace.
+inline constexpr int kComputeTrack = 0;
+inline constexpr int kCommunicationTrack = 1;
+
+using EventSink = std::function<void(const nlohmann::ordered_json&)>;
+
+class TrainRecorder {
+ public:
+  // Rank 0 opens the run's folder. `total_steps` of the whole run.
+  TrainRecorder(const TrainPlan& plan, Group world, EventSink sink, std::int64_t total_steps);
+
+  void add_step(const StepRecord& step, std::vector<BucketTimes> buckets, std::vector<TraceSpan> spans);
+  // Writes the epoch's row and the page as it is so far.
+  void end_epoch(std::int64_t epoch, std::optional<double> validation_loss, std::optional<double> accuracy);
+  // The figures of the run and all remaining files. Collective: rank 0 gets everybody's part of the trace.
+  // `rest` is what only the caller knows of the summary. Gives the summary on rank 0.
+  nlohmann::ordered_json finish(const nlohmann::ordered_json& rest);
+
+  std::int64_t steps() const { return static_cast<std::int64_t>(steps_.size()); }
+
+ private:
+  bool leads() const { return world_.rank() == 0; }
+  void report_step(const StepRecord& step);
+  std::vector<std::string> gather_trace() const;
+  std::vector<TimelineRow> timeline() const;
+  void write_page() const;
+
+  const TrainPlan& plan_;
+  Group world_;
+  EventSink sink_;
+  std::int64_t total_steps_;
+  std::int64_t origin_ns_;
+  std::int64_t last_report_ns_ = 0;
+  std::optional<RunFolder> folder_;
+  std::vector<StepRecord> steps_;
+  std::size_t epoch_begin_ = 0;  // index of the epoch's first step
+  BucketLatencies latencies_;
+  std::vector<TraceSpan> first_spans_;
+  std::deque<std::vector<TraceSpan>> last_spans_;  // of the last steps, one entry each
+  std::vector<TraceSpan> shown_spans_;             // of the step that the page's timeline shows
+};
+
+}  // namespace lockstep::cli

@@ -1,0 +1,153 @@
+#include "cli/train_report.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "cli/table.h"
+#include "lockstep/base/clock.h"
+
+namespace lockstep::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kPlainEvery_ns = 10'000'000'000;  // between lines when there is no terminal
+
+std::size_t columns() {
+  winsize size{};
+  return ::ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 100;
+}
+
+std::string bar(double part, std::size_t width) {
+  const auto eighths = static_cast<std::size_t>(std::clamp(part, 0.0, 1.0) * static_cast<double>(width * 8));
+  static constexpr const char* kParts[] = {" ", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  std::string text;
+  for (std::size_t i = 0; i < width; ++i)
+    text += i < eighths / 8 ? "█" : i == eighths / 8 ? kParts[eighths % 8] : " ";
+  return text;
+}
+
+double number(const Json& event, const char* key) {
+  const auto found = event.find(key);
+  return found == event.end() || !found->is_number() ? NAN : found->get<double>();
+}
+
+std::string percent(double part) { return std::isfinite(part) ? fmt::format("{:.1f} %", 100 * part) : "-"; }
+
+}  // namespace
+
+std::string format_duration(double seconds) {
+  const auto s = static_cast<long long>(std::llround(std::clamp(seconds, 0.0, 1e9)));
+  return s >= 3600 ? fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+                   : fmt::format("{}:{:02}", s / 60, s % 60);
+}
+
+TrainReport::TrainReport(Show show)
+    : show_(show), terminal_(is_terminal(2)), colours_(wants_colours(show == Show::json ? 2 : 1)) {}
+
+void TrainReport::handle(const Json& event) {
+  const std::string kind = event.value("event", "");
+  if (kind == "begin")
+    begin(event);
+  else if (kind == "step")
+    step(event);
+  else if (kind == "epoch")
+    epoch(event);
+  else if (kind == "note")
+    note(event.at("text").get<std::string>());
+  else if (kind == "stopped") {
+    stopped_by_ = event.at("signal").get<int>();
+    note(fmt::format("stopped at step {}; the checkpoint is {}\nto resume: {}",
+                     event.at("step").get<std::int64_t>(), event.at("checkpoint").get<std::string>(),
+                     event.at("resume").get<std::string>()));
+  } else if (kind == "done")
+    finished(event);
+  else if (kind == "error" && errors.size() < 64)
+    errors.push_back({event.value("kind", ""), event.value("text", "")});
+}
+
+void TrainReport::begin(const Json& event) { line(event.at("text").get<std::string>()); }
+
+void TrainReport::step(const Json& event) {
+  const double done = number(event, "step"), all = number(event, "steps");
+  const std::string figures =
+      fmt::format("loss {:.4f}  {} samples/s  comm {}  ETA {}", number(event, "loss"),
+                  format_number(number(event, "samples_per_s")), percent(number(event, "comm_fraction")),
+                  format_duration(number(event, "eta_s")));
+  const std::string place =
+      fmt::format("epoch {:.0f}  step {:.0f}/{:.0f}", number(event, "epoch"), done, all);
+  if (terminal_) {
+    const std::size_t taken = display_width(place) + display_width(figures) + 7;
+    const std::size_t width = columns() > taken + 4 ? std::min<std::size_t>(30, columns() - taken) : 0;
+    const std::string shown = width == 0 ? "" : fmt::format(" ▕{}▏", bar(done / all, width));
+    progress_.show(colours_ ? fmt::format("\033[1m{}\033[0m{} {}", place, shown, figures)
+                            : fmt::format("{}{} {}", place, shown, figures));
+    return;
+  }
+  const std::int64_t now = now_ns();
+  if (last_plain_ns_ == 0) last_plain_ns_ = now;
+  if (now - last_plain_ns_ < kPlainEvery_ns) return;
+  last_plain_ns_ = now;
+  std::fprintf(stderr, "%s  %s\n", place.c_str(), figures.c_str());
+}
+
+void TrainReport::epoch(const Json& event) {
+  std::string text = fmt::format("epoch {:.0f}  step {:.0f}  loss {:.4f}", number(event, "epoch"),
+                                 number(event, "step"), number(event, "train_loss"));
+  if (std::isfinite(number(event, "accuracy")))
+    text += fmt::format("  validation {:.4f}  accuracy {}", number(event, "validation_loss"),
+                        percent(number(event, "accuracy")));
+  text += fmt::format("  {} samples/s  comm {}", format_number(number(event, "samples_per_s")),
+                      percent(number(event, "comm_fraction")));
+  if (show_ != Show::json) {
+    line(text);
+    return;
+  }
+  progress_.clear();
+  std::printf("%s\n", event.dump().c_str());
+  std::fflush(stdout);
+}
+
+void TrainReport::finished(const Json& event) {
+  done_ = true;
+  const Json& s = event.at("summary");
+  progress_.clear();
+  if (show_ == Show::json) {
+    std::printf("%s\n", s.dump().c_str());
+    std::fflush(stdout);
+    return;
+  }
+  const char* const bold = colours_ ? "\033[1m" : "";
+  const char* const plain = colours_ ? "\033[0m" : "";
+  if (std::isfinite(number(s, "accuracy")))
+    line(fmt::format("accuracy       {}{}{}  (validation loss {:.4f})", bold, percent(number(s, "accuracy")),
+                     plain, number(s, "validation_loss")));
+  line(fmt::format("final loss     {:.4f}", number(s, "final_loss")));
+  line(fmt::format("throughput     {}{}{} samples/s  (step {:.1f} ms, p95 {:.1f} ms)", bold,
+                   format_number(number(s, "samples_per_s")), plain, number(s, "step_ms_p50"),
+                   number(s, "step_ms_p95")));
+  line(fmt::format("communication  {}{}{} of the work, {} of it hidden", bold,
+                   percent(number(s, "comm_fraction")), plain, percent(number(s, "overlap_fraction"))));
+  line(fmt::format("page           {}", event.at("page").get<std::string>()));
+}
+
+void TrainReport::line(const std::string& text) {
+  if (show_ == Show::nothing) return;
+  progress_.clear();
+  std::FILE* const to = show_ == Show::json ? stderr : stdout;
+  std::fprintf(to, "%s\n", text.c_str());
+  std::fflush(to);
+}
+
+void TrainReport::note(const std::string& text) {
+  progress_.clear();
+  std::fprintf(stderr, "%s\n", text.c_str());
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,54 @@
+// What a training run shows: a progress bar on a terminal, plain lines elsewhere, one line an epoch, the
+// figures at the end. It renders events, which come from rank 0:
+//   begin step epoch note checkpoint stopped done error
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/bench_start.h"
+#include "cli/progress.h"
+
+namespace lockstep::cli {
+
+// What standard output is for.
+enum class Show : unsigned char {
+  text,
+  json,
+  nothing,  // only progress, on standard error
+};
+
+class TrainReport {
+ public:
+  explicit TrainReport(Show show);
+
+  void handle(const nlohmann::ordered_json& event);
+  // Takes the progress bar away.
+  void finish() { progress_.clear(); }
+
+  int stopped_by() const { return stopped_by_; }  // the signal after which a checkpoint was written; 0: none
+  bool done() const { return done_; }
+  std::vector<WorkerError> errors;  // in the order in which they came
+
+ private:
+  void begin(const nlohmann::ordered_json& event);
+  void step(const nlohmann::ordered_json& event);
+  void epoch(const nlohmann::ordered_json& event);
+  void finished(const nlohmann::ordered_json& event);
+  void line(const std::string& text);  // to standard output, or standard error with --json
+  void note(const std::string& text);  // to standard error
+
+  Show show_;
+  bool terminal_;
+  bool colours_;
+  Progress progress_;
+  std::int64_t last_plain_ns_ = 0;
+  int stopped_by_ = 0;
+  bool done_ = false;
+};
+
+// "1:23", "2:03:04"
+std::string format_duration(double seconds);
+
+}  // namespace lockstep::cli

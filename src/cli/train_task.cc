@@ -1,0 +1,92 @@
+#include "cli/train_task.h"
+
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/open_dataset.h"
+
+namespace lockstep::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_tokens(const TrainOptions& o) { return o.model == "gpt"; }
+
+// Which kind of files lie at a path.
+std::string kind_of(const TrainOptions& o) {
+  const std::vector<std::string>& kinds = dataset_names();
+  if (std::find(kinds.begin(), kinds.end(), o.data) != kinds.end()) return o.data;
+  const fs::path path = o.data;
+  if (fs::is_regular_file(path)) return "text";
+  if (!fs::is_directory(path))
+    throw UsageError(
+        fmt::format("--data '{}' is not understood; accepted: {}, a folder with files of CIFAR-10, MNIST or "
+                    "text, or a text file",
+                    o.data, fmt::join(kinds, ", ")));
+  if (fs::exists(path / "test_batch.bin") || fs::exists(path / "cifar-10-batches-bin")) return "cifar10";
+  for (const char* name : {"train-images-idx3-ubyte", "train-images.idx3-ubyte", "MNIST"})
+    if (fs::exists(path / name)) return "mnist";
+  return "text";
+}
+
+DataOptions data_options(const TrainOptions& o, const std::string& kind) {
+  DataOptions options{.name = kind,
+                      .folder = o.data == kind ? o.data_dir : o.data,
+                      .context = o.context,
+                      .train_size = o.examples,
+                      .test_size = o.eval_examples};
+  const bool needs_files = kind == "cifar10" || kind == "mnist" || kind == "text";
+  if (needs_files && options.folder.empty())
+    throw UsageError(fmt::format("--data {} needs --data-dir, where its files are", kind));
+  if (o.model.starts_with("resnet")) options.shape = {3, 32, 32};
+  if (o.model == "mlp" && kind == "synthetic") options.shape = {1024};
+  return options;
+}
+
+}  // namespace
+
+TrainData make_data(const TrainOptions& o) {
+  const std::string kind = kind_of(o);
+  if (is_tokens(o) != (kind == "text") && kind != "synthetic")
+    throw UsageError(is_tokens(o)
+                         ? fmt::format("--model gpt reads text, and --data {} is images", o.data)
+                         : fmt::format("--model {} reads images, and --data {} is text", o.model, o.data));
+  DataOptions options = data_options(o, kind);
+  TrainData data;
+  data.train = open_dataset(options);
+  options.split = Split::test;
+  data.test = open_dataset(options);
+  return data;
+}
+
+std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data) {
+  std::int64_t inputs = 1;
+  for (const std::int64_t extent : data.shape()) inputs *= extent;
+  at::manual_seed(o.seed);
+  ModelOptions options;
+  options.resnet = {.classes = data.classes(), .cifar_stem = o.cifar_stem};
+  options.gpt = {.blocks = o.blocks,
+                 .width = o.width,
+                 .heads = o.heads,
+                 .context = o.context,
+                 .vocabulary = data.classes(),
+                 .dropout = o.dropout};
+  options.mlp = {.inputs = inputs, .width = o.width, .layers = o.layers, .classes = data.classes()};
+  return lockstep::make_model(o.model, options);
+}
+
+torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& target) {
+  return logits.dim() == 3 ? at::cross_entropy_loss(logits.flatten(0, 1), target.flatten())
+                           : at::cross_entropy_loss(logits, target);
+}
+
+std::pair<std::int64_t, std::int64_t> count_correct(const torch::Tensor& logits,
+                                                    const torch::Tensor& target) {
+  return {logits.argmax(-1).eq(target).sum().item<std::int64_t>(), target.numel()};
+}
+
+}  // namespace lockstep::cli

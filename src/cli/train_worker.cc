@@ -1,0 +1,320 @@
+#include "cli/train_worker.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/train_checkpoint.h"
+#include "cli/train_evaluate.h"
+#include "cli/train_optimizer.h"
+#include "cli/train_task.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/checkpoint/hash.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/parallel/data_parallel.h"
+
+namespace lockstep::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+volatile std::sig_atomic_t told_to_stop = 0;  // the signal
+
+// While it lives SIGINT and SIGTERM are remembered; a second one of the same ends the process.
+class StopWatch {
+ public:
+  StopWatch() {
+    struct sigaction action {};
+    action.sa_handler = [](int signal) { told_to_stop = signal; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+    for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
+  }
+  ~StopWatch() {
+    for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  }
+  StopWatch(const StopWatch&) = delete;
+  StopWatch& operator=(const StopWatch&) = delete;
+};
+
+// From /proc/self/status: "VmRSS" now, "VmHWM" the most so far.
+std::int64_t memory_bytes(const std::string& what) {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(what + ":")) return std::atoll(line.c_str() + what.size() + 1) * 1024;
+  return 0;
+}
+
+std::vector<std::int64_t> gather_number(const Group& world, std::int64_t number) {
+  std::vector<std::int64_t> mine = {number}, all(static_cast<std::size_t>(world.size()));
+  world.all_gather(buffer(mine), buffer(all));
+  return all;
+}
+
+DataParallelOptions parallel_options(const TrainOptions& o) {
+  return {.bucket_cap_mb = o.bucket_cap_mb,
+          .first_bucket_mb = o.first_bucket_mb,
+          .algorithm = o.algorithm == "auto" ? "" : o.algorithm,
+          .order = o.order == "any" ? Order::any : Order::canonical};
+}
+
+LoaderOptions loader_options(const TrainPlan& plan) {
+  const TrainOptions& o = plan.options;
+  return {.lanes = static_cast<int>(o.lanes),
+          .lane_batch = static_cast<int>(o.lane_batch),
+          .seed = o.seed,
+          .augment = !o.no_augment,
+          .epochs = o.epochs,
+          .steps = o.steps,
+          .first_step = plan.first_step};
+}
+
+ScheduleOptions schedule_options(const TrainOptions& o) {
+  return {.kind = parse_schedule(o.schedule),
+          .lr = *o.lr,
+          .final_lr = o.min_lr,
+          .warmup_steps = o.warmup_steps,
+          .every = o.lr_every,
+          .factor = o.lr_factor};
+}
+
+class Worker {
+ public:
+  Worker(const TrainPlan& plan, const Group& world, EventSink sink)
+      : plan_(plan),
+        options_(plan.options),
+        world_(world),
+        sink_(std::move(sink)),
+        data_(make_data(options_)),
+        rss_before_(memory_bytes("VmRSS")),
+        model_(load_model()),
+        ddp_(model_, world, parallel_options(options_)),
+        optimizer_(make_optimizer(options_, ddp_)),
+        loader_(data_.train, world.rank(), world.size(), loader_options(plan)),
+        recorder_(plan, world, sink_, loader_.steps()),
+        state_{.step = plan.first_step, .epoch = 0, .best_accuracy = plan.best_accuracy} {
+    if (!plan_.checkpoint.empty()) optimizer_->load(plan_.checkpoint);
+    for (int rank = 0; rank < world_.size(); ++rank)
+      most_lanes_ =
+          std::max(most_lanes_, lanes_of(rank, world_.size(), static_cast<int>(options_.lanes)).count);
+  }
+
+  int run() {
+    announce();
+    const StopWatch watch;
+    while (Step* const step = next()) {
+      train_step(*step);
+      const bool ended = step->ends_epoch || state_.step == loader_.steps();
+      if (ended) end_epoch(*step);
+      const bool due = options_.checkpoint_every > 0 ? state_.step % options_.checkpoint_every == 0
+                                                     : options_.checkpoint_every == 0 && ended;
+      if (stop_ != 0 || due) checkpoint();
+      if (stop_ != 0 && state_.step < loader_.steps()) return stop();
+    }
+    if (saved_step_ != state_.step && options_.checkpoint_every >= 0) checkpoint();
+    const Json summary = finish();
+    if (leads()) sink_({{"event", "done"}, {"summary", summary}, {"page", options_.out + "/index.html"}});
+    return 0;
+  }
+
+ private:
+  bool leads() const { return world_.rank() == 0; }
+
+  std::shared_ptr<Model> load_model() const {
+    auto model = make_model(options_, *data_.train);
+    if (!plan_.checkpoint.empty()) load_weights(plan_.checkpoint, *model);
+    model->train();
+    return model;
+  }
+
+  std::int64_t parameter_bytes() const {
+    std::int64_t bytes = 0;
+    for (const auto& p : model_->parameters()) bytes += p.numel() * p.element_size();
+    return bytes;
+  }
+
+  void announce() const {
+    if (!leads()) return;
+    std::int64_t parameters = 0;
+    for (const auto& p : model_->parameters()) parameters += p.numel();
+    const std::string from =
+        plan_.checkpoint.empty() ? "" : fmt::format(", going on after step {}", plan_.first_step);
+    sink_({{"event", "begin"},
+           {"text",
+            fmt::format("{} ({:.1f} M parameters) on {} ({} examples): {} workers, {} lanes × {}, {} steps{}",
+                        options_.model, static_cast<double>(parameters) / 1e6, options_.data,
+                        data_.train->size(), world_.size(), options_.lanes, options_.lane_batch,
+                        loader_.steps(), from)}});
+  }
+
+  Step* next() {
+    times_ = {};
+    spans_.clear();
+    times_.begin_ns = now_ns();
+    const std::int64_t waited = loader_.waited_ns();
+    Step* const step = loader_.next();
+    times_.data_wait_ns = loader_.waited_ns() - waited;
+    if (step != nullptr) add_span("data", times_.begin_ns, now_ns(), step->number);
+    return step;
+  }
+
+  void add_span(const char* name, std::int64_t begin, std::int64_t end, std::int64_t step, int lane = -1) {
+    if (options_.trace_steps == 0) return;
+    spans_.push_back({.name = name,
+                      .track = kComputeTrack,
+                      .begin_ns = begin,
+                      .end_ns = end,
+                      .details = {{"step", step + 1}}});
+    if (lane >= 0) spans_.back().details.emplace_back("lane", lane);
+  }
+
+  void train_step(Step& step) {
+    times_.lr = lr_at(schedule_options(options_), step.number, loader_.steps());
+    optimizer_->set_lr(times_.lr);
+    std::vector<double> losses;  // weight and loss, lane by lane
+    for (Lane& lane : step) {
+      const auto scope = ddp_.lane(lane);
+      const std::int64_t begin = now_ns();
+      const torch::Tensor loss = loss_of(model_->forward(lane.data), lane.target);
+      const std::int64_t middle = now_ns();
+      loss.backward();
+      add_span("forward", begin, middle, step.number, lane.index);
+      add_span("backward", middle, now_ns(), step.number, lane.index);
+      losses.insert(losses.end(), {lane.weight, loss.item<double>()});
+    }
+    ddp_.synchronize();
+    std::vector<BucketTimes> buckets = take_buckets(step.number);
+    const std::int64_t synchronized = now_ns();
+    optimizer_->step();
+    add_span("optimizer", synchronized, now_ns(), step.number);
+
+    times_.step = state_.step = step.number + 1;
+    times_.epoch = state_.epoch = step.epoch + 1;
+    times_.samples = step.samples;
+    times_.loss = share_losses(std::move(losses));
+    times_.end_ns = now_ns();
+    recorder_.add_step(times_, std::move(buckets), std::move(spans_));
+  }
+
+  // The step's loss over all lanes of all workers, added in the order of lanes: the same bits everywhere.
+  // Also how the workers agree to stop.
+  double share_losses(std::vector<double> mine) {
+    mine.resize(static_cast<std::size_t>(2 * most_lanes_));  // a weight of 0: no lane
+    mine.push_back(static_cast<double>(told_to_stop));
+    std::vector<double> all(mine.size() * static_cast<std::size_t>(world_.size()));
+    world_.all_gather(buffer(mine), buffer(all));
+    double loss = 0, weight = 0;
+    for (std::size_t at = 0; at < all.size(); at += mine.size()) {
+      for (std::size_t i = at; i + 1 < at + mine.size(); i += 2) {
+        loss += all[i] * all[i + 1];
+        weight += all[i];
+      }
+      stop_ = std::max(stop_, static_cast<int>(all[at + mine.size() - 1]));
+    }
+    return loss / weight;
+  }
+
+  // What became of the step's buckets, before the next step begins.
+  std::vector<BucketTimes> take_buckets(std::int64_t step) {
+    std::vector<BucketTimes> buckets;
+    const Reducer& reducer = ddp_.reducer();
+    for (const BucketEvent& e : reducer.events()) {
+      buckets.push_back({e.bucket, e.bytes, e.ready_ns, e.start_ns, e.end_ns, e.algorithm});
+      if (options_.trace_steps == 0) continue;
+      spans_.push_back({.name = fmt::format("bucket {}", e.bucket),
+                        .track = kCommunicationTrack,
+                        .begin_ns = e.start_ns,
+                        .end_ns = e.end_ns,
+                        .details = {{"step", step + 1}, {"bytes", static_cast<std::int64_t>(e.bytes)}}});
+    }
+    times_.comm_ns = union_ns(buckets);
+    times_.exposed_ns = buckets.empty() ? 0 : reducer.wait_end_ns() - reducer.wait_begin_ns();
+    if (!buckets.empty()) add_span("wait for buckets", reducer.wait_begin_ns(), reducer.wait_end_ns(), step);
+    return buckets;
+  }
+
+  void end_epoch(const Step& step) {
+    const bool last = state_.step == loader_.steps();
+    evaluation_.reset();
+    if (options_.eval_every > 0 && (last || (step.epoch + 1) % options_.eval_every == 0)) {
+      evaluation_ = evaluate(*model_, *data_.test, options_.eval_batch, world_);
+      state_.best_accuracy = std::max(state_.best_accuracy.value_or(0), evaluation_->accuracy);
+    }
+    recorder_.end_epoch(step.epoch + 1, evaluation_ ? std::optional(evaluation_->loss) : std::nullopt,
+                        evaluation_ ? std::optional(evaluation_->accuracy) : std::nullopt);
+  }
+
+  void checkpoint() {
+    if (leads()) checkpoint_ = save_training(options_, state_, *model_, *optimizer_);
+    saved_step_ = state_.step;
+    world_.barrier();  // nobody changes the weights, or ends, before they are on disk
+  }
+
+  int stop() {
+    recorder_.end_epoch(state_.epoch, {}, {});
+    finish();
+    if (leads())
+      sink_({{"event", "stopped"},
+             {"signal", stop_},
+             {"step", state_.step},
+             {"checkpoint", checkpoint_.string()},
+             {"resume", resume_command(options_)}});
+    return stop_;
+  }
+
+  // The summary, on rank 0.
+  Json finish() {
+    if (recorder_.steps() == 0 && options_.eval_every > 0)  // resumed at its end
+      evaluation_ = evaluate(*model_, *data_.test, options_.eval_batch, world_);
+    const std::vector<std::int64_t> peaks = gather_number(world_, memory_bytes("VmHWM"));
+    const std::int64_t parameters = parameter_bytes();
+    const auto state_bytes =
+        static_cast<std::int64_t>(static_cast<double>(parameters) * optimizer_->state_ratio());
+    const auto buckets = static_cast<std::int64_t>(ddp_.reducer().bucket_bytes());
+    Json rest = {{"accuracy", evaluation_ ? Json(evaluation_->accuracy) : Json()},
+                 {"validation_loss", evaluation_ ? Json(evaluation_->loss) : Json()},
+                 {"best_accuracy", state_.best_accuracy ? Json(*state_.best_accuracy) : Json()},
+                 {"params_sha256", params_sha256(*model_)},
+                 {"peak_rss_bytes", peaks},
+                 {"memory",
+                  {{"parameter_bytes", parameters},
+                   {"gradient_bytes", buckets},
+                   {"optimizer_bytes", state_bytes},
+                   {"predicted_bytes", parameters + buckets + state_bytes},
+                   {"measured_bytes", memory_bytes("VmRSS") - rss_before_}}}};
+    return recorder_.finish(rest);
+  }
+
+  const TrainPlan& plan_;
+  const TrainOptions& options_;
+  Group world_;
+  EventSink sink_;
+  TrainData data_;
+  std::int64_t rss_before_;  // before the model was made
+  std::shared_ptr<Model> model_;
+  DataParallel ddp_;
+  std::unique_ptr<TrainOptimizer> optimizer_;
+  Loader loader_;
+  TrainRecorder recorder_;
+  TrainState state_;
+  int most_lanes_ = 0;  // that any worker carries
+  int stop_ = 0;        // the signal at which all ranks agreed to stop
+  std::int64_t saved_step_ = -1;
+  std::filesystem::path checkpoint_;
+  std::optional<Evaluation> evaluation_;
+  StepRecord times_;
+  std::vector<TraceSpan> spans_;
+};
+
+}  // namespace
+
+int train(const TrainPlan& plan, const Group& world, const EventSink& sink) {
+  at::set_num_threads(static_cast<int>(plan.options.threads));
+  return Worker(plan, world, sink).run();
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,174 @@
+#include "lockstep/data/shapes.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "data/cifar10.h"
+#include "data/file_bytes.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/fd.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto kSettingsFile = "shapes.json";
+constexpr int kDrawing = 1;  // changes when the drawings do
+
+std::string settings_of(const ShapesOptions& options) {
+  return "{\"drawing\": " + std::to_string(kDrawing) + ", \"train\": " + std::to_string(options.train) +
+         ", \"test\": " + std::to_string(options.test) + ", \"seed\": " + std::to_string(options.seed) +
+         "}\n";
+}
+
+struct File {
+  std::string name;
+  Split split = Split::train;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+std::vector<File> files_of(const ShapesOptions& options) {
+  std::vector<File> files;
+  std::int64_t first = 0;
+  for (int i = 0; i < kCifarTrainFiles; ++i) {
+    const std::int64_t end = options.train * (i + 1) / kCifarTrainFiles;
+    files.push_back({cifar_train_file(i + 1), Split::train, first, end - first});
+    first = end;
+  }
+  files.push_back({kCifarTestFile, Split::test, 0, options.test});
+  return files;
+}
+
+void write_file(const fs::path& file, const std::uint8_t* data, std::size_t bytes) {
+  const UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  const std::string what = "cannot write the " + std::to_string(bytes) + " bytes of " + shown(file);
+  if (!fd) throw SystemError(what, errno);
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t put = ::write(fd.get(), data + done, bytes - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) throw SystemError(what, errno);
+    done += static_cast<std::size_t>(put);
+  }
+  if (::fsync(fd.get()) != 0) throw SystemError(what, errno);
+}
+
+void write_file(const fs::path& file, const std::string& text) {
+  write_file(file, reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
+}
+
+void fill(const fs::path& folder, const ShapesOptions& options) {
+  std::vector<std::uint8_t> bytes;
+  for (const File& file : files_of(options)) {
+    bytes.resize(static_cast<std::size_t>(file.count * kCifarRecordBytes));
+    std::span<std::uint8_t> rest(bytes);
+    for (std::int64_t i = 0; i < file.count; ++i) {
+      const auto record = rest.first(kCifarRecordBytes);
+      record[0] =
+          static_cast<std::uint8_t>(draw_shape(options.seed, file.split, file.first + i, record.subspan(1)));
+      rest = rest.subspan(kCifarRecordBytes);
+    }
+    write_file(folder / file.name, bytes.data(), bytes.size());
+  }
+  std::string names;
+  for (const auto name : kShapeNames) names += std::string(name) + "\n";
+  write_file(folder / "batches.meta.txt", names);
+  write_file(folder / kSettingsFile, settings_of(options));
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd || ::fsync(fd.get()) != 0) throw SystemError("cannot write " + shown(folder), errno);
+}
+
+// Whether the folder is there with these options. Throws when it holds something else.
+bool is_made(const fs::path& folder, const ShapesOptions& options) {
+  std::error_code error;
+  if (!fs::exists(folder, error) || fs::is_empty(folder, error)) return false;
+  const std::string wanted = settings_of(options);
+  const std::string remedy = "; accepted: another folder, or this one after removing what is in it";
+  if (!fs::is_regular_file(folder / kSettingsFile, error))
+    throw UsageError(shown(folder) + " is there and holds no drawings (no " + kSettingsFile + ")" + remedy);
+  const auto bytes = read_whole_file(folder / kSettingsFile, 4096, "the settings that were written there");
+  const std::string found(bytes.begin(), bytes.end());
+  const auto line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
+  if (found != wanted)
+    throw UsageError(shown(folder) + " was made with other settings, " + shown(line(found)) + ", not " +
+                     shown(line(wanted)) + remedy);
+  for (const File& file : files_of(options)) {
+    const auto expected = static_cast<std::uintmax_t>(file.count * kCifarRecordBytes);
+    const auto size = fs::file_size(folder / file.name, error);
+    if (error || size != expected)
+      throw UsageError(shown(folder / file.name) +
+                       (error ? " is missing" : " has " + std::to_string(size) + " bytes") + ", " +
+                       std::to_string(expected) + " bytes were written there" + remedy);
+  }
+  return true;
+}
+
+void remove_quietly(const fs::path& path) {
+  std::error_code ignored;
+  fs::remove_all(path, ignored);
+}
+
+// What makers that were killed left behind. Only under the lock: nobody is making it then.
+void remove_stale(const fs::path& parent, const std::string& prefix) {
+  std::vector<fs::path> stale;
+  std::error_code error;
+  fs::directory_iterator entry(parent, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+    if (entry->path().filename().string().starts_with(prefix)) stale.push_back(entry->path());
+  for (const auto& path : stale) remove_quietly(path);
+}
+
+}  // namespace
+
+fs::path make_shapes(const fs::path& folder, ShapesOptions options) {
+  const std::int64_t most_train = kCifarMostRecords * kCifarTrainFiles;
+  if (options.train < kCifarTrainFiles || options.train > most_train || options.test < 1 ||
+      options.test > kCifarMostRecords)
+    throw UsageError("shapes: " + std::to_string(options.train) + " training and " +
+                     std::to_string(options.test) +
+                     " test images; accepted: " + std::to_string(kCifarTrainFiles) + " to " +
+                     std::to_string(most_train) + " and 1 to " + std::to_string(kCifarMostRecords));
+  if (is_made(folder, options)) return folder;
+
+  std::error_code error;
+  fs::path target = fs::absolute(folder).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();  // "data/shapes/"
+  const fs::path parent = target.parent_path();
+  fs::create_directories(parent, error);
+  if (error) throw SystemError("cannot make the folder " + shown(parent), error.value());
+
+  // The parent folder itself is the lock, so none is left behind. Where the file system has no locks, several
+  // makers work side by side and the first to finish wins.
+  const UniqueFd lock(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock) throw SystemError("cannot open the folder " + shown(parent), errno);
+  int locked = -1;
+  do locked = ::flock(lock.get(), LOCK_EX);
+  while (locked != 0 && errno == EINTR);
+  if (is_made(folder, options)) return folder;
+
+  const std::string prefix = std::string(".") + target.filename().string() + ".staging-";
+  if (locked == 0) remove_stale(parent, prefix);
+  const fs::path staging = parent / (prefix + std::to_string(::getpid()));
+  fs::create_directory(staging, error);
+  if (error) throw SystemError("cannot make the folder " + shown(staging), error.value());
+  try {
+    fill(staging, options);
+    fs::rename(staging, target, error);
+    if (error && !is_made(folder, options))
+      throw SystemError("cannot rename " + shown(staging) + " to " + shown(target), error.value());
+  } catch (...) {
+    remove_quietly(staging);
+    throw;
+  }
+  if (error) remove_quietly(staging);  // another maker was first
+  ::fsync(lock.get());
+  return folder;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+#include "grad/bucket_layout.h"
+
+#include <algorithm>
+#include <map>
+
+namespace lockstep {
+
+BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<const int> order,
+                          std::size_t first_bytes, std::size_t cap_bytes) {
+  struct Open {
+    BucketPlan plan;
+    std::size_t limit;
+    std::size_t last = 0;  // position of its newest member
+  };
+  std::vector<Open> closed;
+  std::map<DType, Open> open;
+  const auto close = [&](Open& bucket) {
+    if (!bucket.plan.members.empty()) closed.push_back(std::move(bucket));
+  };
+  for (std::size_t position = 0; position < order.size(); ++position) {
+    const int index = order[position];
+    const auto [count, dtype] = parameters[static_cast<std::size_t>(index)];
+    const std::size_t step = kTensorAlignment / size_of(dtype);
+    const std::size_t room = (count + step - 1) / step * step;
+    const auto found = open.find(dtype);
+    Open& bucket = found != open.end()
+                       ? found->second
+                       : open.emplace(dtype, Open{{dtype, 0, {}}, std::min(first_bytes, cap_bytes)}).first->second;
+    if (!bucket.plan.members.empty() && (bucket.plan.count + room) * size_of(dtype) > bucket.limit) {
+      close(bucket);
+      bucket = Open{{dtype, 0, {}}, cap_bytes};
+    }
+    bucket.plan.members.push_back(index);
+    bucket.plan.count += room;
+    bucket.last = position;
+  }
+  for (auto& [dtype, bucket] : open) close(bucket);
+  std::sort(closed.begin(), closed.end(), [](const Open& a, const Open& b) { return a.last < b.last; });
+
+  BucketLayout layout;
+  layout.placements.resize(parameters.size());
+  for (Open& bucket : closed) {
+    std::size_t offset = 0;
+    for (const int index : bucket.plan.members) {
+      const auto [count, dtype] = parameters[static_cast<std::size_t>(index)];
+      const std::size_t step = kTensorAlignment / size_of(dtype);
+      layout.placements[static_cast<std::size_t>(index)] = {static_cast<int>(layout.buckets.size()), offset};
+      offset += (count + step - 1) / step * step;
+    }
+    layout.buckets.push_back(std::move(bucket.plan));
+  }
+  return layout;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+// Which parameter goes into which bucket, and where.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "lockstep/base/dtype.h"
+
+namespace lockstep {
+
+struct ParameterShape {
+  std::size_t count = 0;  // elements
+  DType dtype = DType::f32;
+};
+
+struct BucketPlan {
+  DType dtype = DType::f32;
+  std::size_t count = 0;     // elements, gaps for alignment included
+  std::vector<int> members;  // parameters, in the order given
+};
+
+struct Placement {
+  int bucket = 0;
+  std::size_t offset = 0;  // elements
+};
+
+struct BucketLayout {
+  std::vector<BucketPlan> buckets;
+  std::vector<Placement> placements;  // of each parameter
+};
+
+// Every tensor in a bucket starts at a multiple of this.
+inline constexpr std::size_t kTensorAlignment = 64;
+
+// `order` is the order in which gradients are expected. A bucket holds one type and at most `cap_bytes` (the
+// first of each type `first_bytes`), or one parameter that is larger than that. Buckets are in the order in
+// which they are expected to be full.
+BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<const int> order,
+                          std::size_t first_bytes, std::size_t cap_bytes);
+
+}  // namespace lockstep

@@ -1,0 +1,114 @@
+#include "grad/exchange.h"
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+Exchange::Exchange(const Group& group, GradientStore& store, const std::vector<NamedTensor>& parameters,
+                   const ReducerOptions& options)
+    : group_(group),
+      store_(store),
+      parameters_(parameters),
+      options_(options),
+      counts_memory_(group.allocate(std::max<std::size_t>(1, parameters.size()) * sizeof(std::int32_t))) {}
+
+void Exchange::renew() { begin(); }
+
+void Exchange::begin() {
+  works_.clear();
+  counts_ = Work();
+  started_ = false;
+  missing_.clear();
+  for (const BucketPlan& plan : store_.layout().buckets) missing_.push_back(static_cast<int>(plan.members.size()));
+}
+
+// The events of the exchange before stay until the first of this one.
+void Exchange::start() {
+  if (started_) return;
+  started_ = true;
+  events_.assign(missing_.size(), {});
+}
+
+void Exchange::ready(std::size_t i, bool lanes, double divisor) {
+  start();
+  const auto bucket = static_cast<std::size_t>(store_.layout().placements[i].bucket);
+  if (--missing_[bucket] == 0) events_[bucket].ready_ns = now_ns();
+  while (works_.size() < missing_.size() && missing_[works_.size()] == 0) launch(lanes, divisor);
+}
+
+void Exchange::launch(bool lanes, double divisor) {
+  const int index = static_cast<int>(works_.size());
+  store_.collapse(index, lanes);
+  const Buffer data = store_.bucket(index);
+  BucketEvent& event = events_[static_cast<std::size_t>(index)];
+  event.bucket = index;
+  event.bytes = data.bytes();
+  if (event.ready_ns == 0) event.ready_ns = now_ns();
+  if (options_.hook)
+    works_.push_back(options_.hook({.index = index, .data = data, .divisor = divisor}));
+  else if (group_.size() == 1 && divisor == 1)
+    works_.emplace_back();  // nothing to add, nothing to divide by
+  else
+    works_.push_back(group_.all_reduce_async(data, {.op = ReduceOp::avg,
+                                                    .algorithm = options_.algorithm,
+                                                    .order = options_.order,
+                                                    .divisor = divisor}));
+}
+
+void Exchange::flush(bool lanes, double divisor) {
+  start();
+  while (works_.size() < missing_.size()) launch(lanes, divisor);
+  auto* const counts = counts_memory_.as<std::int32_t>();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) counts[i] = store_.has(i) ? 1 : 0;
+  if (group_.size() > 1) counts_ = group_.all_reduce_async(Buffer{counts, parameters_.size(), DType::i32});
+}
+
+void Exchange::wait() {
+  wait_begin_ns_ = now_ns();
+  for (const Work& work : works_) work.wait();
+  counts_.wait();
+  wait_end_ns_ = now_ns();
+  for (std::size_t b = 0; b < works_.size(); ++b) {
+    const WorkTiming timing = works_[b].timing();
+    BucketEvent& event = events_[b];
+    event.start_ns = timing.begin_ns != 0 ? timing.begin_ns : event.ready_ns;
+    event.running_ns = timing.running_ns != 0 ? timing.running_ns : event.start_ns;
+    event.end_ns = timing.end_ns != 0 ? timing.end_ns : event.start_ns;
+    event.algorithm = timing.algorithm;
+  }
+  finish_counts();
+}
+
+void Exchange::finish_counts() {
+  const auto* const counts = counts_memory_.as<std::int32_t>();
+  std::string unused;
+  int unused_count = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    store_.publish(i, counts[i] > 0);
+    if (options_.find_unused_parameters || counts[i] == group_.size()) continue;
+    if (++unused_count <= 5)
+      unused += (unused.empty() ? "'" : ", '") + parameters_[i].name + "' (on " +
+                std::to_string(group_.size() - counts[i]) + " of " + std::to_string(group_.size()) + " ranks" +
+                (store_.has(i) ? ")" : ", this one too)");
+  }
+  if (unused_count > 5) unused += " and " + std::to_string(unused_count - 5) + " more";
+  if (unused_count > 0)
+    throw UsageError("parameters without gradient in this step: " + unused +
+                     "; find_unused_parameters = true accepts that");
+}
+
+void Exchange::abandon() noexcept {
+  for (const Work& work : works_) try {
+      work.wait();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the group keeps its failure
+    }
+  try {
+    counts_.wait();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): likewise
+  }
+  works_.clear();
+  counts_ = Work();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,54 @@
+// One step's exchange: buckets leave in index order as they become full, and are awaited together.
+#pragma once
+
+#include <vector>
+
+#include "grad/gradient_store.h"
+#include "lockstep/comm/group.h"
+#include "lockstep/grad/reducer.h"
+
+namespace lockstep {
+
+class Exchange {
+ public:
+  // All references outlive it.
+  Exchange(const Group& group, GradientStore& store, const std::vector<NamedTensor>& parameters,
+           const ReducerOptions& options);
+
+  void renew();  // the store's layout has changed
+  void begin();  // nothing has come yet
+
+  // Parameter i's gradient is complete: its bucket leaves if that was the last, as do full ones behind it.
+  void ready(std::size_t i, bool lanes, double divisor);
+  // Every bucket that has not left does.
+  void flush(bool lanes, double divisor);
+  // Waits for all, then gives every parameter its mean. Throws what an operation threw; UsageError when a
+  // parameter had no gradient somewhere and that is not allowed.
+  void wait();
+  // Waits for what is under way and forgets it, errors too.
+  void abandon() noexcept;
+
+  const std::vector<BucketEvent>& events() const { return events_; }
+  std::int64_t wait_begin_ns() const { return wait_begin_ns_; }
+  std::int64_t wait_end_ns() const { return wait_end_ns_; }
+
+ private:
+  void start();
+  void launch(bool lanes, double divisor);
+  void finish_counts();
+
+  const Group& group_;
+  GradientStore& store_;
+  const std::vector<NamedTensor>& parameters_;
+  const ReducerOptions& options_;
+  CommMemory counts_memory_;      // how many ranks have a gradient, one i32 a parameter
+  std::vector<int> missing_;      // gradients that each bucket waits for
+  std::vector<BucketEvent> events_;
+  std::vector<Work> works_;
+  Work counts_;
+  bool started_ = false;
+  std::int64_t wait_begin_ns_ = 0;
+  std::int64_t wait_end_ns_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,169 @@
+#include "grad/gradient_store.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "grad/torch_types.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kBucketAlignment = 4096;
+
+bool is_view_of(const torch::Tensor& grad, const torch::Tensor& view) {
+  return grad.defined() && !grad.is_sparse() && grad.data_ptr() == view.data_ptr() && grad.numel() == view.numel();
+}
+
+}  // namespace
+
+GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group group)
+    : parameters_(parameters), group_(std::move(group)) {}
+
+GradientStore::Set GradientStore::make_set(const BucketLayout& layout, std::byte* memory,
+                                           std::shared_ptr<void> owner) const {
+  Set set;
+  std::size_t begin = 0;
+  for (const BucketPlan& plan : layout.buckets) {
+    const auto options = torch::TensorOptions().dtype(scalar_type_of(plan.dtype));
+    const auto count = static_cast<std::int64_t>(plan.count);
+    set.buckets.push_back(memory == nullptr
+                              ? torch::empty({count}, options)
+                              : torch::from_blob(memory + begin, {count}, [owner](void*) {}, options));
+    begin += (plan.count * size_of(plan.dtype) + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Placement place = layout.placements[i];
+    const torch::Tensor& parameter = parameters_[i].tensor;
+    // A tensor of its own on the bucket's memory, no view in autograd's sense: zero_grad() may detach it.
+    const torch::Tensor& bucket = set.buckets[static_cast<std::size_t>(place.bucket)];
+    set.views.push_back(torch::from_blob(
+        static_cast<std::byte*>(bucket.data_ptr()) + place.offset * bucket.element_size(), parameter.sizes(),
+        parameter.strides(), [bucket](void*) {}, bucket.options()));
+  }
+  set.filled.assign(parameters_.size(), 0);
+  return set;
+}
+
+void GradientStore::set_layout(BucketLayout layout) {
+  std::size_t bytes = 0;
+  std::vector<std::size_t> offsets;
+  for (const BucketPlan& plan : layout.buckets) {
+    offsets.push_back(bytes);
+    bytes += (plan.count * size_of(plan.dtype) + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
+  }
+  CommMemory memory = group_.allocate(std::max(bytes, kBucketAlignment));
+  auto owner = std::make_shared<CommMemory>(memory);
+  Set set = make_set(layout, memory.as<std::byte>(), owner);
+  if (!sets_.empty()) {
+    set.filled = sets_[0].filled;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      torch::Tensor& grad = parameters_[i].tensor.mutable_grad();
+      if (!is_view_of(grad, sets_[0].views[i])) continue;
+      set.views[i].copy_(grad);
+      grad = set.views[i];
+    }
+  }
+  sets_.clear();  // the spare ones are made when they are needed
+  sets_.push_back(std::move(set));
+  top_ = 0;
+  memory_ = std::move(memory);
+  offsets_ = std::move(offsets);
+  layout_ = std::move(layout);
+}
+
+void GradientStore::adopt(std::size_t parameter) {
+  torch::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
+  const torch::Tensor& view = sets_[0].views[parameter];
+  if (is_view_of(grad, view)) return;
+  if (grad.is_sparse())
+    throw UsageError("the gradient of '" + parameters_[parameter].name + "' is sparse; accepted: dense ones");
+  const torch::NoGradGuard no_grad;
+  view.copy_(grad);
+  grad = view;
+}
+
+void GradientStore::begin_lane(int position) {
+  for (const NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad() = torch::Tensor();
+  if (position % 2 == 1) return;  // joins the lane before
+  if (position == 0) {
+    top_ = 0;
+  } else {
+    for (int carries = std::countr_zero(static_cast<unsigned>(position / 2)); carries > 0; --carries, --top_)
+      for (const BucketPlan& plan : layout_.buckets) merge(top_ - 1, top_, plan.members);
+    ++top_;
+  }
+  if (top_ == sets_.size()) sets_.push_back(make_set(layout_, nullptr, nullptr));
+  std::fill(sets_[top_].filled.begin(), sets_[top_].filled.end(), 0);
+}
+
+void GradientStore::fold(std::size_t parameter, double weight) {
+  torch::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
+  if (grad.is_sparse())
+    throw UsageError("the gradient of '" + parameters_[parameter].name + "' is sparse; accepted: dense ones");
+  const torch::NoGradGuard no_grad;
+  Set& set = sets_[top_];
+  torch::Tensor& view = set.views[parameter];
+  // Scaled and rounded before it is added, as it would be on a worker of its own.
+  if (set.filled[parameter] != 0)
+    view.add_(weight == 1 ? grad : grad * weight);
+  else if (weight == 1)
+    view.copy_(grad);
+  else
+    torch::mul_out(view, grad, torch::scalar_tensor(weight, grad.options()));
+  set.filled[parameter] = 1;
+  grad = torch::Tensor();
+}
+
+void GradientStore::merge(std::size_t into, std::size_t from, const std::vector<int>& members) {
+  const torch::NoGradGuard no_grad;
+  Set& a = sets_[into];
+  Set& b = sets_[from];
+  const bool all = std::all_of(members.begin(), members.end(), [&](int m) {
+    const auto i = static_cast<std::size_t>(m);
+    return a.filled[i] != 0 && b.filled[i] != 0;
+  });
+  if (all && !members.empty()) {
+    const auto bucket = static_cast<std::size_t>(layout_.placements[static_cast<std::size_t>(members[0])].bucket);
+    a.buckets[bucket].add_(b.buckets[bucket]);
+    return;
+  }
+  for (const int m : members) {
+    const auto i = static_cast<std::size_t>(m);
+    if (b.filled[i] == 0) continue;
+    if (a.filled[i] != 0)
+      a.views[i].add_(b.views[i]);
+    else
+      a.views[i].copy_(b.views[i]);
+    a.filled[i] = 1;
+  }
+}
+
+void GradientStore::collapse(int bucket, bool lanes) {
+  const std::vector<int>& members = layout_.buckets[static_cast<std::size_t>(bucket)].members;
+  Set& set = sets_[0];
+  if (lanes) {
+    for (std::size_t level = top_; level > 0; --level) merge(level - 1, level, members);
+  } else {
+    for (const int m : members) {
+      const auto i = static_cast<std::size_t>(m);
+      set.filled[i] = parameters_[i].tensor.grad().defined() ? 1 : 0;
+      if (set.filled[i] != 0) adopt(i);
+    }
+  }
+  const torch::NoGradGuard no_grad;
+  for (const int m : members)
+    if (set.filled[static_cast<std::size_t>(m)] == 0) set.views[static_cast<std::size_t>(m)].fill_(-0.0);
+}
+
+void GradientStore::publish(std::size_t parameter, bool used) {
+  torch::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
+  grad = used ? sets_[0].views[parameter] : torch::Tensor();
+}
+
+Buffer GradientStore::bucket(int index) const {
+  const BucketPlan& plan = layout_.buckets[static_cast<std::size_t>(index)];
+  return {memory_.as<std::byte>() + offsets_[static_cast<std::size_t>(index)], plan.count, plan.dtype};
+}
+
+}  // namespace lockstep

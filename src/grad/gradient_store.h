@@ -1,0 +1,64 @@
+// Where gradients are kept until they are exchanged: one set of buckets in comm memory, and as many spare sets as
+// adding up the lanes of this worker along the canonical tree takes.
+//
+// Lanes are added up in pairs in place, and pairs of pairs like the digits of a binary counter: sets_[0] holds
+// the largest finished part, the last set the pair under way. Eight lanes need three sets.
+#pragma once
+
+#include <torch/types.h>
+
+#include <vector>
+
+#include "grad/bucket_layout.h"
+#include "lockstep/comm/group.h"
+#include "lockstep/grad/gradient_source.h"
+
+namespace lockstep {
+
+class GradientStore {
+ public:
+  GradientStore(const std::vector<NamedTensor>& parameters, Group group);
+
+  // Lays the buckets out anew; gradients that are views into the old ones move along.
+  void set_layout(BucketLayout layout);
+  const BucketLayout& layout() const { return layout_; }
+
+  // Plain loops: grad() becomes a view into its bucket, its value kept.
+  void adopt(std::size_t parameter);
+
+  // Lanes: forgets everything (position 0), or makes room for lane `position`. Gradients become undefined.
+  void begin_lane(int position);
+  // Adds weight × grad() to what the lanes before gave. grad() becomes undefined.
+  void fold(std::size_t parameter, double weight);
+
+  // Bucket b of the first set becomes the sum of all sets, and zero (negative zero, which changes nothing
+  // when added) where there is no gradient. Afterwards the bucket is ready to leave.
+  void collapse(int bucket, bool lanes);
+  // Has this worker a gradient for it? After collapse.
+  bool has(std::size_t parameter) const { return sets_[0].filled[parameter]; }
+
+  // grad() becomes the view into the exchanged bucket, or undefined.
+  void publish(std::size_t parameter, bool used);
+
+  Buffer bucket(int index) const;
+  std::size_t comm_bytes() const { return memory_.bytes(); }
+
+ private:
+  struct Set {
+    std::vector<torch::Tensor> buckets;  // flat
+    std::vector<torch::Tensor> views;    // one a parameter, shaped and strided like it
+    std::vector<char> filled;            // holds a value of this step
+  };
+  Set make_set(const BucketLayout& layout, std::byte* memory, std::shared_ptr<void> owner) const;
+  void merge(std::size_t into, std::size_t from, const std::vector<int>& members);
+
+  const std::vector<NamedTensor>& parameters_;
+  Group group_;
+  BucketLayout layout_;
+  CommMemory memory_;
+  std::vector<std::size_t> offsets_;  // of each bucket in memory_, bytes
+  std::vector<Set> sets_;             // the first in comm memory
+  std::size_t top_ = 0;               // the set that lanes are added to
+};
+
+}  // namespace lockstep

@@ -1,0 +1,192 @@
+#include "lockstep/grad/reducer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "grad/backward_hooks.h"
+#include "grad/exchange.h"
+#include "grad/gradient_store.h"
+#include "grad/torch_types.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+// fresh: nothing of this step yet. gathering: gradients have come. reduced: they are means.
+enum class Phase { fresh, gathering, reduced };
+
+std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& parameters) {
+  std::vector<torch::Tensor> tensors;
+  for (const NamedTensor& parameter : parameters) tensors.push_back(parameter.tensor);
+  return tensors;
+}
+
+}  // namespace
+
+struct Reducer::Impl {
+  Impl(std::vector<NamedTensor> given, Group group_, ReducerOptions options_)
+      : parameters(std::move(given)),
+        group(std::move(group_)),
+        options(std::move(options_)),
+        store(parameters, group),
+        exchange(group, store, parameters, options),
+        came(parameters.size(), 0) {
+    for (const NamedTensor& parameter : parameters) {
+      const Buffer data = buffer_of(parameter.tensor, "parameter '" + parameter.name + "'");
+      if (!is_float(data.dtype))
+        throw UsageError("parameter '" + parameter.name + "' has type " + to_string(data.dtype) +
+                         "; accepted: f64, f32, f16, bf16");
+      shapes.push_back({data.count, data.dtype});
+    }
+    std::vector<int> order(parameters.size());
+    std::iota(order.rbegin(), order.rend(), 0);
+    store.set_layout(plan_buckets(shapes, order, options.first_bucket_bytes, options.bucket_bytes));
+    exchange.renew();
+  }
+
+  void on_gradient(std::size_t i);
+  void finish();
+  void rebuild();
+  void begin_step() {
+    phase = Phase::fresh;
+    lanes = false;
+    begin_backward();
+  }
+  void begin_backward() {
+    exchange.begin();
+    std::fill(came.begin(), came.end(), 0);
+    arrival.clear();
+    callback_queued = false;
+  }
+  bool exchanges_now() const { return sync && (!lanes || part.last); }
+
+  std::vector<NamedTensor> parameters;
+  Group group;
+  ReducerOptions options;
+  std::vector<ParameterShape> shapes;
+  GradientStore store;
+  Exchange exchange;
+
+  bool sync = true;
+  bool lanes = false;  // this step is made of lanes
+  LanePart part;
+  Phase phase = Phase::fresh;
+  std::vector<char> came;    // in this backward (in this lane)
+  std::vector<int> arrival;  // in which order
+  bool callback_queued = false;
+  bool rebuilt = false;
+  std::int64_t exchanges = 0;
+  std::unique_ptr<BackwardHooks> hooks;
+};
+
+void Reducer::Impl::on_gradient(std::size_t i) {
+  if (phase == Phase::reduced) {
+    if (lanes)
+      throw UsageError("backward after the last lane's; begin the next step's lanes first");
+    begin_step();
+  }
+  phase = Phase::gathering;
+  if (!lanes && !exchanges_now()) return store.adopt(i);
+
+  if (came[i] != 0)
+    throw UsageError("parameter '" + parameters[i].name +
+                     "' got a gradient twice in one backward pass" + (lanes ? " of a lane" : "") +
+                     "; add up the losses and call backward once, or use no_sync() for all but the last "
+                     "(after an exception in the middle of a step call reset())");
+  came[i] = 1;
+  arrival.push_back(static_cast<int>(i));
+  if (lanes)
+    store.fold(i, part.weight);
+  else
+    store.adopt(i);
+  if (!exchanges_now()) return;
+  exchange.ready(i, lanes, lanes ? part.total_weight : group.size());
+  // The end of the outermost backward, or of the one that brought the last gradient, whichever this is in.
+  if (!callback_queued && (backward_depth() == 0 || arrival.size() == parameters.size())) {
+    callback_queued = true;
+    at_end_of_backward([this] { finish(); });
+  }
+}
+
+// All gradients of the step have come: what has not left goes now, then everything is awaited.
+void Reducer::Impl::finish() {
+  const double divisor = phase == Phase::fresh ? kDivisorOfOthers : lanes ? part.total_weight : group.size();
+  exchange.flush(lanes, divisor);
+  if (options.before_wait) options.before_wait(phase == Phase::fresh);
+  exchange.wait();
+  if (options.after_wait) options.after_wait();
+  phase = Phase::reduced;
+  ++exchanges;
+  if (!rebuilt) rebuild();
+}
+
+void Reducer::Impl::rebuild() {
+  rebuilt = true;
+  for (int i = static_cast<int>(parameters.size()) - 1; i >= 0; --i)
+    if (came[static_cast<std::size_t>(i)] == 0) arrival.push_back(i);
+  std::vector<std::int32_t> order(arrival.begin(), arrival.end());
+  group.broadcast(buffer(order), 0);
+  arrival.assign(order.begin(), order.end());
+  store.set_layout(plan_buckets(shapes, arrival, options.first_bucket_bytes, options.bucket_bytes));
+  exchange.renew();
+}
+
+Reducer::Reducer(std::vector<NamedTensor> parameters, Group group, ReducerOptions options)
+    : impl_(std::make_unique<Impl>(std::move(parameters), std::move(group), std::move(options))) {
+  impl_->hooks = std::make_unique<BackwardHooks>(tensors_of(impl_->parameters),
+                                                 [impl = impl_.get()](std::size_t i) { impl->on_gradient(i); });
+}
+
+Reducer::~Reducer() {
+  impl_->hooks.reset();
+  impl_->exchange.abandon();
+}
+
+void Reducer::set_sync(bool on) { impl_->sync = on; }
+bool Reducer::sync() const { return impl_->sync; }
+
+void Reducer::begin_lane(const LanePart& part) {
+  Impl& impl = *impl_;
+  if (part.position == 0) {
+    if (impl.phase == Phase::gathering)
+      throw UsageError("a step's first lane begins, but the step before was not ended; call synchronize(), or "
+                       "reset() after an exception");
+    impl.begin_step();
+  } else {
+    impl.begin_backward();
+  }
+  impl.lanes = true;
+  impl.part = part;
+  impl.store.begin_lane(part.position);
+}
+
+void Reducer::synchronize() {
+  Impl& impl = *impl_;
+  if (impl.phase == Phase::reduced) return;
+  if (impl.phase == Phase::fresh) {
+    // Takes part with nothing: as a worker whose lanes are all empty.
+    impl.begin_step();
+    impl.lanes = true;
+    impl.store.begin_lane(0);
+  }
+  impl.finish();
+}
+
+void Reducer::end_step() {
+  if (impl_->phase == Phase::reduced) impl_->begin_step();
+}
+
+void Reducer::reset() {
+  impl_->exchange.abandon();
+  for (const NamedTensor& parameter : impl_->parameters) parameter.tensor.mutable_grad() = torch::Tensor();
+  impl_->begin_step();
+}
+
+const std::vector<NamedTensor>& Reducer::parameters() const { return impl_->parameters; }
+const std::vector<BucketEvent>& Reducer::events() const { return impl_->exchange.events(); }
+std::int64_t Reducer::wait_begin_ns() const { return impl_->exchange.wait_begin_ns(); }
+std::int64_t Reducer::wait_end_ns() const { return impl_->exchange.wait_end_ns(); }
+std::int64_t Reducer::exchanges() const { return impl_->exchanges; }
+std::size_t Reducer::bucket_bytes() const { return impl_->store.comm_bytes(); }
+
+}  // namespace lockstep

@@ -1,0 +1,86 @@
+#include "optim/layout.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t kLineBytes = 64;
+
+// Whether element i of one tensor's memory is element i of the other's. Both cover their memory without
+// holes, so equal strides are enough; those of dimensions of size 1 don't matter.
+bool same_order(const torch::Tensor& a, const torch::Tensor& b) {
+  if (a.dim() != b.dim()) return false;
+  for (std::int64_t k = 0; k < a.dim(); ++k)
+    if (a.size(k) != b.size(k) || (a.size(k) > 1 && a.stride(k) != b.stride(k))) return false;
+  return true;
+}
+
+std::vector<std::int64_t> contiguous_strides(const torch::Tensor& tensor) {
+  std::vector<std::int64_t> strides(static_cast<std::size_t>(tensor.dim()), 1);
+  for (std::size_t k = strides.size(); k-- > 1;)
+    strides[k - 1] = strides[k] * std::max<std::int64_t>(tensor.size(static_cast<std::int64_t>(k)), 1);
+  return strides;
+}
+
+}  // namespace
+
+std::optional<DType> float_dtype(const torch::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case torch::kFloat: return DType::f32;
+    case torch::kDouble: return DType::f64;
+    case torch::kHalf: return DType::f16;
+    case torch::kBFloat16: return DType::bf16;
+    default: return std::nullopt;
+  }
+}
+
+std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<NamedTensor>& parameters,
+                                                       std::size_t kinds) {
+  std::map<torch::ScalarType, std::int64_t> totals;  // elements, padding included
+  std::vector<std::int64_t> offsets;
+  for (const auto& [name, tensor] : parameters) {
+    std::int64_t& total = totals[tensor.scalar_type()];
+    const std::int64_t line = kLineBytes / static_cast<std::int64_t>(tensor.element_size());
+    offsets.push_back(total);
+    total += (tensor.numel() + line - 1) / line * line;
+  }
+  std::vector<std::vector<torch::Tensor>> state(parameters.size());
+  for (std::size_t kind = 0; kind < kinds; ++kind) {
+    std::map<torch::ScalarType, torch::Tensor> flat;
+    for (const auto& [dtype, total] : totals) flat[dtype] = torch::zeros({total}, dtype);
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+      const torch::Tensor& tensor = parameters[k].tensor;
+      const auto strides =
+          tensor.is_non_overlapping_and_dense() ? tensor.strides().vec() : contiguous_strides(tensor);
+      state[k].push_back(flat[tensor.scalar_type()].as_strided(tensor.sizes(), strides, offsets[k]));
+    }
+  }
+  return state;
+}
+
+Arrays::Arrays(torch::Tensor parameter, torch::Tensor gradient, std::vector<torch::Tensor> state)
+    : parameter_(std::move(parameter)), gradient_(std::move(gradient)), state_(std::move(state)) {
+  bool together = parameter_.is_non_overlapping_and_dense();
+  for (const torch::Tensor& tensor : state_) together = together && same_order(parameter_, tensor);
+  if (!together) {
+    const auto make_contiguous = [&](torch::Tensor& tensor) {
+      if (tensor.is_contiguous()) return;
+      returns_.push_back({tensor, tensor.contiguous()});
+      tensor = returns_.back().from;
+    };
+    make_contiguous(parameter_);
+    for (torch::Tensor& tensor : state_) make_contiguous(tensor);
+  }
+  if (!same_order(parameter_, gradient_))
+    gradient_ =
+        torch::empty_strided(parameter_.sizes(), parameter_.strides(), gradient_.options()).copy_(gradient_);
+}
+
+void Arrays::write_back() const {
+  for (const auto& [to, from] : returns_) to.copy_(from);
+}
+
+}  // namespace lockstep

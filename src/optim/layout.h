@@ -1,0 +1,48 @@
+// Where parameters, gradients and state lie in memory, and how they become plain arrays for the kernels.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "lockstep/base/dtype.h"
+#include "lockstep/grad/gradient_source.h"
+
+namespace lockstep {
+
+// The element type that the kernels know, or nullopt.
+std::optional<DType> float_dtype(const torch::Tensor& tensor);
+
+// Zeros for each parameter, `kinds` tensors each: [parameter][kind]. All of a kind and an element type lie in
+// one allocation, each on a cache line's boundary; where the parameter covers its memory without holes
+// (contiguous, channels last …), its state has the same strides, so that element i of the arrays belongs
+// together.
+std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<NamedTensor>& parameters,
+                                                       std::size_t kinds);
+
+// A parameter, its gradient and its state as arrays with the elements in one common order: their own memory
+// where that is so already, else copies.
+class Arrays {
+ public:
+  Arrays(torch::Tensor parameter, torch::Tensor gradient, std::vector<torch::Tensor> state);
+
+  std::size_t count() const { return static_cast<std::size_t>(parameter_.numel()); }
+  void* parameter() const { return parameter_.data_ptr(); }
+  const void* gradient() const { return gradient_.data_ptr(); }
+  void* state(std::size_t kind) const { return kind < state_.size() ? state_[kind].data_ptr() : nullptr; }
+
+  // After the arrays were updated: copies go back to where they came from.
+  void write_back() const;
+
+ private:
+  struct Return {
+    torch::Tensor to, from;
+  };
+  torch::Tensor parameter_, gradient_;
+  std::vector<torch::Tensor> state_;
+  std::vector<Return> returns_;
+};
+
+}  // namespace lockstep

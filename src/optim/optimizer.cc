@@ -1,0 +1,168 @@
+#include "lockstep/optim/optimizer.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "optim/crew.h"
+#include "optim/layout.h"
+#include "optim/require.h"
+#include "optim/slot.h"
+#include "optim/update.h"
+
+namespace lockstep {
+namespace {
+
+// What one thread takes at a time: enough to hide the hand-over, small enough to share out evenly.
+constexpr std::size_t kPartElements = 64 << 10;
+
+std::string text(at::IntArrayRef sizes) { return fmt::format("[{}]", fmt::join(sizes, ", ")); }
+
+void check_parameter(const std::string& optimizer, const NamedTensor& parameter,
+                     std::set<std::string>& seen) {
+  const std::string& name = parameter.name;
+  const torch::Tensor& tensor = parameter.tensor;
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(fmt::format("{}: parameter '{}' {}", optimizer, name, why));
+  };
+  if (!seen.insert(name).second) refuse("is listed twice; accepted: each name once");
+  if (!tensor.defined()) refuse("is undefined");
+  if (!tensor.device().is_cpu() || tensor.layout() != torch::kStrided)
+    refuse(fmt::format("is on {} with layout {}; accepted: dense tensors on cpu", tensor.device().str(),
+                       c10::str(tensor.layout())));
+  if (!float_dtype(tensor))
+    refuse(fmt::format("has type {}; accepted: Float, Double, Half, BFloat16",
+                       c10::toString(tensor.scalar_type())));
+}
+
+}  // namespace
+
+struct Optimizer::Update {
+  Slot& slot;
+  Arrays arrays;
+  kernel::Elements elements;
+  std::int64_t step;
+  double lr;
+  double weight_decay;
+};
+
+Optimizer::Optimizer(GradientSource& source, Traits traits)
+    : Optimizer(source.parameters(), std::move(traits)) {
+  source_ = &source;
+}
+
+Optimizer::Optimizer(const std::vector<NamedTensor>& parameters, Traits traits)
+    : traits_(std::move(traits)), lr_(traits_.lr) {
+  require_at_least_zero(traits_.name, "lr", lr_);
+  require_at_least_zero(traits_.name, "weight_decay", traits_.weight_decay);
+  std::set<std::string> seen;
+  for (const NamedTensor& parameter : parameters) check_parameter(traits_.name, parameter, seen);
+  auto state = allocate_state(parameters, traits_.state_names.size());
+  for (std::size_t k = 0; k < parameters.size(); ++k)
+    slots_.push_back(
+        {.name = parameters[k].name, .parameter = parameters[k].tensor, .state = std::move(state[k])});
+}
+
+Optimizer::~Optimizer() = default;
+
+void Optimizer::set_lr(double lr) {
+  require_at_least_zero(traits_.name, "lr", lr);
+  lr_ = lr;
+}
+
+std::size_t Optimizer::add_group(ParameterGroup group) {
+  if (!group.match) throw UsageError(traits_.name + ": a parameter group without `match`");
+  require_at_least_zero(traits_.name, "lr_scale", group.lr_scale);
+  if (group.weight_decay) require_at_least_zero(traits_.name, "weight_decay", *group.weight_decay);
+  std::size_t matched = 0;
+  for (Slot& slot : slots_) {
+    if (!group.match(slot.name)) continue;
+    slot.lr_scale = group.lr_scale;
+    slot.weight_decay = group.weight_decay;
+    ++matched;
+  }
+  return matched;
+}
+
+void Optimizer::zero_grad() {
+  for (Slot& slot : slots_) slot.parameter.mutable_grad().reset();
+}
+
+void Optimizer::check_gradient(const Slot& slot) const {
+  const torch::Tensor& parameter = slot.parameter;
+  const torch::Tensor& gradient = parameter.grad();
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(fmt::format("{}: the gradient of '{}' {}", traits_.name, slot.name, why));
+  };
+  if (gradient.layout() != torch::kStrided)
+    refuse(fmt::format("has layout {}; accepted: dense (Strided)", c10::str(gradient.layout())));
+  if (gradient.sizes() != parameter.sizes())
+    refuse(
+        fmt::format("has shape {}; its parameter has {}", text(gradient.sizes()), text(parameter.sizes())));
+  if (gradient.scalar_type() != parameter.scalar_type() || gradient.device() != parameter.device())
+    refuse(fmt::format("is {} on {}; its parameter is {} on {}", c10::toString(gradient.scalar_type()),
+                       gradient.device().str(), c10::toString(parameter.scalar_type()),
+                       parameter.device().str()));
+  for (const torch::Tensor& state : slot.state)
+    if (state.scalar_type() != parameter.scalar_type() || state.sizes() != parameter.sizes())
+      refuse(
+          fmt::format("is {} {}, but the optimizer was made for {} {}; make a new optimizer after changing "
+                      "parameters",
+                      c10::toString(parameter.scalar_type()), text(parameter.sizes()),
+                      c10::toString(state.scalar_type()), text(state.sizes())));
+}
+
+void Optimizer::step() {
+  const torch::NoGradGuard no_grad;
+  if (source_ != nullptr) source_->synchronize();
+  std::vector<Update> updates;
+  updates.reserve(slots_.size());
+  for (Slot& slot : slots_) {
+    if (!slot.parameter.grad().defined()) continue;
+    check_gradient(slot);
+    Arrays arrays(slot.parameter, slot.parameter.grad(), slot.state);
+    const kernel::Elements elements{.dtype = *float_dtype(slot.parameter),
+                                    .parameter = arrays.parameter(),
+                                    .gradient = arrays.gradient(),
+                                    .first = arrays.state(0),
+                                    .second = arrays.state(1),
+                                    .count = arrays.count()};
+    updates.push_back({.slot = slot,
+                       .arrays = std::move(arrays),
+                       .elements = elements,
+                       .step = slot.step + 1,
+                       .lr = lr_ * slot.lr_scale,
+                       .weight_decay = slot.weight_decay.value_or(traits_.weight_decay)});
+  }
+  run(updates);
+  for (const Update& each : updates) {
+    each.slot.step = each.step;
+    each.arrays.write_back();
+    each.slot.parameter.unsafeGetTensorImpl()->bump_version();  // a graph that saved it must notice
+  }
+  if (source_ != nullptr) source_->end_step();
+}
+
+// Elements are independent of each other, so the cut is free to follow the number of threads.
+void Optimizer::run(const std::vector<Update>& updates) {
+  struct Part {
+    const Update* update;
+    std::size_t begin, count;
+  };
+  std::vector<Part> parts;
+  for (const Update& each : updates)
+    for (std::size_t begin = 0; begin < each.elements.count; begin += kPartElements)
+      parts.push_back({&each, begin, std::min(kPartElements, each.elements.count - begin)});
+  if (!crew_) crew_ = std::make_unique<Crew>();
+  crew_->run(parts.size(), static_cast<std::size_t>(at::get_num_threads()), [&](std::size_t k) {
+    const Update& each = *parts[k].update;
+    update(each.elements.part(parts[k].begin, parts[k].count), each.step, each.lr, each.weight_decay);
+  });
+}
+
+}  // namespace lockstep

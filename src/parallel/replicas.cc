@@ -1,0 +1,108 @@
+#include "parallel/replicas.h"
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+
+#include "grad/torch_types.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+
+namespace lockstep {
+namespace {
+
+std::string form_of(const NamedTensor& named) {
+  std::ostringstream text;
+  text << named.name << " " << torch::toString(named.tensor.scalar_type()) << " " << named.tensor.sizes();
+  if (!named.tensor.is_contiguous()) text << " strides " << named.tensor.strides();
+  return text.str();
+}
+
+// Every rank's text. Two rounds: the lengths, then the bytes.
+std::vector<std::string> gather_texts(const Group& group, const std::string& own) {
+  const auto n = static_cast<std::size_t>(group.size());
+  const std::vector<std::int64_t> length = {static_cast<std::int64_t>(own.size())};
+  std::vector<std::int64_t> lengths(n);
+  group.all_gather(buffer(length), buffer(lengths));
+  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+  std::vector<std::uint8_t> padded(longest);
+  std::memcpy(padded.data(), own.data(), own.size());
+  std::vector<std::uint8_t> all(longest * n);
+  group.all_gather(buffer(std::as_const(padded)), buffer(all));
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < n; ++r)
+    texts.emplace_back(reinterpret_cast<const char*>(all.data() + r * longest),
+                       static_cast<std::size_t>(lengths[r]));
+  return texts;
+}
+
+// FNV-like over words, four chains at once so that it runs at memory speed.
+std::uint64_t bits_of(const torch::Tensor& tensor) {
+  const torch::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+  const auto bytes = static_cast<std::size_t>(dense.nbytes());
+  const auto* const data = static_cast<const std::byte*>(dense.data_ptr());
+  std::uint64_t chain[4] = {1, 2, 3, 4};
+  constexpr std::uint64_t kPrime = 0x9e3779b97f4a7c15u;
+  std::size_t at = 0;
+  for (; at + 32 <= bytes; at += 32)
+    for (std::size_t k = 0; k < 4; ++k) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, data + at + 8 * k, 8);
+      chain[k] = (chain[k] ^ word) * kPrime;
+      chain[k] ^= chain[k] >> 29;
+    }
+  for (std::size_t k = 0; at < bytes; at += 8, k = (k + 1) % 4) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, data + at, std::min<std::size_t>(8, bytes - at));
+    chain[k] = (chain[k] ^ word) * kPrime;
+    chain[k] ^= chain[k] >> 29;
+  }
+  return mix_bits(chain[0] ^ mix_bits(chain[1] ^ mix_bits(chain[2] ^ mix_bits(chain[3]))));
+}
+
+}  // namespace
+
+void check_form(const Group& group, const std::vector<NamedTensor>& tensors) {
+  std::string own;
+  for (const NamedTensor& tensor : tensors) own += form_of(tensor) + "\n";
+  const std::vector<std::string> texts = gather_texts(group, own);
+  for (std::size_t r = 1; r < texts.size(); ++r) {
+    if (texts[r] == texts[0]) continue;
+    std::istringstream first(texts[0]);
+    std::istringstream other(texts[r]);
+    std::string a;
+    std::string b;
+    do {
+      if (!std::getline(first, a)) a = "nothing more";
+      if (!std::getline(other, b)) b = "nothing more";
+    } while (a == b);
+    throw MismatchError("the models differ: rank 0 has " + a + ", rank " + std::to_string(r) + " has " + b);
+  }
+}
+
+void check_bits(const Group& group, const std::vector<NamedTensor>& tensors) {
+  std::vector<std::int64_t> own;
+  for (const NamedTensor& tensor : tensors) own.push_back(static_cast<std::int64_t>(bits_of(tensor.tensor)));
+  std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(group.size()));
+  group.all_gather(buffer(std::as_const(own)), buffer(all));
+  std::string differ;
+  int count = 0;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    std::string ranks;
+    for (std::size_t r = 1; r < static_cast<std::size_t>(group.size()); ++r)
+      if (all[r * own.size() + i] != all[i]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+    if (ranks.empty()) continue;
+    if (++count <= 3) differ += (count == 1 ? "'" : "; '") + tensors[i].name + "' on rank " + ranks;
+  }
+  if (count > 3) differ += "; and " + std::to_string(count - 3) + " more";
+  if (count > 0)
+    throw MismatchError("the replicas have drifted apart, against rank 0: " + differ +
+                        "; something changed parameters on some ranks only");
+}
+
+void broadcast_all(const Group& group, const std::vector<NamedTensor>& tensors) {
+  for (const NamedTensor& tensor : tensors)
+    if (tensor.tensor.numel() > 0) group.broadcast(buffer_of(tensor.tensor, "'" + tensor.name + "'"), 0);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,15 @@
+# The trainer: its parts, and the program itself where libtorch is.
+lockstep_test(trainer_test
+  SOURCES train_options_test.cc train_report_test.cc
+  LINK lockstep_trainer)
+
+if(LOCKSTEP_HAVE_TORCH)
+  foreach(part Bits Resume Folder Usage Tools)
+    string(TOLOWER ${part} name)
+    add_test(NAME train.${name}
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/train_program_test.py $<TARGET_FILE:lockstep_cli> ${part})
+    # libtorch keeps memory until the process ends, which is no leak of ours.
+    set_tests_properties(train.${name} PROPERTIES LABELS fast TIMEOUT 600 PROCESSORS 2
+      ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+  endforeach()
+endif()

@@ -1,0 +1,410 @@
+#!/usr/bin/env python3
+"""`lockstep train` as people run it: train_program_test.py PATH_TO_LOCKSTEP [TEST_CLASS]"""
+import csv
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import xml.etree.ElementTree
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+MLP = ["--model", "mlp", "--data", "synthetic", "--width", "32", "--layers", "2", "--examples", "230",
+       "--eval-examples", "60", "--eval-batch", "16", "--lane-batch", "4", "--bucket-cap-mb", "0.05",
+       "--first-bucket-mb", "0.01"]
+LANES = [*MLP, "--lanes", "8"]
+CONTRACT = {"workers", "lanes", "lane_batch", "steps", "samples_per_s", "step_ms_p50", "step_ms_p95", "comm_fraction",
+            "overlap_fraction", "final_loss", "accuracy", "params_sha256", "peak_rss_bytes"}
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="lockstep-train-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.environment = dict(os.environ, LOCKSTEP_CACHE_DIR=os.path.join(self.folder, "cache"))
+        for name in ("RANK", "WORLD_SIZE"):
+            self.environment.pop(name, None)
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def run_program(self, *args, **kwargs):
+        kwargs.setdefault("env", self.environment)
+        return subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=240, **kwargs)
+
+    def train(self, name, *args, **kwargs):
+        """Trains into the folder `name`; gives its summary."""
+        done = self.run_program("train", "--out", self.path(name), *args, **kwargs)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return self.summary(name)
+
+    def summary(self, name):
+        with open(self.path(name, "summary.json")) as file:
+            return json.load(file)
+
+    def rows(self, name, file):
+        with open(self.path(name, file), newline="") as text:
+            return list(csv.DictReader(text))
+
+    def losses(self, name):
+        return [row["loss"] for row in self.rows(name, "steps.csv")]
+
+    def refused(self, *args, words=(), status=2, **kwargs):
+        done = self.run_program(*args, **kwargs)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        lines = [line for line in done.stderr.splitlines() if line]
+        self.assertEqual(len(lines), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, lines[0])
+
+
+class Bits(Case):
+    """One run, whatever the number of workers."""
+
+    def same(self, workers, *args):
+        first = None
+        for n in workers:
+            with self.subTest(workers=n, args=args):
+                summary = self.train(f"n{n}", "-n", n, *args, "--overwrite")
+                self.assertEqual(summary["workers"], n)
+                self.assertEqual(len(summary["peak_rss_bytes"]), n)
+                found = (summary["params_sha256"], summary["accuracy"], summary["validation_loss"],
+                         self.losses(f"n{n}"))
+                first = first or found
+                self.assertEqual(found, first)
+
+    def test_any_number_of_workers(self):
+        self.same([1, 2, 3, 4], *LANES, "--steps", "6", "--seed", "3")
+
+    def test_any_number_of_workers_over_an_epochs_end_with_momentum(self):
+        self.same([1, 2, 4], *LANES, "--steps", "10", "--optimizer", "sgd", "--lr", "0.1", "--schedule", "cosine",
+                  "--warmup-steps", "2")
+
+    def test_batch_norm_and_dropout(self):
+        self.same([1, 2], "--model", "resnet18", "--data", "shapes", "--examples", "40", "--eval-examples", "20",
+                  "--lanes", "4", "--lane-batch", "2", "--steps", "2", "--data-dir", self.path("data"))
+        self.same([1, 2], "--model", "gpt", "--data", "synthetic", "--blocks", "1", "--width", "16", "--heads", "2",
+                  "--context", "8", "--dropout", "0.2", "--examples", "64", "--eval-examples", "16", "--lanes", "4",
+                  "--lane-batch", "2", "--steps", "3")
+
+    def test_algorithms_and_buckets_change_no_bit(self):
+        base = self.train("base", "-n", 2, *LANES, "--steps", 4)["params_sha256"]
+        for name, args in {"tree": ["--algorithm", "tree"], "halving": ["--algorithm", "halving_doubling"],
+                           "one": ["--bucket-cap-mb", "25"]}.items():
+            self.assertEqual(self.train(name, "-n", 2, *LANES, *args, "--steps", 4)["params_sha256"], base, name)
+
+    def test_the_seed_and_the_lanes_do(self):
+        base = self.train("base", *LANES, "--steps", 2)["params_sha256"]
+        self.assertNotEqual(self.train("seed", *LANES, "--steps", 2, "--seed", 1)["params_sha256"], base)
+        self.assertNotEqual(self.train("lanes", *MLP, "--lanes", 4, "--steps", 2)["params_sha256"], base)
+
+    def test_under_a_launcher(self):
+        base = self.train("base", "-n", 2, *LANES, "--steps", 3)["params_sha256"]
+        done = self.run_program("run", "-n", 2, PROGRAM, "train", *LANES, "--steps", 3, "--out", self.path("run"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(self.summary("run")["params_sha256"], base)
+        self.assertIn("throughput", done.stdout)
+        refused = self.run_program("run", "-n", 2, PROGRAM, "train", "-n", 3, *LANES, "--steps", 3)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("-n (--workers) 3", refused.stderr)
+
+
+class Resume(Case):
+    """Stopped and gone on with, by whatever hand: the same run."""
+
+    ARGS = [*LANES, "--steps", "12", "--checkpoint-every", "4"]
+
+    def start(self, name, *args):
+        return subprocess.Popen([PROGRAM, "train", "--out", self.path(name), *map(str, args)], env=self.environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def wait_for_steps(self, process, name, count):
+        for _ in range(1200):
+            try:
+                if len(self.rows(name, "steps.csv")) >= count:
+                    return
+            except FileNotFoundError:
+                pass
+            self.assertIsNone(process.poll(), "ended before it was stopped")
+            time.sleep(0.05)
+        self.fail("no progress")
+
+    def test_in_the_middle_of_an_epoch_with_other_workers(self):
+        for optimizer in ("adamw", "torch-sgd"):
+            with self.subTest(optimizer=optimizer):
+                args = [*self.ARGS, "--optimizer", optimizer, "--keep", "0"]
+                whole = self.train(f"whole-{optimizer}", "-n", 1, *args)
+                losses = self.losses(f"whole-{optimizer}")
+                checkpoint = self.path(f"whole-{optimizer}", "checkpoints", "step-00000004")
+                part = self.train(f"part-{optimizer}", "--resume", checkpoint, "-n", 2)
+                self.assertEqual(part["params_sha256"], whole["params_sha256"])
+                self.assertEqual(part["steps"], 12)
+                self.assertEqual(self.losses(f"part-{optimizer}"), losses[4:])
+
+    def test_after_sigkill(self):
+        whole = self.train("whole", "-n", 2, *self.ARGS)
+        process = self.start("killed", "-n", 2, *LANES, "--steps", "100000", "--checkpoint-every", "4")
+        self.wait_for_steps(process, "killed", 6)
+        process.kill()
+        process.communicate()
+        kept = sorted(os.listdir(self.path("killed", "checkpoints")))
+        first = int([name for name in kept if name.startswith("step-")][0][5:])
+        # What came after the checkpoint is done again.
+        length = max(12, first + 4)
+        whole = self.train("whole", "-n", 2, *LANES, "--steps", length, "--checkpoint-every", "4", "--overwrite")
+        checkpoint = self.path("killed", "checkpoints", f"step-{first:08}")
+        done = self.run_program("train", "--resume", checkpoint, "-n", 3, "--steps", length)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        again = self.summary("killed")
+        self.assertEqual(again["params_sha256"], whole["params_sha256"])
+        self.assertEqual(self.losses("killed"), self.losses("whole"))
+        self.assertEqual([int(r["step"]) for r in self.rows("killed", "steps.csv")], list(range(1, length + 1)))
+
+    def test_sigint_writes_a_checkpoint_and_says_how_to_go_on(self):
+        process = self.start("stopped", "-n", 2, *LANES, "--steps", "100000")
+        self.wait_for_steps(process, "stopped", 3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, out + err)
+        done = len(self.rows("stopped", "steps.csv"))
+        self.assertEqual(os.listdir(self.path("stopped", "checkpoints")), [f"step-{done:08}"])
+        command = re.search(r"to resume: lockstep (.*)", err).group(1).split()
+        self.assertEqual(self.run_program(*command, "--steps", done + 2).returncode, 0)
+        whole = self.train("whole", *LANES, "--steps", done + 2)
+        self.assertEqual(self.summary("stopped")["params_sha256"], whole["params_sha256"])
+
+    def test_a_killed_worker_is_named(self):
+        process = self.start("broken", "-n", 2, *LANES, "--steps", "100000", "--checkpoint-every", "2")
+        self.wait_for_steps(process, "broken", 3)
+        workers = subprocess.run(["pgrep", "-f", "lockstep-train train .*" + self.path("broken")], capture_output=True,
+                                 text=True).stdout.split()
+        self.assertEqual(len(workers), 2)
+        os.kill(int(workers[1]), signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1, out + err)
+        self.assertIn("rank", err)
+
+    def test_another_run_is_refused(self):
+        self.train("run", *LANES, "--steps", 2)
+        for args, words in [
+            (["--lane-batch", "5"], ["--lane-batch", "5", "4"]),
+            (["--seed", "9"], ["--seed", "9", "0"]),
+            (["--optimizer", "sgd"], ["--optimizer", "sgd", "adamw"]),
+        ]:
+            with self.subTest(args=args):
+                self.refused("train", "--resume", self.path("run"), *args, words=words)
+
+    def test_an_altered_checkpoint_is_refused_and_the_one_before_offered(self):
+        self.train("run", *LANES, "--steps", 4, "--checkpoint-every", 2)
+        weights = self.path("run", "checkpoints", "step-00000004", "model.safetensors")
+        with open(weights, "r+b") as file:
+            file.seek(-3, os.SEEK_END)
+            byte = file.read(1)
+            file.seek(-3, os.SEEK_END)
+            file.write(bytes([byte[0] ^ 1]))
+        self.refused("train", "--resume", self.path("run"), words=["model.safetensors", "step-00000002"])
+        self.refused("train", "--resume", self.path("nowhere"), words=["nowhere"])
+
+
+class Folder(Case):
+    """What a run leaves."""
+
+    def test_files(self):
+        summary = self.train("run", "-n", 2, *LANES, "--epochs", 2)
+        self.assertLessEqual(CONTRACT, set(summary))
+        steps, epochs = self.rows("run", "steps.csv"), self.rows("run", "epochs.csv")
+        self.assertEqual(summary["steps"], len(steps))
+        self.assertEqual(len(epochs), 2)
+        self.assertEqual(sum(int(r["samples"]) for r in steps), 2 * 230)
+        self.assertEqual(float(steps[-1]["loss"]), summary["final_loss"])
+        self.assertEqual(float(epochs[-1]["accuracy"]), summary["accuracy"])
+        for r in steps:
+            parts = float(r["compute_ms"]) + float(r["exposed_comm_ms"]) + float(r["data_wait_ms"])
+            self.assertAlmostEqual(parts, float(r["step_ms"]), places=3)
+        buckets = self.rows("run", "buckets.csv")
+        self.assertEqual({r["step"] for r in buckets}, {r["step"] for r in steps})
+        self.assertGreater(len(buckets), len(steps))  # more than one a step
+        for r in buckets:
+            self.assertLessEqual(float(r["start"]), float(r["end"]))
+            self.assertTrue(r["algorithm"])
+        self.assertEqual(self.rows("run", "latency.csv")[-1]["bucket"], "all")
+        self.assertEqual(int(self.rows("run", "latency.csv")[-1]["count"]), len(buckets))
+        self.assertEqual([n for n in os.listdir(self.path("run")) if n.startswith(".")], [])
+        memory = summary["memory"]
+        self.assertEqual(memory["predicted_bytes"],
+                         memory["parameter_bytes"] + memory["gradient_bytes"] + memory["optimizer_bytes"])
+
+    def test_trace(self):
+        self.train("run", "-n", 2, *LANES, "--steps", 8, "--trace-steps", 2)
+        with open(self.path("run", "trace.json")) as file:
+            events = json.load(file)["traceEvents"]
+        spans = [e for e in events if e["ph"] == "X"]
+        self.assertEqual({e["pid"] for e in spans}, {0, 1})
+        names = {e["name"] for e in spans}
+        self.assertLessEqual({"forward", "backward", "optimizer", "data", "bucket 0"}, names)
+        self.assertEqual({e["args"]["step"] for e in spans}, {1, 2, 4, 5, 6, 7, 8})
+        for e in spans:
+            self.assertGreaterEqual(e["dur"], 0)
+        self.assertEqual({e["args"]["name"] for e in events if e["name"] == "thread_name"},
+                         {"compute", "communication"})
+        lanes = [e["args"]["lane"] for e in spans if e["name"] == "forward" and e["args"]["step"] == 1]
+        self.assertEqual(sorted(lanes), list(range(8)))
+
+    def test_page(self):
+        self.train("run", "-n", 2, *LANES, "--epochs", 2)
+        with open(self.path("run", "index.html")) as file:
+            page = file.read()
+        charts = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
+        self.assertEqual(len(charts), 6)
+        for chart in charts:
+            xml.etree.ElementTree.fromstring(chart)
+            self.assertNotIn("nothing yet", chart)
+        self.assertEqual(re.findall(r"(?:src|href)=", page), [])
+
+    def test_what_is_printed(self):
+        done = self.run_program("train", "--out", self.path("run"), *LANES, "--epochs", 2)
+        self.assertNotIn("\033", done.stdout + done.stderr)
+        self.assertEqual(len(re.findall(r"^epoch \d", done.stdout, re.M)), 2)
+        self.assertIn(self.path("run", "index.html"), done.stdout)
+        done = self.run_program("train", "--out", self.path("json"), *LANES, "--epochs", 2, "--json")
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([line.get("event") for line in lines], ["epoch", "epoch", None])
+        self.assertLessEqual(CONTRACT, set(lines[-1]))
+
+    def test_a_folder_with_something_in_it(self):
+        self.train("run", *LANES, "--steps", 2)
+        self.refused("train", "--out", self.path("run"), *LANES, "--steps", 2,
+                     words=["--out", "not empty", "--resume", "--overwrite"])
+
+    def test_a_full_disk(self):
+        self.train("run", *LANES, "--steps", 2, "--checkpoint-every", 2)
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000))
+
+        # The weights alone are larger than that.
+        self.refused("train", "--resume", self.path("run"), "--steps", 4, "--checkpoint-every", 2, status=1,
+                     words=["File too large"], preexec_fn=limit)
+        # Nothing was lost: the checkpoint before is whole.
+        self.assertEqual(os.listdir(self.path("run", "checkpoints")), ["step-00000002"])
+        done = self.run_program("train", "--resume", self.path("run"), "--steps", 4)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.summary("run")["params_sha256"],
+                         self.train("whole", *LANES, "--steps", 4)["params_sha256"])
+
+
+class Usage(Case):
+    def test_bad_flags(self):
+        for args, words in [
+            (["--model", "resnet17"], ["--model", "resnet17", "resnet18"]),
+            (["--precision", "bf16"], ["--precision", "fp32"]),
+            (["--device", "cuda"], ["--device", "cpu"]),
+            (["--steps", "many"], ["--steps", "many", "a whole number"]),
+            (["--lane-batch", "0"], ["--lane-batch"]),
+            (["--lanez", "4"], ["--lanez", "--lanes"]),
+            (["-n", "4", *MLP, "--lanes", "2"], ["--lanes", "2", "4"]),
+            (["--data", "nowhere"], ["--data", "nowhere", "shapes", "cifar10"]),
+            (["--data", "cifar10"], ["cifar10", "--data-dir"]),
+            (["--model", "gpt", "--data", "shapes"], ["gpt", "shapes"]),
+            ([*MLP, "--algorithm", "rign", "-n", "2", "--steps", "1"], ["rign", "ring"]),
+        ]:
+            with self.subTest(args=args):
+                self.refused("train", *args, "--out", self.path("none"), words=words)
+
+    def test_config(self):
+        with open(self.path("a.toml"), "w") as file:
+            file.write('model = "mlp"\ndata = "synthetic"\nwidth = 32\nlayers = 2\nlane_batch = 4\nlanes = 8\n'
+                       'examples = 230\neval-examples = 60\nseed = 5\nsteps = 2\n')
+        config = self.train("toml", "--config", self.path("a.toml"), "--seed", "6")
+        with open(self.path("toml", "config.json")) as file:
+            kept = json.load(file)
+        self.assertEqual((kept["seed"], kept["lanes"], kept["width"]), (6, 8, 32))
+        # Every option of a run is in config.json, which is itself a config file.
+        for name in ("out", "resume", "overwrite", "workers"):
+            kept.pop(name)
+        with open(self.path("b.json"), "w") as file:
+            json.dump(kept, file)
+        again = self.train("json", "--config", self.path("b.json"))
+        self.assertEqual(again["params_sha256"], config["params_sha256"])
+        with open(self.path("a.toml"), "a") as file:
+            file.write("optimiser = 'sgd'\n")
+        self.refused("train", "--config", self.path("a.toml"), words=["a.toml", "optimiser", "optimizer", "lane_batch"])
+
+    def test_bad_data(self):
+        os.mkdir(self.path("data"))
+        for i in range(1, 6):
+            with open(self.path("data", f"data_batch_{i}.bin"), "wb") as file:
+                file.write(bytes(3073 * 2 - 1))
+        with open(self.path("data", "test_batch.bin"), "wb") as file:
+            file.write(bytes(3073))
+        self.refused("train", "--data", self.path("data"), "--out", self.path("none"), "-n", 2,
+                     words=["data_batch_1.bin", "6145"])
+
+    def test_help(self):
+        for command in (["train"], ["sweep"], ["infer"], ["bench", "step"]):
+            done = self.run_program(*command, "--help")
+            self.assertEqual(done.returncode, 0)
+            self.assertIn("Examples:", done.stdout)
+        listed = self.run_program("--help").stdout
+        for word in ("train", "sweep", "infer"):
+            self.assertRegex(listed, rf"\n  {word} ")
+
+    def test_without_its_other_half(self):
+        shutil.copy(PROGRAM, self.path("lockstep"))
+        done = subprocess.run([self.path("lockstep"), "train"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(len(done.stderr.splitlines()), 1)
+        self.assertIn("libtorch", done.stderr)
+
+
+class Tools(Case):
+    def test_sweep(self):
+        done = self.run_program("sweep", "bucket_cap_mb", "--values", "0.02,0.05,1", "-n", 2, *MLP, "--steps", 8,
+                                "--out", self.path("sweep"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = self.rows("sweep", "sweep.csv")
+        self.assertEqual([r["bucket_cap_mb"] for r in rows], ["0.02", "0.05", "1"])
+        self.assertEqual(len({r["params_sha256"] for r in rows}), 1)
+        xml.etree.ElementTree.parse(self.path("sweep", "sweep.svg"))
+        for r in rows:
+            self.assertGreater(float(r["samples_per_s"]), 0)
+        self.assertIn("samples/s", done.stdout)
+
+    def test_sweep_refuses_before_it_runs(self):
+        self.refused("sweep", "bucket_cap", "--values", "1", words=["bucket_cap", "bucket_cap_mb"])
+        self.refused("sweep", "lanes", "--values", "2,many", *MLP, words=["lanes", "many", "a whole number"])
+        self.refused("sweep", "lanes", *MLP, words=["--values"])
+
+    def test_infer(self):
+        summary = self.train("run", *LANES, "--steps", 4)
+        done = self.run_program("infer", "--resume", self.path("run"), "--examples", 0, "--batch", 8, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        row = json.loads(done.stdout)
+        self.assertEqual(row["examples"], 60)
+        self.assertAlmostEqual(row["accuracy"], summary["accuracy"])
+        self.assertLessEqual(row["latency_ms_p50"], row["latency_ms_p95"])
+        text = self.run_program("infer", "--resume", self.path("run"))
+        self.assertRegex(text.stdout, r"latency +p50 .* p95 .* ms an image\naccuracy")
+        self.refused("infer", "--resume", self.path("none"), words=["none"])
+        self.refused("infer", words=["--resume"])
+
+    def test_bench_step(self):
+        done = self.run_program("bench", "step", "-n", 2, "--model", "mlp", "--width", 32, "--layers", 2,
+                                "--lane-batch", 4, "--steps", 6, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        row = json.loads(done.stdout)
+        self.assertEqual((row["workers"], row["lane_batch"], row["model"]), (2, 4, "mlp"))
+        self.assertAlmostEqual(row["efficiency"], row["alone_ms"] / row["step_ms"])
+        self.assertAlmostEqual(row["samples_per_s"], 8000 / row["step_ms"])
+        self.assertEqual(row["params"], 1024 * 32 + 32 + 32 * 32 + 32 + 32 * 10 + 10)
+        self.refused("bench", "step", "--model", "resnet17", words=["--model"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

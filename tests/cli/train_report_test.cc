@@ -1,0 +1,151 @@
+// Figures, folder, charts and page of a run, without running one.
+#include "cli/train_report.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/run_folder.h"
+#include "cli/run_page.h"
+#include "cli/sweep.h"
+#include "cli/train_metrics.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMs = 1'000'000;
+
+StepRecord step_of(std::int64_t number, std::int64_t ms) {
+  return {.step = number,
+          .epoch = 1,
+          .loss = 1.0 / static_cast<double>(number),
+          .lr = 0.1,
+          .samples = 64,
+          .begin_ns = number * 1000 * kMs,
+          .end_ns = (number * 1000 + ms) * kMs,
+          .data_wait_ns = kMs,
+          .comm_ns = 4 * kMs,
+          .exposed_ns = kMs};
+}
+
+class RunFolderTest : public ::testing::Test {
+ protected:
+  RunFolderTest() {
+    std::string name = (fs::temp_directory_path() / "lockstep-run-XXXXXX").string();
+    base_ = ::mkdtemp(name.data());
+    folder_ = base_ / "run";
+  }
+  ~RunFolderTest() override { fs::remove_all(base_); }
+  fs::path base_, folder_;
+};
+
+TEST(TrainMetrics, UnionCountsOverlapsOnce) {
+  const std::vector<BucketTimes> buckets = {{.start_ns = 10, .end_ns = 20},
+                                            {.start_ns = 15, .end_ns = 30},
+                                            {.start_ns = 40, .end_ns = 45},
+                                            {.start_ns = 16, .end_ns = 18}};
+  EXPECT_EQ(union_ns(buckets), 25);
+  EXPECT_EQ(union_ns({}), 0);
+}
+
+TEST(TrainMetrics, FiguresFollowTheirDefinitions) {
+  const std::vector<StepRecord> steps = {step_of(1, 10), step_of(2, 10), step_of(3, 20)};
+  const StepFigures f = figures_of(steps);
+  EXPECT_DOUBLE_EQ(f.step_ms_p50, 10);
+  EXPECT_DOUBLE_EQ(f.samples_per_s, 3 * 64 / 0.040);
+  // compute = 40 - 3 exposed - 3 waiting = 34; comm = 12
+  EXPECT_DOUBLE_EQ(f.comm_fraction, 12.0 / 46.0);
+  EXPECT_DOUBLE_EQ(f.overlap_fraction, 0.75);
+  EXPECT_DOUBLE_EQ(f.data_wait_fraction, 3.0 / 40.0);
+  EXPECT_EQ(figures_of({}).samples_per_s, 0);
+}
+
+TEST(TrainMetrics, TheFirstStepsDontCountInALongRun) {
+  std::vector<StepRecord> steps;
+  for (int i = 1; i <= 20; ++i) steps.push_back(step_of(i, i <= 3 ? 1000 : 10));
+  EXPECT_DOUBLE_EQ(figures_of(settled(steps)).step_ms_p95, 10);
+  EXPECT_EQ(settled(std::span(steps).first(1)).size(), 1U);
+}
+
+TEST(TrainMetrics, LatencyTellsBucketsApart) {
+  BucketLatencies latencies;
+  const std::vector<BucketTimes> buckets = {{.bucket = 0, .bytes = 100, .start_ns = 0, .end_ns = 1000},
+                                            {.bucket = 1, .bytes = 200, .start_ns = 0, .end_ns = 3000}};
+  latencies.add(buckets);
+  latencies.add(buckets);
+  const std::string csv = latencies.csv();
+  EXPECT_NE(csv.find("\n0,100,2,1.0,"), std::string::npos) << csv;
+  EXPECT_NE(csv.find("\n1,200,2,3.0,"), std::string::npos) << csv;
+  EXPECT_NE(csv.find("\nall,,4,"), std::string::npos) << csv;
+}
+
+TEST_F(RunFolderTest, ResumingCutsTheRowsAfterTheCheckpoint) {
+  {
+    RunFolder run(folder_, FolderUse::fresh, 0);
+    for (int i = 1; i <= 6; ++i) run.add_step(step_of(i, 10), std::vector<BucketTimes>(2), 0);
+    run.add_epoch({.step = 3, .epoch = 1});
+    run.add_epoch({.step = 6, .epoch = 2});
+  }
+  const RunFolder run(folder_, FolderUse::resume, 4);
+  EXPECT_EQ(read_csv(folder_ / "steps.csv").rows.size(), 4U);
+  EXPECT_EQ(read_csv(folder_ / "buckets.csv").rows.size(), 8U);
+  EXPECT_EQ(read_csv(folder_ / "epochs.csv").rows.size(), 1U);
+}
+
+TEST_F(RunFolderTest, SomebodysFilesAreNotOverwritten) {
+  fs::create_directories(folder_);
+  std::ofstream(folder_ / "thesis.tex") << "all of it";
+  EXPECT_THROW(RunFolder(folder_, FolderUse::fresh, 0), UsageError);
+  std::ofstream(folder_ / "summary.json") << "{}";
+  const RunFolder run(folder_, FolderUse::overwrite, 0);
+  EXPECT_TRUE(fs::exists(folder_ / "thesis.tex"));
+  EXPECT_FALSE(fs::exists(folder_ / "summary.json"));
+}
+
+TEST_F(RunFolderTest, PageIsSelfContainedAndEscapes) {
+  RunFolder run(folder_, FolderUse::fresh, 0);
+  for (int i = 1; i <= 900; ++i) run.add_step(step_of(i, 10), {}, 0);
+  run.add_epoch({.step = 900, .epoch = 1, .validation_loss = 0.5, .accuracy = 0.9});
+  run.replace("config.json", R"({"model": "<script>", "data": "a&b", "workers": 2})");
+  run.replace("summary.json", R"({"accuracy": 0.875, "final_loss": 0.25, "samples_per_s": 123})");
+  const std::string page =
+      render_page(folder_, {{"compute", {{.begin_ms = 0, .end_ms = 5, .label = "backward", .colour = 2}}}});
+  EXPECT_NE(page.find("87.5 %"), std::string::npos);
+  EXPECT_NE(page.find("&lt;script&gt;"), std::string::npos);
+  EXPECT_EQ(page.find("<script"), std::string::npos);
+  EXPECT_EQ(page.find("src="), std::string::npos);
+  EXPECT_EQ(page.find("nan"), std::string::npos);
+  std::size_t charts = 0;
+  for (std::size_t at = 0; (at = page.find("<svg ", at)) != std::string::npos; ++at) ++charts;
+  EXPECT_EQ(charts, 6U);
+}
+
+TEST_F(RunFolderTest, PageOfARunThatHasJustBegun) {
+  const RunFolder run(folder_, FolderUse::fresh, 0);
+  const std::string page = render_page(folder_, {});
+  EXPECT_NE(page.find("nothing yet"), std::string::npos);
+}
+
+TEST(Sweep, CsvPlotAndMedian) {
+  const std::vector<SweepRow> rows = {{.value = "0.5", .samples_per_s = 10, .comm_fraction = 0.5},
+                                      {.value = "8", .samples_per_s = 20, .comm_fraction = 0.25}};
+  EXPECT_NE(sweep_csv("bucket_cap_mb", rows).find("\n8,20.000,"), std::string::npos);
+  const std::string plot = sweep_plot("bucket_cap_mb", rows);
+  EXPECT_NE(plot.find(">0.5<"), std::string::npos);
+  EXPECT_EQ(median_row({rows[1], rows[0], {.value = "x", .samples_per_s = 15}}).samples_per_s, 15);
+}
+
+TEST(TrainReport, Durations) {
+  EXPECT_EQ(format_duration(83), "1:23");
+  EXPECT_EQ(format_duration(7384), "2:03:04");
+}
+
+}  // namespace
+}  // namespace lockstep::cli

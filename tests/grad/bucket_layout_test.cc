@@ -1,0 +1,60 @@
+#include "grad/bucket_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace lockstep {
+namespace {
+
+std::vector<int> reversed(std::size_t n) {
+  std::vector<int> order(n);
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
+TEST(BucketLayout, TakesTheGivenOrderAndKeepsTheCaps) {
+  const std::vector<ParameterShape> shapes(10, {.count = 1000, .dtype = DType::f32});  // 4 000 bytes each
+  const BucketLayout layout = plan_buckets(shapes, reversed(10), 4096, 13000);
+  ASSERT_EQ(layout.buckets.size(), 4u);
+  EXPECT_EQ(layout.buckets[0].members, std::vector<int>({9}));
+  EXPECT_EQ(layout.buckets[1].members, std::vector<int>({8, 7, 6}));
+  EXPECT_EQ(layout.buckets[3].members, std::vector<int>({2, 1, 0}));
+  for (std::size_t b = 1; b < layout.buckets.size(); ++b) EXPECT_LE(layout.buckets[b].count * 4, 13000u);
+}
+
+TEST(BucketLayout, EveryParameterHasItsOwnAlignedPlace) {
+  const std::vector<ParameterShape> shapes = {{1, DType::f32}, {17, DType::f64}, {0, DType::f32},
+                                              {33, DType::bf16}, {100000, DType::f32}, {5, DType::f64}};
+  const BucketLayout layout = plan_buckets(shapes, reversed(shapes.size()), 64, 1000);
+  std::size_t members = 0;
+  for (const BucketPlan& plan : layout.buckets) {
+    std::size_t end = 0;
+    for (const int m : plan.members) {
+      const auto i = static_cast<std::size_t>(m);
+      EXPECT_EQ(shapes[i].dtype, plan.dtype);
+      EXPECT_GE(layout.placements[i].offset, end);
+      EXPECT_EQ(layout.placements[i].offset * size_of(plan.dtype) % kTensorAlignment, 0u);
+      end = layout.placements[i].offset + shapes[i].count;
+      ++members;
+    }
+    EXPECT_LE(end, plan.count);
+  }
+  EXPECT_EQ(members, shapes.size());
+}
+
+TEST(BucketLayout, BucketsAreInTheOrderInWhichTheyFill) {
+  // f64 comes first and last, f32 in between: the f32 bucket is full before the f64 one.
+  const std::vector<ParameterShape> shapes = {{8, DType::f64}, {8, DType::f32}, {8, DType::f32}, {8, DType::f64}};
+  const BucketLayout layout = plan_buckets(shapes, std::vector<int>{0, 1, 2, 3}, 1 << 20, 1 << 20);
+  ASSERT_EQ(layout.buckets.size(), 2u);
+  EXPECT_EQ(layout.buckets[0].dtype, DType::f32);
+  EXPECT_EQ(layout.buckets[1].dtype, DType::f64);
+}
+
+TEST(BucketLayout, NothingGivesNoBucket) {
+  EXPECT_TRUE(plan_buckets({}, {}, 1, 1).buckets.empty());
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,282 @@
+// Threads as ranks: what the reducer promises about gradients, however the model uses its parameters.
+#include "lockstep/grad/reducer.h"
+
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <atomic>
+
+#include "comm/thread_ranks.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
+
+namespace lockstep {
+namespace {
+
+using lockstep::testing::on_threads;
+
+torch::Tensor leaf(std::vector<float> values, torch::ScalarType type = torch::kFloat32) {
+  return torch::tensor(values).to(type).requires_grad_();
+}
+
+std::vector<float> values(const torch::Tensor& t) {
+  const torch::Tensor f = t.detach().to(torch::kFloat32).contiguous();
+  return {f.data_ptr<float>(), f.data_ptr<float>() + f.numel()};
+}
+
+// Small buckets, so that there are several.
+ReducerOptions small() { return {.bucket_bytes = 128, .first_bucket_bytes = 64}; }
+
+class ReducerTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ReducerTest, ::testing::Values(1, 2, 3, 4));
+
+TEST_P(ReducerTest, GradientsAreMeansOverRanksAndViewsIntoBuckets) {
+  const int n = GetParam();
+  on_threads(thread_groups(n), [&](const Group& group) {
+    auto a = leaf({1, 2, 3});
+    auto b = leaf({4});
+    Reducer reducer({{"a", a}, {"b", b}}, group, small());
+    for (int step = 0; step < 4; ++step) {  // the buckets are laid out anew after the first
+      a.mutable_grad() = b.mutable_grad() = torch::Tensor();
+      ((a * static_cast<float>(group.rank() + 1)).sum() + b.sum() * static_cast<float>(step)).backward();
+      const float mean = static_cast<float>(n + 1) / 2;
+      EXPECT_EQ(values(a.grad()), std::vector<float>(3, mean));
+      EXPECT_EQ(values(b.grad()), std::vector<float>(1, static_cast<float>(step)));
+    }
+    EXPECT_EQ(reducer.exchanges(), 4);
+    EXPECT_GE(reducer.bucket_bytes(), 16u);
+    EXPECT_LE(reducer.wait_begin_ns(), reducer.wait_end_ns());
+    ASSERT_FALSE(reducer.events().empty());
+    for (const BucketEvent& event : reducer.events()) EXPECT_LE(event.ready_ns, event.end_ns);
+  });
+}
+
+TEST_P(ReducerTest, UnusedParametersAreFoundWhereverTheyAre) {
+  const int n = GetParam();
+  on_threads(thread_groups(n), [&](const Group& group) {
+    auto always = leaf({1});
+    auto by_rank_0 = leaf({1});
+    auto never = leaf({1});
+    Reducer reducer({{"always", always}, {"by_rank_0", by_rank_0}, {"never", never}}, group, small());
+    for (int step = 0; step < 3; ++step) {
+      for (auto& p : {always, by_rank_0, never}) p.mutable_grad() = torch::Tensor();
+      auto loss = always.sum() * 2;
+      if (group.rank() == 0) loss = loss + by_rank_0.sum() * 6;
+      loss.backward();
+      EXPECT_EQ(values(always.grad()), std::vector<float>{2});
+      EXPECT_EQ(values(by_rank_0.grad()), std::vector<float>{6.0f / static_cast<float>(n)});
+      EXPECT_FALSE(never.grad().defined());
+    }
+  });
+}
+
+TEST_P(ReducerTest, UnusedParametersAreNamedWhenTheyAreAnError) {
+  const int n = GetParam();
+  if (n == 1) return;
+  on_threads(thread_groups(n), [&](const Group& group) {
+    auto a = leaf({1});
+    auto b = leaf({1});
+    ReducerOptions options = small();
+    options.find_unused_parameters = false;
+    Reducer reducer({{"net.a", a}, {"net.b", b}}, group, options);
+    try {
+      (group.rank() == 0 ? a.sum() + b.sum() : a.sum()).backward();
+      FAIL() << "no error";
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find("'net.b'"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(std::to_string(n - 1) + " of " + std::to_string(n)), std::string::npos)
+          << error.what();
+    }
+  });
+}
+
+TEST_P(ReducerTest, TypesDoNotMix) {
+  on_threads(thread_groups(GetParam()), [&](const Group& group) {
+    auto single = leaf({1, 2});
+    auto twice = leaf({1, 2, 3}, torch::kFloat64);
+    auto half = leaf({1}, torch::kBFloat16);
+    Reducer reducer({{"f32", single}, {"f64", twice}, {"bf16", half}}, group, small());
+    for (int step = 0; step < 2; ++step) {
+      for (auto& p : {single, twice, half}) p.mutable_grad() = torch::Tensor();
+      (single.sum() * 2 + twice.sum() * 3 + half.sum() * 4).backward();
+      EXPECT_EQ(values(single.grad()), std::vector<float>(2, 2));
+      EXPECT_EQ(twice.grad().scalar_type(), torch::kFloat64);
+      EXPECT_EQ(values(twice.grad()), std::vector<float>(3, 3));
+      EXPECT_EQ(values(half.grad()), std::vector<float>(1, 4));
+    }
+  });
+}
+
+TEST_P(ReducerTest, AccumulatesWithoutSyncThenExchangesTheSum) {
+  const int n = GetParam();
+  on_threads(thread_groups(n), [&](const Group& group) {
+    auto a = leaf({1, 1});
+    Reducer reducer({{"a", a}}, group, small());
+    const auto rank = static_cast<float>(group.rank());
+    for (int step = 0; step < 3; ++step) {
+      a.mutable_grad() = torch::Tensor();
+      reducer.set_sync(false);
+      (a.sum() * rank).backward();
+      EXPECT_EQ(values(a.grad()), std::vector<float>(2, rank));
+      reducer.set_sync(true);
+      (a.sum() * 1).backward();
+      EXPECT_EQ(values(a.grad()), std::vector<float>(2, static_cast<float>(n - 1) / 2 + 1));
+    }
+  });
+}
+
+TEST_P(ReducerTest, BackwardTwiceAddsASecondMean) {
+  const int n = GetParam();
+  on_threads(thread_groups(n), [&](const Group& group) {
+    auto a = leaf({1});
+    Reducer reducer({{"a", a}}, group, small());
+    const auto rank = static_cast<float>(group.rank());
+    (a.sum() * rank).backward();
+    (a.sum() * (rank + 10)).backward();
+    EXPECT_FLOAT_EQ(values(a.grad())[0], static_cast<float>(n - 1) / 2 * 2 + 10);
+    auto loss = a.sum() * rank;  // the same graph twice
+    a.mutable_grad() = torch::Tensor();
+    loss.backward({}, true);
+    loss.backward();
+    EXPECT_FLOAT_EQ(values(a.grad())[0], static_cast<float>(n - 1));
+  });
+}
+
+TEST_P(ReducerTest, AnExceptionBetweenBackwardAndStepLeavesTheNextStepWhole) {
+  on_threads(thread_groups(GetParam()), [&](const Group& group) {
+    auto a = leaf({1, 2});
+    Reducer reducer({{"a", a}}, group, small());
+    for (int step = 0; step < 4; ++step) {
+      a.mutable_grad() = torch::Tensor();
+      try {
+        (a.sum() * static_cast<float>(step)).backward();
+        if (step == 1) throw std::runtime_error("between backward and step");
+        EXPECT_EQ(values(a.grad()), std::vector<float>(2, static_cast<float>(step)));
+        reducer.end_step();
+      } catch (const std::runtime_error&) {
+        EXPECT_EQ(step, 1);
+      }
+    }
+  });
+}
+
+// y = x, whose backward throws on demand.
+struct Thrower : torch::autograd::Function<Thrower> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, torch::Tensor x) { return x * 1; }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext*, torch::autograd::tensor_list) {
+    throw std::runtime_error("inside backward");
+  }
+};
+
+TEST_P(ReducerTest, AnExceptionInsideBackwardIsForgottenByReset) {
+  on_threads(thread_groups(GetParam()), [&](const Group& group) {
+    auto early = leaf({1});
+    auto late = leaf({1});
+    Reducer reducer({{"late", late}, {"early", early}}, group, small());
+    (early.sum() + late.sum()).backward();
+    reducer.end_step();
+    for (auto& p : {early, late}) p.mutable_grad() = torch::Tensor();
+    EXPECT_THROW((Thrower::apply(late).sum() + early.sum()).backward(), std::runtime_error);
+    reducer.reset();
+    (early.sum() * 3 + late.sum() * 5).backward();
+    EXPECT_EQ(values(early.grad()), std::vector<float>{3});
+    EXPECT_EQ(values(late.grad()), std::vector<float>{5});
+  });
+}
+
+// A checkpointed segment: forward without a graph, and a backward inside backward that makes one. The weight is
+// reached through `captured`, as a module's would be.
+struct Checkpointed : torch::autograd::Function<Checkpointed> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x, torch::Tensor weight) {
+    context->saved_data["x"] = x.detach();
+    context->saved_data["weight"] = weight;
+    const torch::NoGradGuard no_grad;
+    return x * weight.detach();
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               torch::autograd::tensor_list gradients) {
+    const torch::AutoGradMode with_grad(true);
+    auto x = context->saved_data["x"].toTensor().detach().requires_grad_();
+    auto weight = context->saved_data["weight"].toTensor();
+    (x * weight).backward(gradients[0]);
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+TEST_P(ReducerTest, BackwardInsideBackwardIsPartOfTheSameExchange) {
+  const int n = GetParam();
+  on_threads(thread_groups(n), [&](const Group& group) {
+    auto first = leaf({2});
+    auto inside = leaf({3});
+    auto never = leaf({1});
+    Reducer reducer({{"first", first}, {"inside", inside}, {"never", never}}, group, small());
+    for (int step = 0; step < 3; ++step) {
+      for (auto& p : {first, inside}) p.mutable_grad() = torch::Tensor();
+      const auto scale = static_cast<float>(group.rank() + 1);
+      (Checkpointed::apply(first * 1, inside).sum() * scale).backward();
+      const float mean = static_cast<float>(n + 1) / 2;
+      EXPECT_EQ(values(first.grad()), std::vector<float>{3 * mean});
+      EXPECT_EQ(values(inside.grad()), std::vector<float>{2 * mean});
+      EXPECT_FALSE(never.grad().defined());
+    }
+    EXPECT_EQ(reducer.exchanges(), 3);
+  });
+}
+
+TEST_P(ReducerTest, AParameterInTwoInnerBackwardsIsNamed) {
+  on_threads(thread_groups(GetParam()), [&](const Group& group) {
+    auto first = leaf({2});
+    auto shared = leaf({3});
+    Reducer reducer({{"first", first}, {"shared", shared}}, group, small());
+    try {
+      auto x = Checkpointed::apply(first * 1, shared);
+      Checkpointed::apply(x, shared).sum().backward();
+      FAIL() << "no error";
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find("'shared'"), std::string::npos) << error.what();
+    }
+    reducer.reset();
+  });
+}
+
+TEST_P(ReducerTest, AHookTakesTheBucketsInOrder) {
+  const int n = GetParam();
+  on_threads(thread_groups(n), [&](const Group& group) {
+    std::vector<NamedTensor> parameters;
+    for (int i = 0; i < 6; ++i) parameters.push_back({"p" + std::to_string(i), leaf(std::vector<float>(16, 1))});
+    std::vector<int> order;
+    ReducerOptions options = small();
+    options.hook = [&](const Bucket& bucket) {
+      order.push_back(bucket.index);
+      return group.all_reduce_async(bucket.data, {.op = ReduceOp::avg, .divisor = bucket.divisor});
+    };
+    Reducer reducer(parameters, group, options);
+    auto loss = torch::zeros({});
+    for (auto& p : parameters) loss = loss + p.tensor.sum() * static_cast<float>(group.rank());
+    loss.backward();
+    ASSERT_GT(order.size(), 2u);
+    for (std::size_t i = 0; i < order.size(); ++i) EXPECT_EQ(order[i], static_cast<int>(i));
+    for (auto& p : parameters)
+      EXPECT_EQ(values(p.tensor.grad()), std::vector<float>(16, static_cast<float>(n - 1) / 2));
+  });
+}
+
+TEST(Reducer, RefusesWhatItCannotCarry) {
+  const Group group = thread_groups(1)[0];
+  auto whole = torch::ones({2}, torch::kInt64);
+  EXPECT_THROW(Reducer({{"whole", whole}}, group, small()), UsageError);
+  auto wide = torch::ones({1}).expand({4});
+  EXPECT_THROW(Reducer({{"wide", wide}}, group, small()), UsageError);
+}
+
+TEST(Reducer, ANestedLayoutKeepsStrides) {
+  const Group group = thread_groups(1)[0];
+  auto weight = torch::randn({2, 3, 4, 4}).contiguous(torch::MemoryFormat::ChannelsLast).requires_grad_();
+  Reducer reducer({{"weight", weight}}, group, small());
+  (weight * weight).sum().backward();
+  EXPECT_EQ(weight.grad().strides(), weight.strides());
+  EXPECT_TRUE(torch::equal(weight.grad(), (weight * 2).detach()));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,258 @@
+// Threads as ranks. torch's default generator is one for all threads, so nothing here draws from it in a rank.
+#include "lockstep/parallel/data_parallel.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include "comm/thread_ranks.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
+
+namespace lockstep {
+namespace {
+
+using lockstep::testing::on_threads;
+
+struct Net : torch::nn::Module {
+  torch::nn::Linear first{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear second{nullptr};
+  Net() {
+    first = register_module("first", torch::nn::Linear(6, 8));
+    norm = register_module("norm", torch::nn::BatchNorm1d(8));
+    second = register_module("second", torch::nn::Linear(8, 3));
+    const torch::NoGradGuard no_grad;
+    float x = 0.1f;
+    for (auto& p : parameters()) {
+      p.copy_(torch::linspace(-x, x + 0.1f, p.numel()).view(p.sizes()));
+      x += 0.1f;
+    }
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return second(torch::relu(norm(first(x)))); }
+};
+
+torch::Tensor sample(int index) { return torch::sin(torch::arange(6).to(torch::kFloat32) * (0.3f * static_cast<float>(index + 1))); }
+
+torch::Tensor batch(int lane, int step) {
+  std::vector<torch::Tensor> rows;
+  for (int i = 0; i < 4; ++i) rows.push_back(sample(step * 100 + lane * 4 + i));
+  return torch::stack(rows);
+}
+
+std::vector<torch::Tensor> copies(const torch::nn::Module& module) {
+  std::vector<torch::Tensor> list;
+  for (const auto& p : module.parameters()) list.push_back(p.detach().clone());
+  for (const auto& b : module.buffers()) list.push_back(b.clone());
+  return list;
+}
+
+bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (!torch::equal(a[i], b[i])) return false;
+  return true;
+}
+
+// `steps` steps over `lanes` lanes on `workers` threads; the last step has unequal weights.
+std::vector<torch::Tensor> train(int workers, int lanes, int steps, const std::string& algorithm = "") {
+  std::vector<std::vector<torch::Tensor>> results(static_cast<std::size_t>(workers));
+  on_threads(thread_groups(workers), [&](const Group& group) {
+    auto net = std::make_shared<Net>();
+    DataParallel ddp(net, group, {.bucket_cap_mb = 1e-4, .check_replicas_every = 2, .algorithm = algorithm});
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    const LaneRange range = lanes_of(group.rank(), workers, lanes);
+    for (int step = 0; step < steps; ++step) {
+      const bool ragged = step == steps - 1;
+      for (int k = 0; k < range.count; ++k) {
+        const int index = range.first + k;
+        const double weight = ragged ? index + 1 : 1;
+        const double total = ragged ? lanes * (lanes + 1) / 2.0 : lanes;
+        auto scope = ddp.lane({.seed = 1,
+                               .step = step,
+                               .index = index,
+                               .weight = weight,
+                               .total_weight = total,
+                               .first = k == 0,
+                               .last = k == range.count - 1});
+        net->forward(batch(index, step)).square().mean().backward();
+      }
+      ddp.synchronize();
+      optimizer.step();
+      ddp.end_step();
+    }
+    results[static_cast<std::size_t>(group.rank())] = copies(*net);
+  });
+  for (const auto& result : results) EXPECT_TRUE(equal(result, results[0]));
+  return results[0];
+}
+
+TEST(DataParallel, LanesGiveTheSameBitsForEveryNumberOfWorkers) {
+  for (const int lanes : {8, 5, 3}) {
+    const auto alone = train(1, lanes, 4);
+    for (int workers = 2; workers <= lanes; ++workers)
+      EXPECT_TRUE(equal(train(workers, lanes, 4), alone)) << workers << " workers, " << lanes << " lanes";
+  }
+}
+
+TEST(DataParallel, EveryCanonicalAlgorithmGivesTheSameBits) {
+  const auto alone = train(1, 8, 3);
+  for (const char* algorithm : {"direct", "tree", "halving-doubling", "pairwise", "eager"})
+    for (const int workers : {2, 3, 8})
+      EXPECT_TRUE(equal(train(workers, 8, 3, algorithm), alone)) << algorithm << ", " << workers << " workers";
+}
+
+TEST(DataParallel, OneLaneIsThePlainLoopBitForBit) {
+  auto net = std::make_shared<Net>();
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 4; ++step) {
+    optimizer.zero_grad();
+    net->forward(batch(0, step)).square().mean().backward();
+    optimizer.step();
+  }
+  EXPECT_TRUE(equal(train(1, 1, 4), copies(*net)));
+}
+
+TEST(DataParallel, LanesAreTheMeanOverTheirWeights) {
+  auto net = std::make_shared<Net>();
+  std::vector<torch::Tensor> expected;
+  for (int lane = 0; lane < 3; ++lane) {
+    auto twin = std::make_shared<Net>();
+    (twin->forward(batch(lane, 0)).square().mean() * (lane + 1) / 6).backward();
+    std::size_t i = 0;
+    for (const auto& p : twin->parameters()) {
+      if (lane == 0)
+        expected.push_back(p.grad().clone());
+      else
+        expected[i].add_(p.grad());
+      ++i;
+    }
+  }
+  on_threads(thread_groups(2), [&](const Group& group) {
+    auto own = std::make_shared<Net>();
+    DataParallel ddp(own, group);
+    const LaneRange range = lanes_of(group.rank(), 2, 3);
+    for (int k = 0; k < range.count; ++k) {
+      const int index = range.first + k;
+      auto scope = ddp.lane({.index = index,
+                             .weight = index + 1.0,
+                             .total_weight = 6,
+                             .first = k == 0,
+                             .last = k == range.count - 1});
+      own->forward(batch(index, 0)).square().mean().backward();
+    }
+    std::size_t i = 0;
+    for (const auto& p : own->parameters()) EXPECT_TRUE(torch::allclose(p.grad(), expected[i++], 1e-5, 1e-7));
+  });
+}
+
+TEST(DataParallel, WorkersStartFromRankZeroAndStayTogetherInAPlainLoop) {
+  for (const int n : {1, 2, 4}) {
+    on_threads(thread_groups(n), [&](const Group& group) {
+      auto net = std::make_shared<Net>();
+      {
+        const torch::NoGradGuard no_grad;
+        for (auto& p : net->parameters()) p.add_(static_cast<float>(group.rank()));
+        net->norm->running_mean.add_(static_cast<float>(group.rank()));
+      }
+      DataParallel ddp(net, group);
+      EXPECT_TRUE(equal(copies(*net), copies(Net())));
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        {
+          auto guard = ddp.no_sync();
+          net->forward(batch(group.rank(), step + 50)).square().mean().backward();
+        }
+        net->forward(batch(group.rank(), step)).square().mean().backward();
+        optimizer.step();
+      }
+      ddp.check_replicas();
+    });
+  }
+}
+
+TEST(DataParallel, NamesTheFirstDifferenceBetweenModels) {
+  std::atomic<int> named = 0;
+  on_threads(thread_groups(3), [&](const Group& group) {
+    auto net = std::make_shared<torch::nn::Module>();
+    net->register_parameter("same", torch::zeros({2}));
+    net->register_parameter("body", torch::zeros({group.rank() == 2 ? 5 : 4}));
+    try {
+      DataParallel ddp(net, group);
+    } catch (const MismatchError& error) {
+      const std::string text = error.what();
+      if (text.find("rank 0 has body Float [4]") != std::string::npos &&
+          text.find("rank 2 has body Float [5]") != std::string::npos)
+        ++named;
+      else
+        ADD_FAILURE() << text;
+    }
+  });
+  EXPECT_EQ(named, 3);
+}
+
+TEST(DataParallel, SilentDivergenceIsFoundAndNamed) {
+  std::atomic<int> named = 0;
+  on_threads(thread_groups(2), [&](const Group& group) {
+    auto net = std::make_shared<Net>();
+    DataParallel ddp(net, group, {.check_replicas_every = 3});
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    try {
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        net->forward(batch(group.rank(), step)).square().mean().backward();
+        optimizer.step();
+        if (group.rank() == 1 && step == 1) {
+          const torch::NoGradGuard no_grad;
+          net->second->bias[1] += 1e-6f;
+        }
+        ddp.end_step();
+      }
+    } catch (const MismatchError& error) {
+      EXPECT_NE(std::string(error.what()).find("'second.bias' on rank 1"), std::string::npos) << error.what();
+      ++named;
+    }
+  });
+  EXPECT_EQ(named, 2);
+}
+
+TEST(DataParallel, FrozenAndTiedParametersKeepTheirMeaning) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    auto net = std::make_shared<torch::nn::Module>();
+    auto weight = net->register_parameter("weight", torch::ones({2, 2}));
+    net->register_parameter("tied", weight);
+    auto frozen = net->register_parameter("frozen", torch::full({2}, static_cast<float>(group.rank())), false);
+    DataParallel ddp(net, group);
+    EXPECT_EQ(ddp.parameters().size(), 1u);
+    EXPECT_TRUE(torch::equal(frozen, torch::zeros({2})));  // rank 0's all the same
+    (torch::mm(weight, weight).sum() * static_cast<float>(group.rank() + 1) + frozen.sum()).backward();
+    EXPECT_TRUE(torch::equal(weight.grad(), torch::full({2, 2}, 4 * 1.5f)));
+    EXPECT_FALSE(frozen.grad().defined());
+  });
+}
+
+TEST(DataParallel, ALaneCallsBackwardOnce) {
+  const Group group = thread_groups(1)[0];
+  auto net = std::make_shared<Net>();
+  DataParallel ddp(net, group);
+  auto scope = ddp.lane({.first = true, .last = false});
+  net->forward(batch(0, 0)).square().mean().backward();
+  EXPECT_THROW(net->forward(batch(0, 0)).square().mean().backward(), UsageError);
+  ddp.reset();
+}
+
+TEST(DataParallel, BadOptionsAreNamed) {
+  const Group group = thread_groups(1)[0];
+  auto net = std::make_shared<Net>();
+  EXPECT_THROW(DataParallel(net, group, {.bucket_cap_mb = 0}), UsageError);
+  EXPECT_THROW(DataParallel(net, group, {.check_replicas_every = -1}), UsageError);
+  EXPECT_THROW(DataParallel(std::shared_ptr<Net>(), group), UsageError);
+  DataParallel ddp(net, group);
+  EXPECT_THROW((void)ddp.lane({.weight = 0}), UsageError);
+}
+
+}  // namespace
+}  // namespace lockstep

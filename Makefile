@@ -6,8 +6,16 @@
 build: setup  ## build the release preset: build/release/bin/lockstep
 	@tools/build release
 
-demo: build  ## build, start two workers, show the benchmark's table
-	build/release/bin/lockstep bench all_reduce -n 2 --sizes 4K,64K,1M,25M --engines shm,mpi,gloo
+# CIFAR10=folder trains on the real CIFAR-10 (its binary files) for ten epochs, else three on drawn shapes.
+ifdef CIFAR10
+demo_data := --data cifar10 --data-dir "$(CIFAR10)" --epochs 10
+else
+demo_data := --data shapes --epochs 3
+endif
+
+demo: build  ## build, train ResNet-18 on two workers, say where the figures are
+	build/release/bin/lockstep train --model resnet18 $(demo_data) -n 2 --accumulate 2 --lane-batch 32 \
+	  --optimizer adamw --lr 5e-4 --weight-decay 1e-4 --out runs/demo --overwrite
 
 test: setup  ## every test: release, then under the address and the thread sanitizer
 	@tools/test release asan tsan

@@ -209,7 +209,7 @@ std::string render_timeline(const std::string& title, const std::vector<Timeline
       x.add(span.end_ms);
     }
   if (!std::isfinite(x.low)) return out + text_at(kWidth / 2, top + 20, "middle", "nothing yet") + "</svg>\n";
-  const double left = 110;
+  const double left = 124;
   const Range range = x.widened();
   const auto at = [&](double ms) {
     return std::lerp(left, kRight, (ms - range.low) / (range.high - range.low));

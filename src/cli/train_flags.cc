@@ -15,6 +15,7 @@ void add_train_flags(CLI::App& command, TrainFlags& flags, const Given& only) {
       command.add_flag(flag, field, text)->group(info.group);
     } else {
       CLI::Option* const option = command.add_option(flag, field, text)->group(info.group);
+      option->take_last();  // a script's flags can be followed by one's own
       if constexpr (std::is_same_v<Field, std::string>) {
         option->type_name("TEXT");
         if (!field.empty()) option->default_str(field);

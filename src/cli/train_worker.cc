@@ -49,6 +49,12 @@ std::int64_t memory_bytes(const std::string& what) {
   return 0;
 }
 
+// "11.2 M", "34.5 K"
+std::string in_words(std::int64_t count) {
+  const auto number = static_cast<double>(count);
+  return count >= 1'000'000 ? fmt::format("{:.1f} M", number / 1e6) : fmt::format("{:.1f} K", number / 1e3);
+}
+
 std::vector<std::int64_t> gather_number(const Group& world, std::int64_t number) {
   std::vector<std::int64_t> mine = {number}, all(static_cast<std::size_t>(world.size()));
   world.all_gather(buffer(mine), buffer(all));
@@ -145,9 +151,9 @@ class Worker {
         plan_.checkpoint.empty() ? "" : fmt::format(", going on after step {}", plan_.first_step);
     sink_({{"event", "begin"},
            {"text",
-            fmt::format("{} ({:.1f} M parameters) on {} ({} examples): {} workers, {} lanes × {}, {} steps{}",
-                        options_.model, static_cast<double>(parameters) / 1e6, options_.data,
-                        data_.train->size(), world_.size(), options_.lanes, options_.lane_batch,
+            fmt::format("{} ({} parameters) on {} ({} examples): {} worker{}, {} lanes × {}, {} steps{}",
+                        options_.model, in_words(parameters), options_.data, data_.train->size(),
+                        world_.size(), world_.size() == 1 ? "" : "s", options_.lanes, options_.lane_batch,
                         loader_.steps(), from)}});
   }
 

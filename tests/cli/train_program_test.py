@@ -55,6 +55,34 @@ class Case(unittest.TestCase):
     def losses(self, name):
         return [row["loss"] for row in self.rows(name, "steps.csv")]
 
+    def start(self, name, *args):
+        return subprocess.Popen([PROGRAM, "train", "--out", self.path(name), *map(str, args)], env=self.environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def wait_for_steps(self, process, name, count):
+        for _ in range(1200):
+            try:
+                if len(self.rows(name, "steps.csv")) >= count:
+                    return
+            except FileNotFoundError:
+                pass
+            self.assertIsNone(process.poll(), "ended before it was stopped")
+            time.sleep(0.05)
+        self.fail("no progress")
+
+    def workers_of(self, name):
+        """Their process numbers, in the order in which they were started."""
+        found = []
+        for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    words = file.read().split(b"\0")
+            except OSError:
+                continue
+            if words[0].endswith(b"/lockstep-train") and self.path(name).encode() in words[2]:
+                found.append(pid)
+        return found
+
     def refused(self, *args, words=(), status=2, **kwargs):
         done = self.run_program(*args, **kwargs)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
@@ -95,7 +123,7 @@ class Bits(Case):
 
     def test_algorithms_and_buckets_change_no_bit(self):
         base = self.train("base", "-n", 2, *LANES, "--steps", 4)["params_sha256"]
-        for name, args in {"tree": ["--algorithm", "tree"], "halving": ["--algorithm", "halving_doubling"],
+        for name, args in {"tree": ["--algorithm", "tree"], "halving": ["--algorithm", "halving-doubling"],
                            "one": ["--bucket-cap-mb", "25"]}.items():
             self.assertEqual(self.train(name, "-n", 2, *LANES, *args, "--steps", 4)["params_sha256"], base, name)
 
@@ -119,21 +147,6 @@ class Resume(Case):
     """Stopped and gone on with, by whatever hand: the same run."""
 
     ARGS = [*LANES, "--steps", "12", "--checkpoint-every", "4"]
-
-    def start(self, name, *args):
-        return subprocess.Popen([PROGRAM, "train", "--out", self.path(name), *map(str, args)], env=self.environment,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def wait_for_steps(self, process, name, count):
-        for _ in range(1200):
-            try:
-                if len(self.rows(name, "steps.csv")) >= count:
-                    return
-            except FileNotFoundError:
-                pass
-            self.assertIsNone(process.poll(), "ended before it was stopped")
-            time.sleep(0.05)
-        self.fail("no progress")
 
     def test_in_the_middle_of_an_epoch_with_other_workers(self):
         for optimizer in ("adamw", "torch-sgd"):
@@ -182,10 +195,9 @@ class Resume(Case):
     def test_a_killed_worker_is_named(self):
         process = self.start("broken", "-n", 2, *LANES, "--steps", "100000", "--checkpoint-every", "2")
         self.wait_for_steps(process, "broken", 3)
-        workers = subprocess.run(["pgrep", "-f", "lockstep-train train .*" + self.path("broken")], capture_output=True,
-                                 text=True).stdout.split()
+        workers = self.workers_of("broken")
         self.assertEqual(len(workers), 2)
-        os.kill(int(workers[1]), signal.SIGKILL)
+        os.kill(workers[1], signal.SIGKILL)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, out + err)
         self.assertIn("rank", err)
@@ -283,20 +295,23 @@ class Folder(Case):
                      words=["--out", "not empty", "--resume", "--overwrite"])
 
     def test_a_full_disk(self):
-        self.train("run", *LANES, "--steps", 2, "--checkpoint-every", 2)
-
-        def limit():
-            resource.setrlimit(resource.RLIMIT_FSIZE, (40000, 40000))
-
-        # The weights alone are larger than that.
-        self.refused("train", "--resume", self.path("run"), "--steps", 4, "--checkpoint-every", 2, status=1,
-                     words=["File too large"], preexec_fn=limit)
-        # Nothing was lost: the checkpoint before is whole.
-        self.assertEqual(os.listdir(self.path("run", "checkpoints")), ["step-00000002"])
-        done = self.run_program("train", "--resume", self.path("run"), "--steps", 4)
+        process = self.start("run", "-n", 2, *LANES, "--steps", 100000, "--checkpoint-every", 10)
+        self.wait_for_steps(process, "run", 12)
+        for worker in self.workers_of("run"):  # no file may be longer than this; the weights are
+            resource.prlimit(worker, resource.RLIMIT_FSIZE, (40000, 40000))
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1, out + err)
+        self.assertEqual(len(err.splitlines()), 1, err)
+        self.assertIn("File too large", err)
+        # Nothing was lost: the newest checkpoint is whole, and the run goes on from it.
+        kept = os.listdir(self.path("run", "checkpoints"))
+        self.assertEqual([name for name in kept if not name.startswith("step-")], [])
+        steps = max(int(name[5:]) for name in kept) + 2
+        done = self.run_program("train", "--resume", self.path("run"), "--steps", steps)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.summary("run")["params_sha256"],
-                         self.train("whole", *LANES, "--steps", 4)["params_sha256"])
+                         self.train("whole", *LANES, "--steps", steps)["params_sha256"])
+        self.assertEqual(self.losses("run"), self.losses("whole"))
 
 
 class Usage(Case):

@@ -34,7 +34,7 @@ void write(const std::filesystem::path& folder) {
     save_safetensors(folder / (name + ".fresh"), model_state(*model));
     randomise_buffers(*model);
     save_safetensors(folder / (name + ".safetensors"), model_state(*model));
-    TensorMap run{{"input", torch::randn({2, 3, 64, 64})}};
+    TensorMap run{{"input", torch::randn({2, 3, 40, 40})}};
     const torch::NoGradGuard no_grad;
     model->eval();
     run["output"] = model->forward(run["input"]);
@@ -44,12 +44,12 @@ void write(const std::filesystem::path& folder) {
     save_safetensors(folder / (name + ".after"), model_state(*model));
   }
   torch::manual_seed(8);
-  const auto gpt = make_model("gpt");
+  const auto gpt = make_gpt({.blocks = 2});
   const torch::NoGradGuard no_grad;
   for (auto& item : gpt->named_parameters()) {  // also what begins at 0 or 1
     item.value().normal_(item.key().find("norm") != std::string::npos ? 1 : 0, 0.1);
   }
-  TensorMap run{{"input", torch::randint(0, 256, {2, 128}, torch::kLong)}};
+  TensorMap run{{"input", torch::randint(0, 256, {2, 48}, torch::kLong)}};
   run["output"] = gpt->forward(run["input"]);
   save_safetensors(folder / "gpt.safetensors", model_state(*gpt));
   save_safetensors(folder / "gpt.run", run);

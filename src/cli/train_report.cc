@@ -48,8 +48,9 @@ std::string format_duration(double seconds) {
                    : fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
+// Both descriptors: mpirun gives its ranks a pseudo-terminal as standard output alone.
 TrainReport::TrainReport(Show show)
-    : show_(show), terminal_(is_terminal(2)), colours_(wants_colours(show == Show::json ? 2 : 1)) {}
+    : show_(show), terminal_(is_terminal(2)), colours_(wants_colours(1) && wants_colours(2)) {}
 
 void TrainReport::handle(const Json& event) {
   const std::string kind = event.value("event", "");

@@ -161,23 +161,31 @@ class Resume(Case):
                 self.assertEqual(self.losses(f"part-{optimizer}"), losses[4:])
 
     def test_after_sigkill(self):
-        whole = self.train("whole", "-n", 2, *self.ARGS)
         process = self.start("killed", "-n", 2, *LANES, "--steps", "100000", "--checkpoint-every", "4")
         self.wait_for_steps(process, "killed", 6)
+        for worker in self.workers_of("killed"):
+            os.kill(worker, signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 1, out + err)
+        last = max(name for name in os.listdir(self.path("killed", "checkpoints")) if name.startswith("step-"))
+        steps = int(last[5:]) + 3  # what came after the checkpoint is done again
+        done = self.run_program("train", "--resume", self.path("killed"), "-n", 3, "--steps", steps)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        whole = self.train("whole", "-n", 2, *LANES, "--steps", steps)
+        self.assertEqual(self.summary("killed")["params_sha256"], whole["params_sha256"])
+        self.assertEqual(self.losses("killed"), self.losses("whole"))
+        self.assertEqual([int(r["step"]) for r in self.rows("killed", "steps.csv")], list(range(1, steps + 1)))
+
+    def test_a_killed_parent_leaves_no_worker(self):
+        process = self.start("killed", "-n", 2, *LANES, "--steps", "100000")
+        self.wait_for_steps(process, "killed", 3)
         process.kill()
         process.communicate()
-        kept = sorted(os.listdir(self.path("killed", "checkpoints")))
-        first = int([name for name in kept if name.startswith("step-")][0][5:])
-        # What came after the checkpoint is done again.
-        length = max(12, first + 4)
-        whole = self.train("whole", "-n", 2, *LANES, "--steps", length, "--checkpoint-every", "4", "--overwrite")
-        checkpoint = self.path("killed", "checkpoints", f"step-{first:08}")
-        done = self.run_program("train", "--resume", checkpoint, "-n", 3, "--steps", length)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        again = self.summary("killed")
-        self.assertEqual(again["params_sha256"], whole["params_sha256"])
-        self.assertEqual(self.losses("killed"), self.losses("whole"))
-        self.assertEqual([int(r["step"]) for r in self.rows("killed", "steps.csv")], list(range(1, length + 1)))
+        for _ in range(200):
+            if not self.workers_of("killed"):
+                return
+            time.sleep(0.05)
+        self.fail("workers are left")
 
     def test_sigint_writes_a_checkpoint_and_says_how_to_go_on(self):
         process = self.start("stopped", "-n", 2, *LANES, "--steps", "100000")
@@ -186,7 +194,7 @@ class Resume(Case):
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130, out + err)
         done = len(self.rows("stopped", "steps.csv"))
-        self.assertEqual(os.listdir(self.path("stopped", "checkpoints")), [f"step-{done:08}"])
+        self.assertIn(f"step-{done:08}", os.listdir(self.path("stopped", "checkpoints")))
         command = re.search(r"to resume: lockstep (.*)", err).group(1).split()
         self.assertEqual(self.run_program(*command, "--steps", done + 2).returncode, 0)
         whole = self.train("whole", *LANES, "--steps", done + 2)
@@ -201,6 +209,19 @@ class Resume(Case):
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, out + err)
         self.assertIn("rank", err)
+
+    def test_started_again_by_the_launcher(self):
+        args = [*LANES, "--steps", 400, "--checkpoint-every", 5]
+        process = subprocess.Popen([PROGRAM, "run", "-n", "2", "--max-restarts", "1", PROGRAM, "train", "--out",
+                                    self.path("again"), *map(str, args)], env=self.environment,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.wait_for_steps(process, "again", 8)
+        os.kill(self.workers_of("again")[1], signal.SIGKILL)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 0, out + err)
+        self.assertIn("going on after step", out)
+        self.assertEqual(self.summary("again")["params_sha256"], self.train("whole", *args)["params_sha256"])
+        self.assertEqual(self.losses("again"), self.losses("whole"))
 
     def test_another_run_is_refused(self):
         self.train("run", *LANES, "--steps", 2)

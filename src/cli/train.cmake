@@ -30,7 +30,7 @@ add_library(lockstep_trainer STATIC
   train_report.cc)
 target_link_libraries(lockstep_trainer PUBLIC lockstep_parts lockstep_observe PRIVATE lockstep_options)
 
-if(LOCKSTEP_HAVE_TORCH)
+if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
   add_executable(lockstep_train
     infer_worker.cc
     step_bench_worker.cc

@@ -3,7 +3,7 @@ lockstep_test(trainer_test
   SOURCES train_options_test.cc train_report_test.cc
   LINK lockstep_trainer)
 
-if(LOCKSTEP_HAVE_TORCH)
+if(TARGET lockstep_train)
   foreach(part Bits Resume Folder Usage Tools)
     string(TOLOWER ${part} name)
     add_test(NAME train.${name}

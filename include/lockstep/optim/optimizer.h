@@ -11,7 +11,8 @@
 //                        .lr_scale = 1, .weight_decay = 0});
 //
 // For f32 and f64 the results are those of libtorch's optimizers of the same name, bit for bit, as long as
-// libtorch too uses what the processor has (ATEN_CPU_CAPABILITY=default takes fused multiply-add from it).
+// libtorch too uses what the processor has (ATEN_CPU_CAPABILITY=default takes fused multiply-add from it) and
+// rounds square roots right (builds with MKL's vector library don't: Adam then differs in the last place).
 // For f16 and bf16 the arithmetic is that of f32, rounded once when a value is stored, which is closer than
 // libtorch's, whose steps each round (and round 0.999 to 1 in bf16). The number of threads is libtorch's,
 // at::get_num_threads(); it makes no difference to the result, and neither does the layout in memory.

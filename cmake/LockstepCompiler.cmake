@@ -30,3 +30,12 @@ function(lockstep_library target)
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(${target} PUBLIC ${arg_LINK} PRIVATE ${arg_PRIVATE_LINK} $<BUILD_INTERFACE:lockstep_options>)
 endfunction()
+
+# lockstep_few_units(<target>): libtorch's headers take ten seconds to read, so sources that include them are compiled
+# several at a time. -DLOCKSTEP_FEW_UNITS=OFF for one by one.
+option(LOCKSTEP_FEW_UNITS "Compile sources that include libtorch several at a time" ON)
+function(lockstep_few_units target)
+  if(LOCKSTEP_FEW_UNITS)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  endif()
+endfunction()

@@ -31,10 +31,11 @@ std::string describe(const Json& row) {
   return fmt::format(
       "{}, {} parameters, {} workers, {} samples a worker\n"
       "step {} ms, alone {} ms: efficiency {:.3f}\n"
+      "alone but in phase {} ms\n"
       "{} samples/s\n",
       row.at("model").get<std::string>(), number("params"), row.at("workers").dump(),
       row.at("lane_batch").dump(), number("step_ms"), number("alone_ms"), row.at("efficiency").get<double>(),
-      number("samples_per_s"));
+      number("in_phase_ms"), number("samples_per_s"));
 }
 
 int run_step_bench(TrainFlags& flags) {
@@ -85,7 +86,9 @@ void add_step_bench(Cli& cli, CLI::App& bench) {
       "gradients\n"
       "take turns with blocks that do not; step_ms and alone_ms are the medians over all steps of all "
       "workers,\n"
-      "efficiency is alone_ms / step_ms. --steps says how many of each are measured.\n\n"
+      "efficiency is alone_ms / step_ms. in_phase_ms is that of steps without an exchange that all workers begin\n"
+      "together: what the slowest worker and the shared memory cost by themselves. --steps says how many of each\n"
+      "are measured.\n\n"
       "Examples:\n"
       "  lockstep bench step -n 2 --model resnet18 --lane-batch 32\n"
       "  lockstep bench step -n 2 --model mlp --lane-batch 32 --steps 50 --bucket-cap-mb 4 --json");

@@ -24,7 +24,10 @@ using Json = nlohmann::ordered_json;
 constexpr std::int64_t kBlock = 5;   // steps before the other kind has its turn
 constexpr std::int64_t kWarmUp = 4;  // steps of each kind that are not counted
 
-enum class Kind : unsigned char { synchronized, alone };
+// synchronized: gradients are exchanged. alone: each worker for itself. in_phase: alone, but all begin each step
+// together: what is lost to waiting for the slowest, and to all using the memory at the same moment, before a
+// single byte is exchanged.
+enum class Kind : unsigned char { synchronized, alone, in_phase };
 
 class StepBench {
  public:
@@ -55,6 +58,7 @@ class StepBench {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t begin = now_ns();
       step(kind);
+      if (kind == Kind::in_phase) world_.barrier();
       times.push_back(static_cast<double>(now_ns() - begin) / 1e6);
     }
     return times;
@@ -76,7 +80,7 @@ class StepBench {
 
  private:
   void step(Kind kind) {
-    if (kind == Kind::alone) {
+    if (kind != Kind::synchronized) {
       {
         const auto alone = ddp_.no_sync();
         forward_backward();
@@ -115,21 +119,26 @@ int run_step_bench_worker(const Json& request) {
   std::optional<BenchReporter> reporter;
   if (world.rank() == 0) reporter.emplace(request.at("report_to").get<std::string>());
 
-  for (const Kind kind : {Kind::synchronized, Kind::alone}) bench.block(kind, kWarmUp);
-  std::vector<double> together, alone;
+  constexpr Kind kKinds[] = {Kind::synchronized, Kind::alone, Kind::in_phase};
+  for (const Kind kind : kKinds) bench.block(kind, kWarmUp);
+  std::vector<double> times[std::size(kKinds)];
   for (std::int64_t done = 0; done < options.steps; done += kBlock) {
     const std::int64_t count = std::min(kBlock, options.steps - done);
-    for (const Kind kind : {Kind::synchronized, Kind::alone}) {
-      const std::vector<double> times = bench.block(kind, count);
-      std::vector<double>& to = kind == Kind::alone ? alone : together;
-      to.insert(to.end(), times.begin(), times.end());
+    for (const Kind kind : kKinds) {
+      const std::vector<double> measured = bench.block(kind, count);
+      std::vector<double>& to = times[static_cast<std::size_t>(kind)];
+      to.insert(to.end(), measured.begin(), measured.end());
     }
     if (reporter)
       reporter->send(
           {{"event", "progress"}, {"text", fmt::format("step {} of {}", done + count, options.steps)}});
   }
-  const std::vector<double> all_together = bench.gather(together), all_alone = bench.gather(alone);
-  const double step_ms = quantile_of_sorted(all_together, 0.5), alone_ms = quantile_of_sorted(all_alone, 0.5);
+  for (std::vector<double>& list : times) list = bench.gather(list);
+  const auto quantile = [&](Kind kind, double q) {
+    return quantile_of_sorted(times[static_cast<std::size_t>(kind)], q);
+  };
+  const double step_ms = quantile(Kind::synchronized, 0.5);
+  const double alone_ms = quantile(Kind::alone, 0.5);
   if (reporter)
     reporter->send(
         {{"event", "row"},
@@ -144,8 +153,9 @@ int run_step_bench_worker(const Json& request) {
            {"alone_ms", alone_ms},
            {"efficiency", alone_ms / step_ms},
            {"samples_per_s", static_cast<double>(options.lane_batch * world.size()) / step_ms * 1e3},
-           {"step_ms_p95", quantile_of_sorted(all_together, 0.95)},
-           {"alone_ms_p95", quantile_of_sorted(all_alone, 0.95)}}}});
+           {"step_ms_p95", quantile(Kind::synchronized, 0.95)},
+           {"alone_ms_p95", quantile(Kind::alone, 0.95)},
+           {"in_phase_ms", quantile(Kind::in_phase, 0.5)}}}});
   world.barrier();
   return 0;
 }

@@ -43,5 +43,6 @@ if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
     train_task.cc
     train_worker.cc)
   set_target_properties(lockstep_train PROPERTIES OUTPUT_NAME lockstep-train)
+  lockstep_few_units(lockstep_train)
   target_link_libraries(lockstep_train PRIVATE lockstep_trainer lockstep lockstep_options)
 endif()

@@ -6,9 +6,9 @@
 
 namespace lockstep::cli {
 
-std::int64_t union_ns(std::span<const BucketTimes> buckets) {
+std::int64_t union_ns(std::span<const BucketTimes> buckets, std::int64_t until_ns) {
   std::vector<std::pair<std::int64_t, std::int64_t>> spans;
-  for (const BucketTimes& b : buckets) spans.emplace_back(b.start_ns, b.end_ns);
+  for (const BucketTimes& b : buckets) spans.emplace_back(std::min(b.start_ns, until_ns), std::min(b.end_ns, until_ns));
   std::ranges::sort(spans);
   std::int64_t total = 0, reached = INT64_MIN;
   for (const auto& [start, end] : spans) {
@@ -23,13 +23,13 @@ StepFigures figures_of(std::span<const StepRecord> steps) {
   StepFigures figures;
   if (steps.empty()) return figures;
   std::vector<double> ms;
-  double time = 0, compute = 0, comm = 0, exposed = 0, waited = 0, samples = 0, loss = 0;
+  double time = 0, compute = 0, comm = 0, hidden = 0, waited = 0, samples = 0, loss = 0;
   for (const StepRecord& s : steps) {
     ms.push_back(static_cast<double>(s.step_ns()) / 1e6);
     time += static_cast<double>(s.step_ns());
     compute += static_cast<double>(s.compute_ns());
     comm += static_cast<double>(s.comm_ns);
-    exposed += static_cast<double>(s.exposed_ns);
+    hidden += static_cast<double>(s.hidden_ns);
     waited += static_cast<double>(s.data_wait_ns);
     samples += static_cast<double>(s.samples);
     loss += s.loss;
@@ -39,7 +39,7 @@ StepFigures figures_of(std::span<const StepRecord> steps) {
   figures.step_ms_p95 = quantile_of_sorted(ms, 0.95);
   figures.samples_per_s = time > 0 ? samples / time * 1e9 : 0;
   figures.comm_fraction = compute + comm > 0 ? comm / (compute + comm) : 0;
-  figures.overlap_fraction = comm > 0 ? std::clamp(1 - exposed / comm, 0.0, 1.0) : 1;
+  figures.overlap_fraction = comm > 0 ? hidden / comm : 1;
   figures.data_wait_fraction = time > 0 ? waited / time : 0;
   figures.mean_loss = loss / static_cast<double>(steps.size());
   return figures;

@@ -1,9 +1,11 @@
 // Where the time of a training step goes, and the figures made from it.
 //
+//   start    when all workers had a bucket ready and its data began to move
 //   T_comm   the length of the union of [start, end] over the step's buckets
-//   exposed  how long backward's thread waited for them at the end of backward
+//   exposed  how long backward's thread waited at the end of backward: for the buckets, and for slower workers
+//   hidden   the part of T_comm before that
 //   T_comp   step time - exposed - waiting for data
-//   communication share = ΣT_comm / (ΣT_comp + ΣT_comm);  overlap = 1 - Σexposed / ΣT_comm, within [0, 1]
+//   communication share = ΣT_comm / (ΣT_comp + ΣT_comm);  overlap = Σhidden / ΣT_comm
 #pragma once
 
 #include <cstdint>
@@ -27,7 +29,8 @@ struct BucketTimes {
   std::string algorithm;
 };
 
-std::int64_t union_ns(std::span<const BucketTimes> buckets);
+// Only what lies before `until_ns` counts.
+std::int64_t union_ns(std::span<const BucketTimes> buckets, std::int64_t until_ns = INT64_MAX);
 
 struct StepRecord {
   std::int64_t step = 0;   // 1 is the first
@@ -39,6 +42,7 @@ struct StepRecord {
   std::int64_t end_ns = 0;
   std::int64_t data_wait_ns = 0;
   std::int64_t comm_ns = 0;
+  std::int64_t hidden_ns = 0;
   std::int64_t exposed_ns = 0;
 
   std::int64_t step_ns() const { return end_ns - begin_ns; }

@@ -229,15 +229,16 @@ class Worker {
     std::vector<BucketTimes> buckets;
     const Reducer& reducer = ddp_.reducer();
     for (const BucketEvent& e : reducer.events()) {
-      buckets.push_back({e.bucket, e.bytes, e.ready_ns, e.start_ns, e.end_ns, e.algorithm});
+      buckets.push_back({e.bucket, e.bytes, e.ready_ns, e.running_ns, e.end_ns, e.algorithm});
       if (options_.trace_steps == 0) continue;
       spans_.push_back({.name = fmt::format("bucket {}", e.bucket),
                         .track = kCommunicationTrack,
-                        .begin_ns = e.start_ns,
+                        .begin_ns = e.running_ns,
                         .end_ns = e.end_ns,
                         .details = {{"step", step + 1}, {"bytes", static_cast<std::int64_t>(e.bytes)}}});
     }
     times_.comm_ns = union_ns(buckets);
+    times_.hidden_ns = union_ns(buckets, reducer.wait_begin_ns());
     times_.exposed_ns = buckets.empty() ? 0 : reducer.wait_end_ns() - reducer.wait_begin_ns();
     if (!buckets.empty()) add_span("wait for buckets", reducer.wait_begin_ns(), reducer.wait_end_ns(), step);
     return buckets;

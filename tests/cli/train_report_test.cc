@@ -32,6 +32,7 @@ StepRecord step_of(std::int64_t number, std::int64_t ms) {
           .end_ns = (number * 1000 + ms) * kMs,
           .data_wait_ns = kMs,
           .comm_ns = 4 * kMs,
+          .hidden_ns = 3 * kMs,
           .exposed_ns = kMs};
 }
 
@@ -52,6 +53,7 @@ TEST(TrainMetrics, UnionCountsOverlapsOnce) {
                                             {.start_ns = 40, .end_ns = 45},
                                             {.start_ns = 16, .end_ns = 18}};
   EXPECT_EQ(union_ns(buckets), 25);
+  EXPECT_EQ(union_ns(buckets, 42), 22);
   EXPECT_EQ(union_ns({}), 0);
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -64,7 +65,7 @@ Task gpt_task() {
 
 Task resnet_task() {
   return {.model = "resnet18",
-          .data = std::make_shared<SyntheticDataset>(SyntheticOptions{.size = 30, .shape = {3, 32, 32}}),
+          .data = std::make_shared<SyntheticDataset>(SyntheticOptions{.size = 22, .shape = {3, 32, 32}}),
           .make = [] { return make_resnet({.depth = 18}); },
           .sgd_lr = 0.01,
           .adamw_lr = 5e-4};
@@ -228,6 +229,7 @@ class Reference : public ::testing::Test {
  protected:
   void SetUp() override { at::set_num_threads(1); }
 };
+using ReferenceSlow = Reference;
 
 // One lane, one worker, a torch::optim optimizer: not a bit differs, in losses, weights and batch norm's
 // buffers.
@@ -250,7 +252,10 @@ TEST_F(Reference, OneLaneIsThePlainLoopBitForBitGpt) {
   compare_bits(gpt_task(), {.lanes = 1, .lane_batch = 8});
 }
 TEST_F(Reference, OneLaneIsThePlainLoopBitForBitResNet) {
-  compare_bits(resnet_task(), {.lanes = 1, .lane_batch = 4, .steps = 12});
+  compare_bits(resnet_task(), {.lanes = 1, .lane_batch = 4, .steps = 8});
+}
+TEST_F(ReferenceSlow, OneLaneIsThePlainLoopBitForBitResNet) {
+  compare_bits(resnet_task(), {.lanes = 1, .lane_batch = 4});
 }
 
 // Eight lanes: the sums are the same but their order is not, so the last bits differ.
@@ -276,7 +281,8 @@ void compare_lanes(const Task& task, int lane_batch) {
 TEST_F(Reference, LanesAreThePlainLoopOverTheWholeBatchMlp) { compare_lanes(mlp_task(), 4); }
 TEST_F(Reference, LanesAreThePlainLoopOverTheWholeBatchGpt) { compare_lanes(gpt_task(), 2); }
 
-// What the tolerance is worth: a learning rate wrong by a thousandth does not pass.
+// What the tolerance is worth: a learning rate wrong by a thousandth does not pass. (A rate wrong by 1e-5
+// shows as 7e-6; one that is further off also flips the sign of some ReLU, and shows by far more.)
 TEST_F(Reference, TheToleranceSeesASmallMistake) {
   const Shape shape{.lanes = 8, .lane_batch = 4};
   for (const Task& task : {mlp_task(), gpt_task()}) {

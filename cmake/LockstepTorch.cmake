@@ -14,10 +14,12 @@ if(Torch_FOUND AND NOT TARGET lockstep_torch)
       break()
     endif()
   endforeach()
+  # libstdc++ goes before libtorch: some builds of libtorch export an older std::filesystem, which would be taken
+  # instead of ours and crash.
   add_library(lockstep_torch INTERFACE IMPORTED GLOBAL)
   separate_arguments(lockstep_torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
   set_target_properties(lockstep_torch PROPERTIES
-    INTERFACE_LINK_LIBRARIES "${TORCH_LIBRARIES}"
+    INTERFACE_LINK_LIBRARIES "stdc++;${TORCH_LIBRARIES}"
     INTERFACE_INCLUDE_DIRECTORIES "${lockstep_torch_include}"
     INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${lockstep_torch_include}"
     INTERFACE_COMPILE_OPTIONS "${lockstep_torch_flags}")

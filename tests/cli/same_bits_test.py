@@ -29,11 +29,13 @@ FREE = ["--steps", "100000"]  # until it is killed
 class Model:
     """The cases; a subclass below is a model."""
 
-    ARGS = []          # an epoch of two full steps and one with fewer samples than lanes × lane batch
+    NAME = ""
     DATA = ""
+    ARGS = []          # an epoch ends with a step in which some lanes carry less, or nothing
     STEPS = 5          # into the second epoch
     ALGORITHMS = ALGORITHMS
     ALGORITHM_WORKERS = [3, 8]
+    ALGORITHM_ARGS = []
     BUCKETS = []       # of --bucket-cap-mb, growing, all below the default
     WITHOUT = []       # turns the model's random part off
     KILLS = []         # optimizer, then per start its workers and which of them is killed; None: none
@@ -51,6 +53,7 @@ class Model:
     def setUp(self):
         super().setUp()
         self.environment["LOCKSTEP_CACHE_DIR"] = os.path.join(self.shared, "cache")
+        self.environment["TMPDIR"] = self.shared  # where the flight records of a killed run go
 
     def args(self, optimizer):
         # Steps must be large enough to show: a wrong gradient that the optimizer rounds away is not seen.
@@ -121,6 +124,7 @@ class Model:
         saved = 0
         for workers, victim in starts[:-1]:
             process = self.start(name, "-n", workers, *args)
+            self.addCleanup(process.kill)
             # One more than a checkpoint: it is there, and there is something to lose.
             self.wait_for_steps(process, name, saved + self.CHECKPOINT_EVERY + 1)
             found = self.workers_of(name)
@@ -165,6 +169,7 @@ class Mlp(Model, Case):
 class Gpt(Model, Case):
     NAME = "gpt"
     DATA = "{}/text"
+    ALGORITHM_WORKERS = [3]  # eight are the MLP's
     ARGS = ["--blocks", "2", "--width", "16", "--heads", "2", "--context", "8", "--dropout", "0.1", "--examples", "60",
             "--eval-examples", "20", "--eval-batch", "6", "--lane-batch", "3"]
     ALGORITHM_ARGS = ["--bucket-cap-mb", "0.02", "--first-bucket-mb", "0.01"]
@@ -180,7 +185,6 @@ class Resnet18(Model, Case):
     STEPS = 3
     ALGORITHMS = {name: v for name, v in ALGORITHMS.items() if name != "eager"}  # which carries 256 KiB
     ALGORITHM_WORKERS = [3]
-    ALGORITHM_ARGS = []
     BUCKETS = [1, 8]
     WITHOUT = [["--no-augment"]]
     KILLS = [("sgd", (2, 1), (3, None)), ("adamw", (3, 0), (1, None))]

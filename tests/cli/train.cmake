@@ -12,4 +12,13 @@ if(TARGET lockstep_train)
     set_tests_properties(train.${name} PROPERTIES LABELS fast TIMEOUT 600 PROCESSORS 2
       ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
   endforeach()
+  # The same bits for every number of workers, model by model. Many runs, none of them for a sanitizer.
+  if(LOCKSTEP_SANITIZE STREQUAL "")
+    foreach(model Mlp Gpt Resnet18)
+      string(TOLOWER ${model} name)
+      add_test(NAME train.same_bits.${name}
+        COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/same_bits_test.py $<TARGET_FILE:lockstep_cli> ${model})
+      set_tests_properties(train.same_bits.${name} PROPERTIES LABELS slow TIMEOUT 600 RUN_SERIAL ON)
+    endforeach()
+  endif()
 endif()

@@ -198,14 +198,17 @@ class Reference(unittest.TestCase):
             optimizer.state[parameter] = of_parameter
 
     def test_resnet_with_one_lane(self):
-        # One lane, so that batch norm sees the same batch on both sides.
+        # One lane, so that batch norm sees the same batch on both sides. Few and small steps: of so many ReLUs one
+        # soon has an input that rounding moves over zero, and then two right answers part. Where both sides use the
+        # same libtorch the difference is 0; these steps also bear another one (weights changed by 1e-7: 1e-6).
+        lr = 0.001
         ours, images, labels = self.run_lockstep(
-            "--model", "resnet18", "--examples", 60, "--lanes", 1, "-n", 1, "--lane-batch", 8, "--steps", 10,
-            "--optimizer", "sgd", "--lr", 0.01, "--checkpoint-every", 10)
+            "--model", "resnet18", "--examples", 300, "--lanes", 1, "-n", 1, "--lane-batch", 16, "--steps", 5,
+            "--optimizer", "sgd", "--lr", lr, "--checkpoint-every", 5)
         model = torchvision.models.resnet18(num_classes=10)
-        theirs = train(model, make_optimizer("sgd", model, 0.01), images, labels, 8, 0, 10)
+        theirs = train(model, make_optimizer("sgd", model, lr), images, labels, 16, 0, 5)
         self.assertLessEqual(self.difference("resnet18, sgd", ours, theirs), TOLERANCE)
-        self.compare_weights(self.checkpoint(10, "model.safetensors"), model)
+        self.compare_weights(self.checkpoint(5, "model.safetensors"), model)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ TEST(Safetensors, RoundTripOfEveryDTypeAndLayout) {
     EXPECT_EQ(other.scalar_type(), tensor.scalar_type()) << name;
     EXPECT_EQ(other.sizes(), tensor.sizes()) << name;
     const auto bytes = tensor.detach().contiguous();
+    if (bytes.numel() == 0) continue;
     EXPECT_EQ(std::memcmp(other.data_ptr(), bytes.data_ptr(), bytes.nbytes()), 0) << name;
   }
 }

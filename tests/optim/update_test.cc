@@ -133,7 +133,7 @@ struct Case {
 
 template <class S>
 bool same_bytes(const std::vector<S>& a, const std::vector<S>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(S)) == 0;
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(S)) == 0);
 }
 
 template <class S>

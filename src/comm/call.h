@@ -47,13 +47,15 @@ struct Call {
   std::size_t count = 0;  // elements a rank contributes to one peer
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
-  double divisor = 1;  // of avg
+  double divisor = 0;  // of avg; 0: the number of ranks
   int root = -1;  // or the peer of send and recv
   Device device = {};
   Order order = Order::canonical;
   std::string algorithm;  // empty: choose
   std::chrono::milliseconds timeout = {};
   std::uint64_t sequence = 0;  // of this group, counted from 1 by the front door
+
+  double divisor_among(int ranks) const { return divisor == 0 ? ranks : divisor; }
 
   // `count` is the smaller buffer's: all_reduce, broadcast, reduce: the whole buffer; reduce_scatter:
   // out; all_gather, gather: in; scatter: out; all_to_all: one slice.

@@ -33,7 +33,7 @@ struct Stage {
   const std::byte* in() const { return static_cast<const std::byte*>(call.in); }
   std::byte* out() const { return static_cast<std::byte*>(call.out); }
   std::size_t element() const { return size_of(call.dtype); }
-  kernel::Reduction reduction() const { return {call.dtype, call.op, call.divisor}; }
+  kernel::Reduction reduction() const { return {call.dtype, call.op, call.divisor_among(size())}; }
 };
 
 // What a call looks like to the cost model.

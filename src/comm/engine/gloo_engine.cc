@@ -84,6 +84,7 @@ class GlooEngine final : public Engine {
   std::string refuses(const Call& call) const override {
     if (call.device.kind != Device::Kind::cpu) return "the gloo engine works on host memory only";
     if (call.what == Collective::split) return "";
+    if (call.divisor == kDivisorOfOthers) return "gloo needs the divisor from every rank";
     if (call.what == Collective::reduce_scatter) return "gloo has no reduce_scatter";
     const auto known = algorithms(call.what);
     if (!call.algorithm.empty() && std::ranges::find(known, call.algorithm) == known.end()) {
@@ -110,7 +111,7 @@ class GlooEngine final : public Engine {
         run_alone(call);
       else if (call.count != 0 || call.what == Collective::barrier)
         translate(call.describe(), [&] { dispatch(call); });
-      finish_average(call, rank_);
+      finish_average(call, rank_, size_);
     });
   }
 

@@ -113,6 +113,7 @@ class MpiEngine final : public Engine {
     if (!call.algorithm.empty() && call.algorithm != "native")
       return "mpi has no algorithm '" + call.algorithm + "'; accepted: native";
     if (call.what == Collective::split) return "";
+    if (call.divisor == kDivisorOfOthers) return "mpi needs the divisor from every rank";
     if (reduces(call.what)) {
       if (call.dtype == DType::f16 || call.dtype == DType::bf16)
         return std::string("MPI has no reduction of ") + to_string(call.dtype);
@@ -138,7 +139,7 @@ class MpiEngine final : public Engine {
         Runtime::get().failed();
         throw;
       }
-      finish_average(call, rank_);
+      finish_average(call, rank_, size_);
     });
   }
 

@@ -211,7 +211,10 @@ void ShmEngine::compare(const Call& call) {
   for (int r = 0; r < size(); ++r) {
     const int first = static_cast<int>(
         std::find_if(callers.begin(), callers.end(),
-                     [&](const auto& c) { return same_call(descriptor(c.first), descriptor(r)); }) -
+                     [&](const auto& c) {
+                       return same_call(descriptor(c.first), descriptor(r)) &&
+                              descriptor(c.first).divisor == descriptor(r).divisor;
+                     }) -
         callers.begin());
     if (first < static_cast<int>(callers.size()))
       callers[static_cast<std::size_t>(first)].second += ", " + std::to_string(r);

@@ -52,9 +52,9 @@ inline bool gets_reduction(const Call& call, int rank) {
 }
 
 // Vendors know no avg: they sum, and this divides.
-inline void finish_average(const Call& call, int rank) {
+inline void finish_average(const Call& call, int rank, int size) {
   if (call.op != ReduceOp::avg || call.count == 0 || !gets_reduction(call, rank)) return;
-  kernel::finish(call.out, call.out, call.count, {.dtype = call.dtype, .op = call.op, .divisor = call.divisor});
+  kernel::finish(call.out, call.out, call.count, {.dtype = call.dtype, .op = call.op, .divisor = call.divisor_among(size)});
 }
 
 // The whole of a call in a group of one: the input becomes the output.
@@ -63,7 +63,7 @@ inline void run_alone(const Call& call) {
     throw UsageError(call.describe() + " in a group of one: there is no peer");
   if (call.count == 0 || call.in == nullptr || call.out == nullptr) return;
   if (call.in != call.out) std::memcpy(call.out, call.in, call.bytes());
-  finish_average(call, 0);
+  finish_average(call, 0, 1);
 }
 
 }  // namespace lockstep

@@ -27,10 +27,10 @@ int main() try {
   double loss_of_first = 0;
   double loss_of_last = 0;
   for (auto& step : lockstep::loader(data, world, {.lanes = 8, .lane_batch = 16, .seed = 1, .epochs = 5})) {
-    for (auto& lane : step) {           // the lanes that this worker carries
-      auto scope = ddp.lane(lane);      // its random stream; the last lane exchanges
+    for (auto& lane : step) {       // the lanes that this worker carries
+      auto scope = ddp.lane(lane);  // its random stream; the last lane exchanges
       auto loss = torch::nn::functional::cross_entropy(model->forward(lane.data), lane.target);
-      loss.backward();                  // buckets leave while this runs
+      loss.backward();  // buckets leave while this runs
       if (lane.index == 0) (step.number == 0 ? loss_of_first : loss_of_last) = loss.item<double>();
     }
     optimizer.step();

@@ -1,8 +1,8 @@
 // Everything a program needs, in one include.
 //
-// Start with parallel/data_parallel.h (a model on many workers); below it are comm/init.h (how a program joins its
-// peers) and comm/group.h (what it can do with them). A program that links lockstep_comm alone, without libtorch,
-// gets those two.
+// Start with parallel/data_parallel.h (a model on many workers); below it are comm/init.h (how a program
+// joins its peers) and comm/group.h (what it can do with them). A program that links lockstep_comm alone,
+// without libtorch, gets those two.
 #pragma once
 
 #include "lockstep/base/bytes.h"   // IWYU pragma: export
@@ -15,7 +15,7 @@
 #include "lockstep/comm/memory.h"  // IWYU pragma: export
 #include "lockstep/comm/work.h"    // IWYU pragma: export
 
-#ifdef LOCKSTEP_WITH_TORCH  // the target lockstep says so
+#ifdef LOCKSTEP_WITH_TORCH                    // the target lockstep says so
 #include "lockstep/checkpoint/hash.h"         // IWYU pragma: export
 #include "lockstep/checkpoint/safetensors.h"  // IWYU pragma: export
 #include "lockstep/checkpoint/store.h"        // IWYU pragma: export

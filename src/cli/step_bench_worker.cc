@@ -24,9 +24,9 @@ using Json = nlohmann::ordered_json;
 constexpr std::int64_t kBlock = 5;   // steps before the other kind has its turn
 constexpr std::int64_t kWarmUp = 4;  // steps of each kind that are not counted
 
-// synchronized: gradients are exchanged. alone: each worker for itself. in_phase: alone, but all begin each step
-// together: what is lost to waiting for the slowest, and to all using the memory at the same moment, before a
-// single byte is exchanged.
+// synchronized: gradients are exchanged. alone: each worker for itself. in_phase: alone, but all begin each
+// step together: what is lost to waiting for the slowest, and to all using the memory at the same moment,
+// before a single byte is exchanged.
 enum class Kind : unsigned char { synchronized, alone, in_phase };
 
 class StepBench {

@@ -70,8 +70,8 @@ int run(const std::string& what, const Json& request) {
 
 int main(int argc, char** argv) {
   using nlohmann::ordered_json;
-  // A step frees and takes the same large blocks again and again: keep them, instead of handing their pages back to
-  // the kernel, which would zero them anew each time (a tenth of a ResNet-18 step).
+  // A step frees and takes the same large blocks again and again: keep them, instead of handing their pages
+  // back to the kernel, which would zero them anew each time (a tenth of a ResNet-18 step).
   ::mallopt(M_MMAP_MAX, 0);
   ::mallopt(M_TRIM_THRESHOLD, -1);
   // A file that grows beyond a limit is an error to report, not a reason to die.

@@ -8,7 +8,8 @@ namespace lockstep::cli {
 
 std::int64_t union_ns(std::span<const BucketTimes> buckets, std::int64_t until_ns) {
   std::vector<std::pair<std::int64_t, std::int64_t>> spans;
-  for (const BucketTimes& b : buckets) spans.emplace_back(std::min(b.start_ns, until_ns), std::min(b.end_ns, until_ns));
+  for (const BucketTimes& b : buckets)
+    spans.emplace_back(std::min(b.start_ns, until_ns), std::min(b.end_ns, until_ns));
   std::ranges::sort(spans);
   std::int64_t total = 0, reached = INT64_MIN;
   for (const auto& [start, end] : spans) {

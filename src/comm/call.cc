@@ -41,7 +41,8 @@ FlightCall flight_call(const Call& call) {
 std::string Call::describe() const {
   std::string detail = lockstep::describe(flight_call(*this));
   if (reduces(what) && op == ReduceOp::avg && divisor > 0)
-    detail += " over " + std::to_string(divisor).substr(0, std::to_string(divisor).find_last_not_of(".0") + 1);
+    detail +=
+        " over " + std::to_string(divisor).substr(0, std::to_string(divisor).find_last_not_of(".0") + 1);
   if (order == Order::any) detail += detail.empty() ? "any order" : ", any order";
   if (!algorithm.empty()) detail += (detail.empty() ? "by " : ", by ") + algorithm;
   return std::string(to_string(what)) + "(" + detail + ")";

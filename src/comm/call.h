@@ -48,7 +48,7 @@ struct Call {
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
   double divisor = 0;  // of avg; 0: the number of ranks
-  int root = -1;  // or the peer of send and recv
+  int root = -1;       // or the peer of send and recv
   Device device = {};
   Order order = Order::canonical;
   std::string algorithm;  // empty: choose

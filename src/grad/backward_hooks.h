@@ -1,5 +1,5 @@
-// The two places where we look into libtorch's autograd engine: a call after each gradient was accumulated, and
-// one at the end of the backward pass.
+// The two places where we look into libtorch's autograd engine: a call after each gradient was accumulated,
+// and one at the end of the backward pass.
 #pragma once
 
 #include <torch/types.h>
@@ -31,8 +31,8 @@ class BackwardHooks {
   std::vector<Entry> entries_;
 };
 
-// Inside a hook: how many backward passes run around this one (a backward called within backward, as activation
-// checkpointing does). 0 for an ordinary one.
+// Inside a hook: how many backward passes run around this one (a backward called within backward, as
+// activation checkpointing does). 0 for an ordinary one.
 int backward_depth();
 
 // Inside a hook: `fn` runs on this thread when the present backward pass has computed everything, before its

@@ -23,9 +23,10 @@ BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<
     const std::size_t step = kTensorAlignment / size_of(dtype);
     const std::size_t room = (count + step - 1) / step * step;
     const auto found = open.find(dtype);
-    Open& bucket = found != open.end()
-                       ? found->second
-                       : open.emplace(dtype, Open{{dtype, 0, {}}, std::min(first_bytes, cap_bytes)}).first->second;
+    Open& bucket =
+        found != open.end()
+            ? found->second
+            : open.emplace(dtype, Open{{dtype, 0, {}}, std::min(first_bytes, cap_bytes)}).first->second;
     if (!bucket.plan.members.empty() && (bucket.plan.count + room) * size_of(dtype) > bucket.limit) {
       close(bucket);
       bucket = Open{{dtype, 0, {}}, cap_bytes};

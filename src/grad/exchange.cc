@@ -20,7 +20,8 @@ void Exchange::begin() {
   counts_ = Work();
   started_ = false;
   missing_.clear();
-  for (const BucketPlan& plan : store_.layout().buckets) missing_.push_back(static_cast<int>(plan.members.size()));
+  for (const BucketPlan& plan : store_.layout().buckets)
+    missing_.push_back(static_cast<int>(plan.members.size()));
 }
 
 // The events of the exchange before stay until the first of this one.
@@ -50,10 +51,9 @@ void Exchange::launch(bool lanes, double divisor) {
   else if (group_.size() == 1 && divisor == 1)
     works_.emplace_back();  // nothing to add, nothing to divide by
   else
-    works_.push_back(group_.all_reduce_async(data, {.op = ReduceOp::avg,
-                                                    .algorithm = options_.algorithm,
-                                                    .order = options_.order,
-                                                    .divisor = divisor}));
+    works_.push_back(group_.all_reduce_async(
+        data,
+        {.op = ReduceOp::avg, .algorithm = options_.algorithm, .order = options_.order, .divisor = divisor}));
 }
 
 void Exchange::flush(bool lanes, double divisor) {
@@ -89,8 +89,8 @@ void Exchange::finish_counts() {
     if (options_.find_unused_parameters || counts[i] == group_.size()) continue;
     if (++unused_count <= 5)
       unused += (unused.empty() ? "'" : ", '") + parameters_[i].name + "' (on " +
-                std::to_string(group_.size() - counts[i]) + " of " + std::to_string(group_.size()) + " ranks" +
-                (store_.has(i) ? ")" : ", this one too)");
+                std::to_string(group_.size() - counts[i]) + " of " + std::to_string(group_.size()) +
+                " ranks" + (store_.has(i) ? ")" : ", this one too)");
   }
   if (unused_count > 5) unused += " and " + std::to_string(unused_count - 5) + " more";
   if (unused_count > 0)

@@ -41,8 +41,8 @@ class Exchange {
   GradientStore& store_;
   const std::vector<NamedTensor>& parameters_;
   const ReducerOptions& options_;
-  CommMemory counts_memory_;      // how many ranks have a gradient, one i32 a parameter
-  std::vector<int> missing_;      // gradients that each bucket waits for
+  CommMemory counts_memory_;  // how many ranks have a gradient, one i32 a parameter
+  std::vector<int> missing_;  // gradients that each bucket waits for
   std::vector<BucketEvent> events_;
   std::vector<Work> works_;
   Work counts_;

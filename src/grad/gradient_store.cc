@@ -12,7 +12,8 @@ namespace {
 constexpr std::size_t kBucketAlignment = 4096;
 
 bool is_view_of(const torch::Tensor& grad, const torch::Tensor& view) {
-  return grad.defined() && !grad.is_sparse() && grad.data_ptr() == view.data_ptr() && grad.numel() == view.numel();
+  return grad.defined() && !grad.is_sparse() && grad.data_ptr() == view.data_ptr() &&
+         grad.numel() == view.numel();
 }
 
 }  // namespace
@@ -27,9 +28,9 @@ GradientStore::Set GradientStore::make_set(const BucketLayout& layout, std::byte
   for (const BucketPlan& plan : layout.buckets) {
     const auto options = torch::TensorOptions().dtype(scalar_type_of(plan.dtype));
     const auto count = static_cast<std::int64_t>(plan.count);
-    set.buckets.push_back(memory == nullptr
-                              ? torch::empty({count}, options)
-                              : torch::from_blob(memory + begin, {count}, [owner](void*) {}, options));
+    set.buckets.push_back(memory == nullptr ? torch::empty({count}, options)
+                                            : torch::from_blob(
+                                                  memory + begin, {count}, [owner](void*) {}, options));
     begin += (plan.count * size_of(plan.dtype) + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -124,7 +125,8 @@ void GradientStore::merge(std::size_t into, std::size_t from, const std::vector<
     return a.filled[i] != 0 && b.filled[i] != 0;
   });
   if (all && !members.empty()) {
-    const auto bucket = static_cast<std::size_t>(layout_.placements[static_cast<std::size_t>(members[0])].bucket);
+    const auto bucket =
+        static_cast<std::size_t>(layout_.placements[static_cast<std::size_t>(members[0])].bucket);
     a.buckets[bucket].add_(b.buckets[bucket]);
     return;
   }

@@ -1,8 +1,8 @@
-// Where gradients are kept until they are exchanged: one set of buckets in comm memory, and as many spare sets as
-// adding up the lanes of this worker along the canonical tree takes.
+// Where gradients are kept until they are exchanged: one set of buckets in comm memory, and as many spare
+// sets as adding up the lanes of this worker along the canonical tree takes.
 //
-// Lanes are added up in pairs in place, and pairs of pairs like the digits of a binary counter: sets_[0] holds
-// the largest finished part, the last set the pair under way. Eight lanes need three sets.
+// Lanes are added up in pairs in place, and pairs of pairs like the digits of a binary counter: sets_[0]
+// holds the largest finished part, the last set the pair under way. Eight lanes need three sets.
 #pragma once
 
 #include <torch/types.h>

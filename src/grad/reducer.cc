@@ -81,16 +81,15 @@ struct Reducer::Impl {
 
 void Reducer::Impl::on_gradient(std::size_t i) {
   if (phase == Phase::reduced) {
-    if (lanes)
-      throw UsageError("backward after the last lane's; begin the next step's lanes first");
+    if (lanes) throw UsageError("backward after the last lane's; begin the next step's lanes first");
     begin_step();
   }
   phase = Phase::gathering;
   if (!lanes && !exchanges_now()) return store.adopt(i);
 
   if (came[i] != 0)
-    throw UsageError("parameter '" + parameters[i].name +
-                     "' got a gradient twice in one backward pass" + (lanes ? " of a lane" : "") +
+    throw UsageError("parameter '" + parameters[i].name + "' got a gradient twice in one backward pass" +
+                     (lanes ? " of a lane" : "") +
                      "; add up the losses and call backward once, or use no_sync() for all but the last "
                      "(after an exception in the middle of a step call reset())");
   came[i] = 1;
@@ -133,8 +132,8 @@ void Reducer::Impl::rebuild() {
 
 Reducer::Reducer(std::vector<NamedTensor> parameters, Group group, ReducerOptions options)
     : impl_(std::make_unique<Impl>(std::move(parameters), std::move(group), std::move(options))) {
-  impl_->hooks = std::make_unique<BackwardHooks>(tensors_of(impl_->parameters),
-                                                 [impl = impl_.get()](std::size_t i) { impl->on_gradient(i); });
+  impl_->hooks = std::make_unique<BackwardHooks>(
+      tensors_of(impl_->parameters), [impl = impl_.get()](std::size_t i) { impl->on_gradient(i); });
 }
 
 Reducer::~Reducer() {
@@ -149,8 +148,9 @@ void Reducer::begin_lane(const LanePart& part) {
   Impl& impl = *impl_;
   if (part.position == 0) {
     if (impl.phase == Phase::gathering)
-      throw UsageError("a step's first lane begins, but the step before was not ended; call synchronize(), or "
-                       "reset() after an exception");
+      throw UsageError(
+          "a step's first lane begins, but the step before was not ended; call synchronize(), or "
+          "reset() after an exception");
     impl.begin_step();
   } else {
     impl.begin_backward();

@@ -39,7 +39,8 @@ Buffer buffer_of(const torch::Tensor& tensor, const std::string& what) {
   if (!tensor.device().is_cpu())
     throw UsageError(what + " is on " + tensor.device().str() + "; accepted: cpu");
   if (!tensor.is_non_overlapping_and_dense())
-    throw UsageError(what + " is not dense in memory; accepted: contiguous or permuted, nothing shared or skipped");
+    throw UsageError(what +
+                     " is not dense in memory; accepted: contiguous or permuted, nothing shared or skipped");
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype_of(tensor, what)};
 }
 

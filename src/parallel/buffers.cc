@@ -29,7 +29,8 @@ std::int64_t elements(const std::vector<torch::Tensor>& tensors) {
 }
 
 torch::Tensor flat_in(const CommMemory& memory, std::int64_t count, torch::ScalarType type) {
-  return torch::from_blob(memory.data(), {count}, [memory](void*) {}, torch::TensorOptions().dtype(type));
+  return torch::from_blob(
+      memory.data(), {count}, [memory](void*) {}, torch::TensorOptions().dtype(type));
 }
 
 }  // namespace

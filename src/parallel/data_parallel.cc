@@ -44,14 +44,15 @@ struct DataParallel::Lanes {
   Lanes(torch::nn::Module& module, const Group& group) : buffers(module, group) {}
 
   BufferAverager buffers;
-  bool open = false;       // a scope lives
-  bool in_step = false;    // this step is made of lanes
-  bool gathered = false;   // the open lane's buffers are in the sum
-  int position = 0;        // of the open lane among this worker's
+  bool open = false;      // a scope lives
+  bool in_step = false;   // this step is made of lanes
+  bool gathered = false;  // the open lane's buffers are in the sum
+  int position = 0;       // of the open lane among this worker's
   LaneInfo info;
 };
 
-DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Group group, DataParallelOptions options)
+DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Group group,
+                           DataParallelOptions options)
     : module_(std::move(module)), group_(std::move(group)), options_(std::move(options)) {
   if (module_ == nullptr) throw UsageError("DataParallel of no module");
   if (options_.check_replicas_every < 0)
@@ -96,9 +97,9 @@ void DataParallel::begin_lane(const LaneInfo& info) {
   Lanes& lanes = *lanes_;
   if (lanes.open) throw UsageError("a lane begins inside another; end its scope first");
   if (!(info.weight > 0) || !(info.total_weight >= info.weight))
-    throw UsageError("lane " + std::to_string(info.index) + " of step " + std::to_string(info.step) + " has weight " +
-                     std::to_string(info.weight) + " of " + std::to_string(info.total_weight) +
-                     "; accepted: a positive part of the total");
+    throw UsageError("lane " + std::to_string(info.index) + " of step " + std::to_string(info.step) +
+                     " has weight " + std::to_string(info.weight) + " of " +
+                     std::to_string(info.total_weight) + "; accepted: a positive part of the total");
   const int position = info.first ? 0 : lanes.position + 1;
   reducer_->begin_lane({position, info.weight, info.total_weight, info.last});
   lanes.open = lanes.in_step = true;
@@ -140,8 +141,8 @@ DataParallel::LaneScope::LaneScope(DataParallel& owner, const LaneInfo& info) : 
   auto generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());
   generator_state_ = generator.get_state();
-  generator.set_current_seed(stream_seed(info.seed, static_cast<std::uint64_t>(info.step),
-                                         static_cast<std::uint64_t>(info.index)));
+  generator.set_current_seed(
+      stream_seed(info.seed, static_cast<std::uint64_t>(info.step), static_cast<std::uint64_t>(info.index)));
 }
 
 DataParallel::LaneScope::~LaneScope() {

@@ -24,7 +24,7 @@ TEST(BucketLayout, TakesTheGivenOrderAndKeepsTheCaps) {
 }
 
 TEST(BucketLayout, EveryParameterHasItsOwnAlignedPlace) {
-  const std::vector<ParameterShape> shapes = {{1, DType::f32}, {17, DType::f64}, {0, DType::f32},
+  const std::vector<ParameterShape> shapes = {{1, DType::f32},   {17, DType::f64},     {0, DType::f32},
                                               {33, DType::bf16}, {100000, DType::f32}, {5, DType::f64}};
   const BucketLayout layout = plan_buckets(shapes, reversed(shapes.size()), 64, 1000);
   std::size_t members = 0;
@@ -45,16 +45,15 @@ TEST(BucketLayout, EveryParameterHasItsOwnAlignedPlace) {
 
 TEST(BucketLayout, BucketsAreInTheOrderInWhichTheyFill) {
   // f64 comes first and last, f32 in between: the f32 bucket is full before the f64 one.
-  const std::vector<ParameterShape> shapes = {{8, DType::f64}, {8, DType::f32}, {8, DType::f32}, {8, DType::f64}};
+  const std::vector<ParameterShape> shapes = {
+      {8, DType::f64}, {8, DType::f32}, {8, DType::f32}, {8, DType::f64}};
   const BucketLayout layout = plan_buckets(shapes, std::vector<int>{0, 1, 2, 3}, 1 << 20, 1 << 20);
   ASSERT_EQ(layout.buckets.size(), 2u);
   EXPECT_EQ(layout.buckets[0].dtype, DType::f32);
   EXPECT_EQ(layout.buckets[1].dtype, DType::f64);
 }
 
-TEST(BucketLayout, NothingGivesNoBucket) {
-  EXPECT_TRUE(plan_buckets({}, {}, 1, 1).buckets.empty());
-}
+TEST(BucketLayout, NothingGivesNoBucket) { EXPECT_TRUE(plan_buckets({}, {}, 1, 1).buckets.empty()); }
 
 }  // namespace
 }  // namespace lockstep

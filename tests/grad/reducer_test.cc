@@ -84,7 +84,8 @@ TEST_P(ReducerTest, UnusedParametersAreNamedWhenTheyAreAnError) {
       FAIL() << "no error";
     } catch (const UsageError& error) {
       EXPECT_NE(std::string(error.what()).find("'net.b'"), std::string::npos) << error.what();
-      EXPECT_NE(std::string(error.what()).find(std::to_string(n - 1) + " of " + std::to_string(n)), std::string::npos)
+      EXPECT_NE(std::string(error.what()).find(std::to_string(n - 1) + " of " + std::to_string(n)),
+                std::string::npos)
           << error.what();
     }
   });
@@ -163,7 +164,8 @@ TEST_P(ReducerTest, AnExceptionBetweenBackwardAndStepLeavesTheNextStepWhole) {
 // y = x, whose backward throws on demand.
 struct Thrower : torch::autograd::Function<Thrower> {
   static torch::Tensor forward(torch::autograd::AutogradContext*, torch::Tensor x) { return x * 1; }
-  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext*, torch::autograd::tensor_list) {
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext*,
+                                               torch::autograd::tensor_list) {
     throw std::runtime_error("inside backward");
   }
 };
@@ -184,10 +186,11 @@ TEST_P(ReducerTest, AnExceptionInsideBackwardIsForgottenByReset) {
   });
 }
 
-// A checkpointed segment: forward without a graph, and a backward inside backward that makes one. The weight is
-// reached through `captured`, as a module's would be.
+// A checkpointed segment: forward without a graph, and a backward inside backward that makes one. The weight
+// is reached through `captured`, as a module's would be.
 struct Checkpointed : torch::autograd::Function<Checkpointed> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x, torch::Tensor weight) {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor x,
+                               torch::Tensor weight) {
     context->saved_data["x"] = x.detach();
     context->saved_data["weight"] = weight;
     const torch::NoGradGuard no_grad;
@@ -243,7 +246,8 @@ TEST_P(ReducerTest, AHookTakesTheBucketsInOrder) {
   const int n = GetParam();
   on_threads(thread_groups(n), [&](const Group& group) {
     std::vector<NamedTensor> parameters;
-    for (int i = 0; i < 6; ++i) parameters.push_back({"p" + std::to_string(i), leaf(std::vector<float>(16, 1))});
+    for (int i = 0; i < 6; ++i)
+      parameters.push_back({"p" + std::to_string(i), leaf(std::vector<float>(16, 1))});
     std::vector<int> order;
     ReducerOptions options = small();
     options.hook = [&](const Bucket& bucket) {

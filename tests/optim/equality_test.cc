@@ -26,8 +26,8 @@ bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
          (x.numel() == 0 || std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0);
 }
 
-// A libtorch that takes square roots from MKL's vector library (2.x wheels do) rounds some of them wrongly; ours are
-// always rounded right. The bits of Adam can't be equal then.
+// A libtorch that takes square roots from MKL's vector library (2.x wheels do) rounds some of them wrongly;
+// ours are always rounded right. The bits of Adam can't be equal then.
 bool square_roots_are_exact() {
   static const bool exact = [] {
     const auto x = torch::rand({4099}) + 0.1;
@@ -39,8 +39,8 @@ bool square_roots_are_exact() {
   return exact;
 }
 
-// As Adam's results compare: in their bits, or, where libtorch's square roots differ in the last place, within what
-// that makes of 50 steps.
+// As Adam's results compare: in their bits, or, where libtorch's square roots differ in the last place,
+// within what that makes of 50 steps.
 bool same_result(const torch::Tensor& a, const torch::Tensor& b) {
   if (square_roots_are_exact()) return same_bits(a, b);
   return torch::allclose(a, b, 2e-6, 2e-6);

@@ -1,4 +1,5 @@
-// Threads as ranks. torch's default generator is one for all threads, so nothing here draws from it in a rank.
+// Threads as ranks. torch's default generator is one for all threads, so nothing here draws from it in a
+// rank.
 #include "lockstep/parallel/data_parallel.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,9 @@ struct Net : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) { return second(torch::relu(norm(first(x)))); }
 };
 
-torch::Tensor sample(int index) { return torch::sin(torch::arange(6).to(torch::kFloat32) * (0.3f * static_cast<float>(index + 1))); }
+torch::Tensor sample(int index) {
+  return torch::sin(torch::arange(6).to(torch::kFloat32) * (0.3f * static_cast<float>(index + 1)));
+}
 
 torch::Tensor batch(int lane, int step) {
   std::vector<torch::Tensor> rows;
@@ -101,7 +104,8 @@ TEST(DataParallel, EveryCanonicalAlgorithmGivesTheSameBits) {
   const auto alone = train(1, 8, 3);
   for (const char* algorithm : {"direct", "tree", "halving-doubling", "pairwise", "eager"})
     for (const int workers : {2, 3, 8})
-      EXPECT_TRUE(equal(train(workers, 8, 3, algorithm), alone)) << algorithm << ", " << workers << " workers";
+      EXPECT_TRUE(equal(train(workers, 8, 3, algorithm), alone))
+          << algorithm << ", " << workers << " workers";
 }
 
 TEST(DataParallel, OneLaneIsThePlainLoopBitForBit) {
@@ -224,7 +228,8 @@ TEST(DataParallel, FrozenAndTiedParametersKeepTheirMeaning) {
     auto net = std::make_shared<torch::nn::Module>();
     auto weight = net->register_parameter("weight", torch::ones({2, 2}));
     net->register_parameter("tied", weight);
-    auto frozen = net->register_parameter("frozen", torch::full({2}, static_cast<float>(group.rank())), false);
+    auto frozen =
+        net->register_parameter("frozen", torch::full({2}, static_cast<float>(group.rank())), false);
     DataParallel ddp(net, group);
     EXPECT_EQ(ddp.parameters().size(), 1u);
     EXPECT_TRUE(torch::equal(frozen, torch::zeros({2})));  // rank 0's all the same

@@ -33,8 +33,8 @@ using BucketHook = std::function<Work(const Bucket& bucket)>;
 struct BucketEvent {
   int bucket = 0;
   std::size_t bytes = 0;
-  std::int64_t ready_ns = 0;  // its last gradient came
-  std::int64_t start_ns = 0;  // its turn came
+  std::int64_t ready_ns = 0;    // its last gradient came
+  std::int64_t start_ns = 0;    // its turn came
   std::int64_t running_ns = 0;  // all ranks were there, data began to move
   std::int64_t end_ns = 0;
   std::string algorithm;
@@ -44,11 +44,11 @@ struct ReducerOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   bool find_unused_parameters = true;
-  BucketHook hook = {};  // empty: all_reduce
+  BucketHook hook = {};        // empty: all_reduce
   std::string algorithm = {};  // of the all-reduce; empty: the cost table chooses
   Order order = Order::canonical;
-  // Called on the backward thread when all gradients of the step have come, before and after their exchange is
-  // awaited: for what travels along. `idle`: this worker takes part with nothing.
+  // Called on the backward thread when all gradients of the step have come, before and after their exchange
+  // is awaited: for what travels along. `idle`: this worker takes part with nothing.
   std::function<void(bool idle)> before_wait = {};
   std::function<void()> after_wait = {};
 };
@@ -74,8 +74,8 @@ class Reducer {
   };
   void begin_lane(const LanePart& part);
 
-  // Ends the step's exchange; begins it first when no backward did. A worker without any gradient in this step
-  // takes part with nothing.
+  // Ends the step's exchange; begins it first when no backward did. A worker without any gradient in this
+  // step takes part with nothing.
   void synchronize();
   // The means have been used: what comes next belongs to the next step.
   void end_step();

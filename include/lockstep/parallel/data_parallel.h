@@ -20,9 +20,9 @@
 //   }
 //   optimizer.step();
 //
-// Gradients are means over workers (over lanes, weighted, where lanes are used); so are floating-point buffers
-// such as batch norm's. A parameter without gradient on some workers counts as zero there; without gradient
-// on all, its grad() stays undefined and optimizers leave it alone.
+// Gradients are means over workers (over lanes, weighted, where lanes are used); so are floating-point
+// buffers such as batch norm's. A parameter without gradient on some workers counts as zero there; without
+// gradient on all, its grad() stays undefined and optimizers leave it alone.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -33,8 +33,8 @@
 
 #include "lockstep/comm/group.h"
 #include "lockstep/comm/lanes.h"
-#include "lockstep/grad/reducer.h"
 #include "lockstep/grad/gradient_source.h"
+#include "lockstep/grad/reducer.h"
 
 namespace lockstep {
 

@@ -44,8 +44,9 @@ bool same_divisor(const Descriptor& a, const Descriptor& b) {
 }
 
 bool same_call(const Descriptor& a, const Descriptor& b) {
-  return same_divisor(a, b) && a.what == b.what && a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
-         a.order == b.order && std::memcmp(a.algorithm, b.algorithm, sizeof(a.algorithm)) == 0;
+  return same_divisor(a, b) && a.what == b.what && a.count == b.count && a.dtype == b.dtype && a.op == b.op &&
+         a.root == b.root && a.order == b.order &&
+         std::memcmp(a.algorithm, b.algorithm, sizeof(a.algorithm)) == 0;
 }
 
 // Does this rank's input matter to anybody?
@@ -209,13 +210,13 @@ void ShmEngine::compare(const Call& call) {
   // Everybody sees the same descriptors and writes the same line: who called what, ranks that agree together.
   std::vector<std::pair<int, std::string>> callers;
   for (int r = 0; r < size(); ++r) {
-    const int first = static_cast<int>(
-        std::find_if(callers.begin(), callers.end(),
-                     [&](const auto& c) {
-                       return same_call(descriptor(c.first), descriptor(r)) &&
-                              descriptor(c.first).divisor == descriptor(r).divisor;
-                     }) -
-        callers.begin());
+    const int first =
+        static_cast<int>(std::find_if(callers.begin(), callers.end(),
+                                      [&](const auto& c) {
+                                        return same_call(descriptor(c.first), descriptor(r)) &&
+                                               descriptor(c.first).divisor == descriptor(r).divisor;
+                                      }) -
+                         callers.begin());
     if (first < static_cast<int>(callers.size()))
       callers[static_cast<std::size_t>(first)].second += ", " + std::to_string(r);
     else

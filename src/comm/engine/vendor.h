@@ -54,7 +54,8 @@ inline bool gets_reduction(const Call& call, int rank) {
 // Vendors know no avg: they sum, and this divides.
 inline void finish_average(const Call& call, int rank, int size) {
   if (call.op != ReduceOp::avg || call.count == 0 || !gets_reduction(call, rank)) return;
-  kernel::finish(call.out, call.out, call.count, {.dtype = call.dtype, .op = call.op, .divisor = call.divisor_among(size)});
+  kernel::finish(call.out, call.out, call.count,
+                 {.dtype = call.dtype, .op = call.op, .divisor = call.divisor_among(size)});
 }
 
 // The whole of a call in a group of one: the input becomes the output.

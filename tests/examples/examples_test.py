@@ -44,7 +44,9 @@ def main():
                 f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release")
             run("cmake", "--build", build)
             program = build / re.search(r"add_executable\((\w+)", (example / "CMakeLists.txt").read_text())[1]
-            outputs = {n: run(prefix / "bin/lockstep", "run", "-n", n, "--", program).strip() for n in WORKERS}
+            # The launcher says whose line it is when there are several workers.
+            outputs = {n: run(prefix / "bin/lockstep", "run", "-n", n, "--", program).replace("[rank 0] ", "").strip()
+                       for n in WORKERS}
             print(outputs[1])
             if len(set(outputs.values())) != 1:
                 sys.exit(f"{example.name}: the number of workers changes the result: {outputs}")

@@ -13,7 +13,8 @@ else
 demo_data := --data shapes --epochs 3
 endif
 
-demo: build  ## build, train ResNet-18 on two workers, say where the figures are
+demo: setup  ## build what it needs, train ResNet-18 on two workers, say where the figures are
+	@TARGETS="lockstep_cli lockstep_train" tools/build release
 	build/release/bin/lockstep train --model resnet18 $(demo_data) -n 2 --accumulate 2 --lane-batch 32 \
 	  --optimizer adamw --lr 5e-4 --weight-decay 1e-4 --out runs/demo --overwrite
 

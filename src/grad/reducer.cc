@@ -12,9 +12,6 @@
 namespace lockstep {
 namespace {
 
-// fresh: nothing of this step yet. gathering: gradients have come. reduced: they are means.
-enum class Phase { fresh, gathering, reduced };
-
 std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& parameters) {
   std::vector<torch::Tensor> tensors;
   for (const NamedTensor& parameter : parameters) tensors.push_back(parameter.tensor);
@@ -24,6 +21,9 @@ std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& parameters
 }  // namespace
 
 struct Reducer::Impl {
+  // fresh: nothing of this step yet. gathering: gradients have come. reduced: they are means.
+  enum class Phase { fresh, gathering, reduced };
+
   Impl(std::vector<NamedTensor> given, Group group_, ReducerOptions options_)
       : parameters(std::move(given)),
         group(std::move(group_)),
@@ -147,7 +147,7 @@ bool Reducer::sync() const { return impl_->sync; }
 void Reducer::begin_lane(const LanePart& part) {
   Impl& impl = *impl_;
   if (part.position == 0) {
-    if (impl.phase == Phase::gathering)
+    if (impl.phase == Impl::Phase::gathering)
       throw UsageError(
           "a step's first lane begins, but the step before was not ended; call synchronize(), or "
           "reset() after an exception");
@@ -162,8 +162,8 @@ void Reducer::begin_lane(const LanePart& part) {
 
 void Reducer::synchronize() {
   Impl& impl = *impl_;
-  if (impl.phase == Phase::reduced) return;
-  if (impl.phase == Phase::fresh) {
+  if (impl.phase == Impl::Phase::reduced) return;
+  if (impl.phase == Impl::Phase::fresh) {
     // Takes part with nothing: as a worker whose lanes are all empty.
     impl.begin_step();
     impl.lanes = true;
@@ -173,7 +173,7 @@ void Reducer::synchronize() {
 }
 
 void Reducer::end_step() {
-  if (impl_->phase == Phase::reduced) impl_->begin_step();
+  if (impl_->phase == Impl::Phase::reduced) impl_->begin_step();
 }
 
 void Reducer::reset() {

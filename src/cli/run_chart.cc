@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "cli/svg_plot.h"
+
 namespace lockstep::cli {
 namespace {
 
@@ -145,20 +147,6 @@ std::string area_of(const Points& below, const Points& above, const Frame& frame
 }
 
 }  // namespace
-
-std::string escape_markup(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
 
 std::string render_chart(const Chart& chart) {
   // Lines by level: of a stacked chart each series lies on the one before.

@@ -44,6 +44,4 @@ struct TimelineRow {
 };
 std::string render_timeline(const std::string& title, const std::vector<TimelineRow>& rows);
 
-std::string escape_markup(const std::string& text);
-
 }  // namespace lockstep::cli

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cli/svg_plot.h"
 #include "cli/table.h"
 #include "lockstep/observe/text_file.h"
 

@@ -9,16 +9,8 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep::cli {
-namespace {
 
-constexpr double kWidth = 900, kHeight = 460;
-constexpr double kLeft = 70, kRight = 630, kTop = 56, kBottom = 396;  // of the drawing area
-
-// Distinguishable for colour-blind readers, of middling lightness; the marker repeats the distinction.
-constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                                 "#b8860b", "#56b4e9", "#7a5fc7", "#8c564b"};
-
-std::string escape(const std::string& text) {
+std::string escape_markup(const std::string& text) {
   std::string out;
   for (const char c : text) {
     switch (c) {
@@ -31,6 +23,15 @@ std::string escape(const std::string& text) {
   }
   return out;
 }
+
+namespace {
+
+constexpr double kWidth = 900, kHeight = 460;
+constexpr double kLeft = 70, kRight = 630, kTop = 56, kBottom = 396;  // of the drawing area
+
+// Distinguishable for colour-blind readers, of middling lightness; the marker repeats the distinction.
+constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                                 "#b8860b", "#56b4e9", "#7a5fc7", "#8c564b"};
 
 // A logarithmic scale from values to pixels.
 class Scale {
@@ -79,7 +80,7 @@ std::string marker(std::size_t index, double x, double y, const char* colour) {
 
 std::string text_at(double x, double y, const char* anchor, const std::string& text, const char* more = "") {
   return fmt::format(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="{}"{}>{}</text>)", x, y, anchor, more,
-                     escape(text)) +
+                     escape_markup(text)) +
          "\n";
 }
 
@@ -128,7 +129,7 @@ std::string render_svg(const Plot& plot) {
       R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0:.0f} {1:.0f}" width="{0:.0f}" height="{1:.0f}" role="img" aria-label="{2}">
 <style>text{{font:13px system-ui,"DejaVu Sans",sans-serif;fill:#7a7a7a}}.title{{font-size:15px;font-weight:600}}.grid{{stroke:#808080;stroke-opacity:.25}}.axis{{stroke:#808080;fill:none}}</style>
 )",
-      kWidth, kHeight, escape(plot.title));
+      kWidth, kHeight, escape_markup(plot.title));
   out += text_at(kLeft - 40, 24, "start", plot.title, R"( class="title")");
   out += axes(plot, sx, sy, y);
 

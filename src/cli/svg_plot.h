@@ -23,6 +23,9 @@ struct Plot {
   std::vector<Series> series;
 };
 
+// Text as it stands in SVG and HTML.
+std::string escape_markup(const std::string& text);
+
 // One SVG document. Throws UsageError when there is no point to draw.
 std::string render_svg(const Plot& plot);
 

@@ -13,8 +13,6 @@ Exchange::Exchange(const Group& group, GradientStore& store, const std::vector<N
       options_(options),
       counts_memory_(group.allocate(std::max<std::size_t>(1, parameters.size()) * sizeof(std::int32_t))) {}
 
-void Exchange::renew() { begin(); }
-
 void Exchange::begin() {
   works_.clear();
   counts_ = Work();

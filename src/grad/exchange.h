@@ -15,8 +15,8 @@ class Exchange {
   Exchange(const Group& group, GradientStore& store, const std::vector<NamedTensor>& parameters,
            const ReducerOptions& options);
 
-  void renew();  // the store's layout has changed
-  void begin();  // nothing has come yet
+  // Nothing has come yet. Also after the store's layout has changed.
+  void begin();
 
   // Parameter i's gradient is complete: its bucket leaves if that was the last, as do full ones behind it.
   void ready(std::size_t i, bool lanes, double divisor);

@@ -41,7 +41,7 @@ struct Reducer::Impl {
     std::vector<int> order(parameters.size());
     std::iota(order.rbegin(), order.rend(), 0);
     store.set_layout(plan_buckets(shapes, order, options.first_bucket_bytes, options.bucket_bytes));
-    exchange.renew();
+    exchange.begin();
   }
 
   void on_gradient(std::size_t i);
@@ -127,7 +127,7 @@ void Reducer::Impl::rebuild() {
   group.broadcast(buffer(order), 0);
   arrival.assign(order.begin(), order.end());
   store.set_layout(plan_buckets(shapes, arrival, options.first_bucket_bytes, options.bucket_bytes));
-  exchange.renew();
+  exchange.begin();
 }
 
 Reducer::Reducer(std::vector<NamedTensor> parameters, Group group, ReducerOptions options)

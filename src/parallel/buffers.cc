@@ -79,16 +79,18 @@ void BufferAverager::pack() {
   gather(wholes_, whole_flat_);
 }
 
+void BufferAverager::merge_last() {
+  sums_[sums_.size() - 2].add_(sums_.back());
+  sums_.pop_back();
+}
+
 void BufferAverager::end_lane(int position, double weight) {
   const torch::NoGradGuard no_grad;
   pack();
   torch::Tensor own = real_flat_.clone();
   if (weight != 1) own.mul_(weight);
-  sums_.emplace_back(1, std::move(own));
-  for (int done = position + 1; done % 2 == 0; done /= 2) {
-    sums_[sums_.size() - 2].second.add_(sums_.back().second);
-    sums_.pop_back();
-  }
+  sums_.push_back(std::move(own));
+  for (int done = position + 1; done % 2 == 0; done /= 2) merge_last();
   largest_ = largest_.defined() ? torch::maximum(largest_, whole_flat_) : whole_flat_.clone();
 }
 
@@ -99,11 +101,8 @@ void BufferAverager::exchange(int lanes_here, double divisor) {
     pack();  // the counters as they are
     real_flat_.fill_(-0.0);
   } else {
-    while (sums_.size() > 1) {
-      sums_[sums_.size() - 2].second.add_(sums_.back().second);
-      sums_.pop_back();
-    }
-    real_flat_.copy_(sums_.back().second);
+    while (sums_.size() > 1) merge_last();
+    real_flat_.copy_(sums_.back());
     whole_flat_.copy_(largest_);
   }
   works_.clear();

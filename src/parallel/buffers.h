@@ -30,17 +30,17 @@ class BufferAverager {
 
  private:
   void pack();
-  void unpack();
+  void merge_last();  // the last two sums become one
 
   Group group_;
   std::vector<torch::Tensor> reals_;
   std::vector<torch::Tensor> wholes_;
   CommMemory real_memory_;
   CommMemory whole_memory_;
-  torch::Tensor real_flat_;                          // f64, in comm memory
-  torch::Tensor whole_flat_;                         // i64, in comm memory
-  std::vector<torch::Tensor> begin_;                 // of the step
-  std::vector<std::pair<int, torch::Tensor>> sums_;  // lanes in them, binary counter
+  torch::Tensor real_flat_;           // f64, in comm memory
+  torch::Tensor whole_flat_;          // i64, in comm memory
+  std::vector<torch::Tensor> begin_;  // of the step
+  std::vector<torch::Tensor> sums_;   // of lanes, like the digits of a binary counter
   torch::Tensor largest_;
   std::vector<Work> works_;
 };

@@ -43,6 +43,13 @@ std::size_t megabytes(double mb, const char* name) {
 struct DataParallel::Lanes {
   Lanes(torch::nn::Module& module, const Group& group) : buffers(module, group) {}
 
+  // The open lane's buffers join the sum, once.
+  void gather() {
+    if (!open || gathered) return;
+    gathered = true;
+    buffers.end_lane(position, info.weight);
+  }
+
   BufferAverager buffers;
   bool open = false;      // a scope lives
   bool in_step = false;   // this step is made of lanes
@@ -83,10 +90,7 @@ void DataParallel::exchange_buffers(bool idle) {
   Lanes& lanes = *lanes_;
   if (idle) return lanes.buffers.exchange(0, kDivisorOfOthers);
   if (!lanes.in_step) return lanes.buffers.exchange();
-  if (lanes.open && !lanes.gathered) {
-    lanes.gathered = true;
-    lanes.buffers.end_lane(lanes.position, lanes.info.weight);
-  }
+  lanes.gather();
   lanes.buffers.exchange(lanes.position + 1, lanes.info.total_weight);
 }
 
@@ -111,10 +115,8 @@ void DataParallel::begin_lane(const LaneInfo& info) {
 
 void DataParallel::end_lane() noexcept {
   Lanes& lanes = *lanes_;
+  lanes.gather();
   lanes.open = false;
-  if (lanes.gathered) return;
-  lanes.gathered = true;
-  lanes.buffers.end_lane(lanes.position, lanes.info.weight);
 }
 
 std::vector<NamedTensor> DataParallel::parameters() const { return reducer_->parameters(); }

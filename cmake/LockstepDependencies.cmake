@@ -3,6 +3,15 @@ find_package(Threads REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
+# Connections between machines: TLS and HMAC by OpenSSL, accepting and timing by Asio (headers only).
+find_package(OpenSSL REQUIRED)
+find_path(LOCKSTEP_ASIO_INCLUDE asio.hpp)
+if(NOT LOCKSTEP_ASIO_INCLUDE)
+  message(FATAL_ERROR "no Asio found (asio.hpp); Debian's package is libasio-dev")
+endif()
+add_library(lockstep_asio INTERFACE)
+target_include_directories(lockstep_asio SYSTEM INTERFACE ${LOCKSTEP_ASIO_INCLUDE})
+target_compile_definitions(lockstep_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
 
 include(LockstepHighway)
 
@@ -22,12 +31,9 @@ endif()
 
 # libtorch: everything above the collectives.
 if(LOCKSTEP_TORCH)
-  find_package(OpenSSL QUIET)
   include(LockstepTorch)
   if(NOT TARGET lockstep_torch)
     message(STATUS "Training: off (no libtorch found; Debian's package is libtorch-dev)")
-  elseif(NOT OPENSSL_FOUND)
-    message(STATUS "Training: off (no OpenSSL found; Debian's package is libssl-dev)")
   else()
     set(LOCKSTEP_HAVE_TORCH ON)
   endif()

@@ -2,7 +2,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(targets lockstep_base lockstep_observe lockstep_kernel lockstep_comm lockstep_launch)
+set(targets lockstep_base lockstep_observe lockstep_net lockstep_kernel lockstep_comm lockstep_launch)
 if(LOCKSTEP_HAVE_TORCH)
   list(APPEND targets lockstep lockstep_optim_kernel)
 endif()

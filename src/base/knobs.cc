@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 #include <string_view>
 
 #include "lockstep/base/bytes.h"
@@ -15,9 +16,11 @@ namespace lockstep {
 namespace {
 
 constexpr std::string_view kKnown[] = {
-    "LOCKSTEP_LOG",       "LOCKSTEP_ALGORITHM", "LOCKSTEP_TIMEOUT_S",  "LOCKSTEP_INIT_TIMEOUT_S",
-    "LOCKSTEP_SPIN_US",   "LOCKSTEP_ARENA",     "LOCKSTEP_HUGE_PAGES", "LOCKSTEP_DUMP_DIR",
-    "LOCKSTEP_CACHE_DIR", "LOCKSTEP_NODE_SIZE", "LOCKSTEP_JOB",        "LOCKSTEP_RESTART"};
+    "LOCKSTEP_LOG",         "LOCKSTEP_ALGORITHM",    "LOCKSTEP_TIMEOUT_S",   "LOCKSTEP_INIT_TIMEOUT_S",
+    "LOCKSTEP_SPIN_US",     "LOCKSTEP_ARENA",        "LOCKSTEP_HUGE_PAGES",  "LOCKSTEP_DUMP_DIR",
+    "LOCKSTEP_CACHE_DIR",   "LOCKSTEP_NODE_SIZE",    "LOCKSTEP_JOB",         "LOCKSTEP_RESTART",
+    "LOCKSTEP_ENGINE",      "LOCKSTEP_TLS",          "LOCKSTEP_TCP_STREAMS", "LOCKSTEP_SECRET",
+    "LOCKSTEP_SECRET_FILE", "LOCKSTEP_SOCKET_IFNAME", "LOCKSTEP_AGENT"};
 
 [[noreturn]] void refuse(const char* name, std::string_view value, const char* accepted) {
   throw UsageError(std::string(name) + "='" + std::string(value) +
@@ -46,6 +49,14 @@ int whole_number(const char* name, std::string_view text, int most, const char* 
   return value;
 }
 
+std::string one_of(const char* name, std::string_view text,
+                   std::initializer_list<std::string_view> accepted) {
+  if (std::find(accepted.begin(), accepted.end(), text) != accepted.end()) return std::string(text);
+  std::string list;
+  for (std::string_view word : accepted) list += (list.empty() ? "" : ", ") + std::string(word);
+  refuse(name, text, list.c_str());
+}
+
 void refuse_unknown() {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
@@ -69,13 +80,17 @@ std::string default_cache_dir() {
 Knobs Knobs::from_environment() {
   refuse_unknown();
   Knobs knobs;
-  if (const auto v = read("LOCKSTEP_LOG")) {
-    constexpr std::string_view levels[] = {"trace", "debug", "info", "warn", "error", "off"};
-    if (std::find(std::begin(levels), std::end(levels), *v) == std::end(levels))
-      refuse("LOCKSTEP_LOG", *v, "trace, debug, info, warn, error, off");
-    knobs.log = *v;
-  }
+  if (const auto v = read("LOCKSTEP_LOG"))
+    knobs.log = one_of("LOCKSTEP_LOG", *v, {"trace", "debug", "info", "warn", "error", "off"});
   if (const auto v = read("LOCKSTEP_ALGORITHM")) knobs.algorithm = *v;
+  if (const auto v = read("LOCKSTEP_ENGINE"))
+    knobs.engine = one_of("LOCKSTEP_ENGINE", *v,
+                          {"auto", "shm", "tcp", "mpi", "gloo", "shm+tcp", "shm+mpi", "shm+gloo"});
+  if (const auto v = read("LOCKSTEP_TLS")) knobs.tls = one_of("LOCKSTEP_TLS", *v, {"auto", "on", "off"});
+  if (const auto v = read("LOCKSTEP_TCP_STREAMS")) {
+    knobs.tcp_streams = whole_number("LOCKSTEP_TCP_STREAMS", *v, 16, "1 to 16");
+    if (knobs.tcp_streams < 1) refuse("LOCKSTEP_TCP_STREAMS", *v, "1 to 16");
+  }
   if (const auto v = read("LOCKSTEP_TIMEOUT_S")) knobs.timeout = seconds("LOCKSTEP_TIMEOUT_S", *v);
   if (const auto v = read("LOCKSTEP_INIT_TIMEOUT_S"))
     knobs.init_timeout = seconds("LOCKSTEP_INIT_TIMEOUT_S", *v);

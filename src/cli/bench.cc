@@ -16,6 +16,7 @@
 #include "cli/progress.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/identity.h"
 
 namespace lockstep::cli {
 namespace {
@@ -94,11 +95,33 @@ class Results {
   Progress progress_;
 };
 
+void print(const Results& results, const BenchFlags& flags, const BenchPlan& plan, std::ofstream& plot) {
+  if (!results.rows.empty() && !flags.json)
+    std::printf("%s, %s%s, %d workers\n\n%s\n%s\n", flags.collective.c_str(), results.rows[0].dtype.c_str(),
+                results.rows[0].reduction.empty() ? "" : (" " + results.rows[0].reduction).c_str(),
+                plan.workers, bench_table(results.rows, wants_colours(1)).c_str(),
+                bench_conclusion(results.rows).c_str());
+  if (!plot.is_open() || results.rows.empty()) return;
+  plot << bench_plot(results.rows);
+  if (!plot.flush()) throw SystemError(fmt::format("--plot: can't write '{}'", flags.plot));
+}
+
+// The workers of a job that was started already are as many as they are.
+BenchFlags with_job(BenchFlags flags) {
+  const Identity who = Identity::from_environment();
+  if (flags.report_to.empty() && who.size > 1) flags.workers = who.size;
+  return flags;
+}
+
 int run_bench(const BenchFlags& flags) {
   if (flags.collective.empty())
     throw UsageError("collective is required: one of " + joined(bench_op_names()) + ", or step");
-  BenchPlan plan = make_plan(flags);
-  if (!flags.report_to.empty()) return run_bench_worker(plan, flags.report_to);
+  BenchPlan plan = make_plan(with_job(flags));
+  if (!flags.report_to.empty()) {
+    BenchReporter reporter(flags.report_to);
+    return run_bench_worker(plan, reporter);
+  }
+  const Identity who = Identity::from_environment();
 
   std::ofstream plot;
   if (!flags.plot.empty()) {  // found out now rather than after the measurement
@@ -107,6 +130,12 @@ int run_bench(const BenchFlags& flags) {
     if (plan.what == BenchOp::barrier) throw UsageError("--plot: barrier has no sizes to plot");
   }
   Results results(flags);
+  if (who.size > 1) {  // started as a job, by lockstep run or mpirun: these are the workers
+    BenchReporter reporter([&](const nlohmann::ordered_json& event) { results.handle(event); });
+    const int status = run_bench_worker(plan, reporter);
+    if (who.rank == 0) print(results, flags, plan, plot);
+    return status;
+  }
   if (flags.engines.empty() && plan.has_engine("mpi") && !has_mpirun()) {
     results.say("note: left out: mpi, because mpirun is not on the path");
     std::erase(plan.engines, "mpi");
@@ -118,15 +147,7 @@ int run_bench(const BenchFlags& flags) {
   const int status =
       listener.serve(starter.pid, [&](const nlohmann::ordered_json& event) { results.handle(event); });
   results.finish();
-  if (!results.rows.empty() && !flags.json)
-    std::printf("%s, %s%s, %d workers\n\n%s\n%s\n", flags.collective.c_str(), results.rows[0].dtype.c_str(),
-                results.rows[0].reduction.empty() ? "" : (" " + results.rows[0].reduction).c_str(),
-                plan.workers, bench_table(results.rows, wants_colours(1)).c_str(),
-                bench_conclusion(results.rows).c_str());
-  if (plot.is_open() && !results.rows.empty()) {
-    plot << bench_plot(results.rows);
-    if (!plot.flush()) throw SystemError(fmt::format("--plot: can't write '{}'", flags.plot));
-  }
+  print(results, flags, plan, plot);
   if (listener.interrupted_by() != 0) {
     std::fprintf(stderr, "lockstep bench: stopped by %s\n", ::strsignal(listener.interrupted_by()));
     return 128 + listener.interrupted_by();
@@ -145,7 +166,8 @@ void add_bench(Cli& cli) {
   command->add_option("-n,--workers", flags->workers, "workers to start (default: 2)");
   command->add_option("--sizes", flags->sizes,
                       "bytes as nccl-tests counts them (default: " + flags->sizes + ")");
-  command->add_option("--engines", flags->engines, "of " + joined(built_engines()) + " (default: all)");
+  command->add_option("--engines", flags->engines,
+                      "of " + joined(built_engines()) + " (default: all but tls)");
   command->add_option("--algorithms", flags->algorithms,
                       "auto, all, or names such as direct,ring (default: auto)");
   command->add_option("--memory", flags->memory, "of comm,private, for our engine (default: comm)");
@@ -166,6 +188,8 @@ void add_bench(Cli& cli) {
       "  lockstep bench all_reduce -n 2 --sizes 64K,1M,25M\n"
       "  lockstep bench all_reduce --algorithms all --memory comm,private --plot all_reduce.svg\n"
       "  lockstep bench all_gather -n 4 --engines shm,mpi --json\n"
+      "  lockstep bench all_reduce --engines tcp,tls,gloo --sizes 4K,25M\n"
+      "  lockstep run -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint HOST:PORT -- lockstep bench all_reduce\n"
       "  lockstep bench step -n 2 --model resnet18 --lane-batch 32");
   add_step_bench(cli, *command);
   command->callback([&cli, command, flags] {

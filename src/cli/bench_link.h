@@ -44,10 +44,14 @@ class BenchListener {
 class BenchReporter {
  public:
   explicit BenchReporter(const std::string& name);  // throws SystemError
+  // Where there is no parent, because the workers were started as a job: events are handled here.
+  using Handler = std::function<void(const nlohmann::ordered_json&)>;
+  explicit BenchReporter(Handler handler);
   void send(const nlohmann::ordered_json& event);
 
  private:
   UniqueFd socket_;
+  Handler handler_;
 };
 
 }  // namespace lockstep::cli

@@ -36,7 +36,11 @@ auto flagged(const char* flag, F&& parse) {
 
 std::vector<std::string> make_engines(const BenchFlags& flags) {
   const auto built = built_engines();
-  if (flags.engines.empty()) return built;
+  if (flags.engines.empty()) {
+    auto engines = built;
+    std::erase(engines, "tls");  // tcp again, encrypted: when asked for
+    return engines;
+  }
   auto engines = split_list(flags.engines, "--engines");
   for (const auto& name : engines) {
     if (std::ranges::find(built, name) != built.end()) continue;
@@ -75,7 +79,7 @@ bool BenchPlan::has_engine(const std::string& name) const {
 }
 
 std::vector<std::string> built_engines() {
-  std::vector<std::string> names = {"shm"};
+  std::vector<std::string> names = {"shm", "tcp", "tls"};
 #ifdef LOCKSTEP_HAS_MPI
   names.emplace_back("mpi");
 #endif

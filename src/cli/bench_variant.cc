@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "comm/engine/vendor.h"
 #include "comm/group_impl.h"
+#include "comm/tcp_world.h"
 #include "lockstep/base/error.h"
 #ifdef LOCKSTEP_HAS_MPI
 #include "comm/engine/mpi_engine.h"
@@ -131,6 +132,15 @@ std::vector<Variant> make_variants(const BenchPlan& plan, const Group& world) {
       add_known(engine);
       for (const auto& algorithm : algorithms_for(plan, engine, true))
         for (const auto& memory : plan.memories) variants.emplace_back(world, algorithm, memory);
+    }
+    if (name == "tcp" || name == "tls") {
+      const auto security = name == "tls" ? net::Security::tls : net::Security::plaintext;
+      const Group wire = make_group(tcp_beside(world, security), name, world.impl().timeout());
+      add_known(wire.impl().engine());
+      for (const auto& algorithm : algorithms_for(plan, wire.impl().engine(), true)) {
+        variants.emplace_back(wire, algorithm, "private");
+        variants.back().engine = name;
+      }
     }
 #ifdef LOCKSTEP_HAS_MPI
     if (name == "mpi") add_peer(make_mpi_engine());

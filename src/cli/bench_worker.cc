@@ -158,18 +158,18 @@ class Measurement {
 
 }  // namespace
 
-int run_bench_worker(const BenchPlan& plan, const std::string& report_to) {
-  BenchReporter reporter(report_to);
+int run_bench_worker(const BenchPlan& plan, BenchReporter& reporter) {
   try {
-    const int place = Identity::from_environment().local_rank;
+    const Identity who = Identity::from_environment();
+    const int place = who.local_rank;
     Group world = [&] {
-      const OwnCore core(place, plan.workers);
+      const OwnCore core(place, who.local_size);
       return init();
     }();
     if (world.size() != plan.workers)
       throw SystemError(fmt::format("{} workers came, not {}", world.size(), plan.workers));
     Measurement measurement(plan, world, reporter);  // Gloo's threads start here, bound to no core
-    const OwnCore core(place, plan.workers);
+    const OwnCore core(place, who.local_size);
     measurement.run();
     world.barrier();
     return 0;

@@ -42,6 +42,7 @@ inline constexpr const char* kTrain = "Train";
 inline constexpr const char* kMeasure = "Measure and tune";
 
 void add_run(Cli& cli);
+void add_secret(Cli& cli);
 void add_train(Cli& cli);
 void add_infer(Cli& cli);
 void add_sweep(Cli& cli);

@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_infer(cli);
   lockstep::cli::add_sweep(cli);
   lockstep::cli::add_run(cli);
+  lockstep::cli::add_secret(cli);
   lockstep::cli::add_bench(cli);
   lockstep::cli::add_tune(cli);
   return lockstep::cli::run_command_line(cli, {argv + 1, argv + argc});

@@ -1,5 +1,7 @@
 // `lockstep bench step`: a training step with and without synchronisation. The work is in
 // step_bench_worker.cc.
+#include "cli/step_bench.h"
+
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -14,6 +16,7 @@
 #include "cli/train_flags.h"
 #include "cli/train_program.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/identity.h"
 
 namespace lockstep::cli {
 namespace {
@@ -28,20 +31,34 @@ const Given kFlags = {"model",     "cifar_stem", "layers",       "blocks",      
 
 std::string describe(const Json& row) {
   const auto number = [&](const char* key) { return format_number(row.at(key).get<double>()); };
+  const auto predicted = [&](const char* key, double scale, const char* unit) {
+    const Json& value = row.at(key);
+    return value.is_number() ? fmt::format(" (predicted {:.1f}{})", scale * value.get<double>(), unit) : "";
+  };
   return fmt::format(
       "{}, {} parameters, {} workers, {} samples a worker\n"
-      "step {} ms, alone {} ms: efficiency {:.3f}\n"
+      "step {} ms{}, alone {} ms: efficiency {:.3f}\n"
       "alone but in phase {} ms\n"
+      "communication {:.1f} % of the work{}\n"
       "{} samples/s\n",
       row.at("model").get<std::string>(), number("params"), row.at("workers").dump(),
-      row.at("lane_batch").dump(), number("step_ms"), number("alone_ms"), row.at("efficiency").get<double>(),
-      number("in_phase_ms"), number("samples_per_s"));
+      row.at("lane_batch").dump(), number("step_ms"), predicted("predicted_step_ms", 1, " ms"),
+      number("alone_ms"), row.at("efficiency").get<double>(), number("in_phase_ms"),
+      100 * row.at("comm_fraction").get<double>(), predicted("predicted_comm_fraction", 100, " %"),
+      number("samples_per_s"));
 }
 
 int run_step_bench(TrainFlags& flags) {
-  flags.gather();
+  const Given given = flags.gather();
   TrainOptions& options = flags.options;
   check_options(options);
+  const Identity identity = Identity::from_environment();
+  if (identity.launcher != "none") {  // started as a job: these are the workers
+    if (given.contains("workers") && options.workers != 0 && options.workers != identity.size)
+      throw UsageError(fmt::format("-n (--workers) {} is not what {} started: {}", options.workers,
+                                   identity.launcher, identity.size));
+    become_train_program("step", {{"options", to_json(options)}, {"json", flags.json}});
+  }
   if (options.workers == 0) options.workers = 1;
   BenchListener listener;
   Json request = {{"options", to_json(options)}, {"report_to", listener.name()}};
@@ -56,9 +73,7 @@ int run_step_bench(TrainFlags& flags) {
     if (kind == "error") errors.push_back({event.value("kind", ""), event.value("text", "")});
     if (kind != "row") return;
     progress.clear();
-    const Json& row = event.at("row");
-    std::printf("%s", flags.json ? (row.dump() + "\n").c_str() : describe(row).c_str());
-    std::fflush(stdout);
+    print_step_row(event.at("row"), flags.json);
   });
   progress.clear();
   if (listener.interrupted_by() != 0) {
@@ -70,6 +85,11 @@ int run_step_bench(TrainFlags& flags) {
 }
 
 }  // namespace
+
+void print_step_row(const Json& row, bool json) {
+  std::printf("%s", json ? (row.dump() + "\n").c_str() : describe(row).c_str());
+  std::fflush(stdout);
+}
 
 void add_step_bench(Cli& cli, CLI::App& bench) {
   auto flags = std::make_shared<TrainFlags>();
@@ -90,10 +110,14 @@ void add_step_bench(Cli& cli, CLI::App& bench) {
       "begin\n"
       "together: what the slowest worker and the shared memory cost by themselves. --steps says how many of "
       "each\n"
-      "are measured.\n\n"
+      "are measured. The prediction is made from steps without an exchange and from the group's cost table. "
+      "In a "
+      "job that\n"
+      "lockstep run or mpirun has started, its workers are measured.\n\n"
       "Examples:\n"
       "  lockstep bench step -n 2 --model resnet18 --lane-batch 32\n"
-      "  lockstep bench step -n 2 --model mlp --lane-batch 32 --steps 50 --bucket-cap-mb 4 --json");
+      "  lockstep bench step -n 2 --model mlp --lane-batch 32 --steps 50 --bucket-cap-mb 4 --json\n"
+      "  lockstep run -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint HOST:PORT -- lockstep bench step");
   command->callback([&cli, flags] { cli.action = [flags] { return run_step_bench(*flags); }; });
 }
 

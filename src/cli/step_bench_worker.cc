@@ -7,10 +7,13 @@
 #include <optional>
 
 #include "cli/bench_link.h"
+#include "cli/progress.h"
 #include "cli/step_bench.h"
+#include "cli/train_exchange.h"
 #include "cli/train_optimizer.h"
 #include "cli/train_options.h"
 #include "cli/train_task.h"
+#include "grad/backward_hooks.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
@@ -43,7 +46,9 @@ class StepBench {
               .algorithm = options.algorithm == "auto" ? "" : options.algorithm,
               .order = options.order == "any" ? Order::any : Order::canonical}),
         optimizer_(make_optimizer(options, ddp_)),
-        local_optimizer_(make_local_optimizer(options, ddp_)) {
+        local_optimizer_(make_local_optimizer(options, ddp_)),
+        came_ns_(ddp_.parameters().size()),
+        hooks_(trained(), [this](std::size_t i) { came_ns_[i] = now_ns(); }) {
     model_->train();
     std::vector<std::int64_t> indices(static_cast<std::size_t>(options.lane_batch));
     std::iota(indices.begin(), indices.end(), world.rank() * options.lane_batch);
@@ -58,6 +63,7 @@ class StepBench {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t begin = now_ns();
       step(kind);
+      keep(kind, begin);
       if (kind == Kind::in_phase) world_.barrier();
       times.push_back(static_cast<double>(now_ns() - begin) / 1e6);
     }
@@ -72,6 +78,42 @@ class StepBench {
     return all;
   }
 
+  // What was measured so far is forgotten.
+  void start_over() {
+    records_.clear();
+    in_phase_.clear();
+  }
+
+  // Of this rank's synchronized steps.
+  double comm_fraction() const { return figures_of(records_).comm_fraction; }
+
+  // From the steps in phase, which exchange nothing: a bucket is full when the slowest worker's is.
+  // Collective.
+  std::optional<StepPrediction> predict(double exchange_cpu) {
+    std::vector<double> offsets;
+    for (const auto& step : in_phase_) offsets.insert(offsets.end(), step.begin(), step.end());
+    world_.all_reduce(buffer(offsets), {.op = ReduceOp::max});
+    std::vector<StepTimes> times;
+    for (std::size_t at = 0; at < offsets.size(); at += in_phase_.front().size()) {
+      const double* const o = &offsets[at];
+      StepTimes t{.before_s = o[0], .backward_s = o[1] - o[0], .after_s = o[2]};
+      t.ready_s.resize(ddp_.reducer().events().size());
+      for (std::size_t i = 0; i < came_ns_.size(); ++i) {
+        double& ready = t.ready_s[static_cast<std::size_t>(ddp_.reducer().bucket_of(i))];
+        ready = std::max(ready, o[3 + i] - o[0]);
+      }
+      times.push_back(std::move(t));
+    }
+    StepProfile profile = profile_of(times);
+    double buffers_s = 0;
+    if (!expect_exchange(ddp_, options_, profile, buffers_s)) return {};
+    profile.after_s += buffers_s;
+    profile.exchange_cpu = exchange_cpu;
+    return predict_step(profile);
+  }
+
+  double bucket_cap_mb() const { return ddp_.bucket_cap_mb(); }
+
   std::int64_t parameters() const {
     std::int64_t count = 0;
     for (const auto& p : model_->parameters()) count += p.numel();
@@ -85,6 +127,7 @@ class StepBench {
         const auto alone = ddp_.no_sync();
         forward_backward();
       }
+      backward_end_ns_ = now_ns();
       local_optimizer_->step();
       ddp_.reset();
     } else {
@@ -93,7 +136,34 @@ class StepBench {
       optimizer_->step();
     }
   }
-  void forward_backward() { loss_of(model_->forward(batch_.data), batch_.target).backward(); }
+  void forward_backward() {
+    const torch::Tensor loss = loss_of(model_->forward(batch_.data), batch_.target);
+    backward_begin_ns_ = now_ns();
+    loss.backward();
+  }
+
+  // The step has just ended. In phase: seconds from its beginning to backward's, to backward's end and to
+  // each gradient; third, how long the optimizer took.
+  void keep(Kind kind, std::int64_t begin) {
+    const std::int64_t end = now_ns();
+    const auto seconds = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-9; };
+    if (kind == Kind::synchronized) {
+      StepRecord record{.begin_ns = begin, .end_ns = end};
+      take_exchange(ddp_.reducer(), record);
+      records_.push_back(record);
+    } else if (kind == Kind::in_phase) {
+      std::vector<double> step = {seconds(backward_begin_ns_ - begin), seconds(backward_end_ns_ - begin),
+                                  seconds(end - backward_end_ns_)};
+      for (const std::int64_t came : came_ns_) step.push_back(seconds(came - begin));
+      in_phase_.push_back(std::move(step));
+    }
+  }
+
+  std::vector<torch::Tensor> trained() const {
+    std::vector<torch::Tensor> tensors;
+    for (const NamedTensor& p : ddp_.parameters()) tensors.push_back(p.tensor);
+    return tensors;
+  }
 
   const TrainOptions& options_;
   Group world_;
@@ -102,6 +172,11 @@ class StepBench {
   DataParallel ddp_;
   std::unique_ptr<TrainOptimizer> optimizer_, local_optimizer_;
   Batch batch_;
+  std::vector<std::int64_t> came_ns_;  // each parameter's gradient, in the last backward
+  BackwardHooks hooks_;
+  std::int64_t backward_begin_ns_ = 0, backward_end_ns_ = 0;
+  std::vector<StepRecord> records_;
+  std::vector<std::vector<double>> in_phase_;
 };
 
 }  // namespace
@@ -116,11 +191,23 @@ int run_step_bench_worker(const Json& request) {
   options.examples = options.lane_batch * world.size();
   options.eval_examples = 1;
   StepBench bench(options, world);
+  const std::string report_to = request.value("report_to", "");
+  Progress progress;
   std::optional<BenchReporter> reporter;
-  if (world.rank() == 0) reporter.emplace(request.at("report_to").get<std::string>());
+  if (world.rank() == 0 && !report_to.empty()) reporter.emplace(report_to);
+  if (world.rank() == 0 && report_to.empty())
+    reporter.emplace([&](const Json& event) {
+      if (event.at("event") == "progress" && is_terminal(2))
+        progress.show(event.at("text").get<std::string>());
+      if (event.at("event") != "row") return;
+      progress.clear();
+      print_step_row(event.at("row"), request.value("json", false));
+    });
 
+  const double exchange_cpu = measure_exchange_cpu(world, options.threads);
   constexpr Kind kKinds[] = {Kind::synchronized, Kind::alone, Kind::in_phase};
   for (const Kind kind : kKinds) bench.block(kind, kWarmUp);
+  bench.start_over();
   std::vector<double> times[std::size(kKinds)];
   for (std::int64_t done = 0; done < options.steps; done += kBlock) {
     const std::int64_t count = std::min(kBlock, options.steps - done);
@@ -139,6 +226,7 @@ int run_step_bench_worker(const Json& request) {
   };
   const double step_ms = quantile(Kind::synchronized, 0.5);
   const double alone_ms = quantile(Kind::alone, 0.5);
+  const std::optional<StepPrediction> predicted = bench.predict(exchange_cpu);
   if (reporter)
     reporter->send(
         {{"event", "row"},
@@ -147,7 +235,7 @@ int run_step_bench_worker(const Json& request) {
            {"workers", world.size()},
            {"lane_batch", options.lane_batch},
            {"params", bench.parameters()},
-           {"bucket_cap_mb", options.bucket_cap_mb},
+           {"bucket_cap_mb", bench.bucket_cap_mb()},
            {"steps", options.steps},
            {"step_ms", step_ms},
            {"alone_ms", alone_ms},
@@ -155,7 +243,12 @@ int run_step_bench_worker(const Json& request) {
            {"samples_per_s", static_cast<double>(options.lane_batch * world.size()) / step_ms * 1e3},
            {"step_ms_p95", quantile(Kind::synchronized, 0.95)},
            {"alone_ms_p95", quantile(Kind::alone, 0.95)},
-           {"in_phase_ms", quantile(Kind::in_phase, 0.5)}}}});
+           {"in_phase_ms", quantile(Kind::in_phase, 0.5)},
+           {"comm_fraction", bench.comm_fraction()},
+           {"predicted_step_ms", predicted ? Json(predicted->step_s * 1e3) : Json()},
+           {"predicted_comm_fraction", predicted ? Json(predicted->comm_fraction()) : Json()},
+           {"exchange_cpu", exchange_cpu},
+           {"engine", world.engine()}}}});
   world.barrier();
   return 0;
 }

@@ -26,6 +26,7 @@ add_library(lockstep_trainer STATIC
   train_flags.cc
   train_metrics.cc
   train_options.cc
+  train_prediction.cc
   train_program.cc
   train_report.cc)
 target_link_libraries(lockstep_trainer PUBLIC lockstep_parts lockstep_observe PRIVATE lockstep_options)
@@ -36,6 +37,7 @@ if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
     step_bench_worker.cc
     train_checkpoint.cc
     train_evaluate.cc
+    train_exchange.cc
     train_main.cc
     train_optimizer.cc
     train_plan.cc

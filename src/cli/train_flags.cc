@@ -21,6 +21,12 @@ void add_train_flags(CLI::App& command, TrainFlags& flags, const Given& only) {
         if (!field.empty()) option->default_str(field);
       } else if constexpr (std::is_arithmetic_v<Field>) {
         if (field != 0) option->capture_default_str();
+        if (info.zero != nullptr) {
+          option->transform([zero = std::string(info.zero)](const std::string& text) {
+            return text == zero ? std::string("0") : text;
+          });
+          if (field == 0) option->default_str(info.zero);
+        }
       }
     }
   });

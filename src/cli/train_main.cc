@@ -41,7 +41,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 int run_train(const Json& request) {
   const Group world = init();
-  const TrainPlan plan = make_train_plan(request, world.size());
+  const TrainPlan plan = make_train_plan(request, world);
   std::unique_ptr<BenchReporter> reporter;
   TrainReport report(plan.show);
   if (world.rank() == 0 && !plan.report_to.empty())

@@ -31,6 +31,12 @@ class OwnOptimizer final : public TrainOptimizer {
   void load(const fs::path& folder) override {
     optimizer_->load_state_dict(load_safetensors(folder / "optimizer.safetensors").tensors);
   }
+  void share(const Group& world) override {
+    const StateDict state = optimizer_->state_dict();  // the same names in the same order everywhere
+    for (const auto& [name, tensor] : state)
+      world.broadcast({tensor.data_ptr(), tensor.nbytes(), DType::u8}, 0);
+    optimizer_->load_state_dict(state);
+  }
   double state_ratio() const override { return state_ratio_; }
 
  private:
@@ -52,21 +58,35 @@ class TorchOptimizer final : public TrainOptimizer {
     if (ddp_ != nullptr) ddp_->end_step();
   }
   void zero_grad() override { optimizer_->zero_grad(); }
-  void save(const fs::path& folder) override {
-    std::ostringstream bytes;
-    torch::serialize::OutputArchive archive;
-    optimizer_->save(archive);
-    archive.save_to(bytes);
-    write_file(folder / "optimizer.pt", bytes.str());
-  }
+  void save(const fs::path& folder) override { write_file(folder / "optimizer.pt", bytes()); }
   void load(const fs::path& folder) override {
     torch::serialize::InputArchive archive;
     archive.load_from((folder / "optimizer.pt").string());
     optimizer_->load(archive);
   }
+  void share(const Group& world) override {
+    std::string state = world.rank() == 0 ? bytes() : "";
+    std::vector<std::int64_t> length = {static_cast<std::int64_t>(state.size())};
+    world.broadcast(buffer(length), 0);
+    state.resize(static_cast<std::size_t>(length[0]));
+    world.broadcast({state.data(), state.size(), DType::u8}, 0);
+    if (world.rank() == 0) return;
+    std::istringstream stream(state);
+    torch::serialize::InputArchive archive;
+    archive.load_from(stream);
+    optimizer_->load(archive);
+  }
   double state_ratio() const override { return state_ratio_; }
 
  private:
+  std::string bytes() {
+    std::ostringstream stream;
+    torch::serialize::OutputArchive archive;
+    optimizer_->save(archive);
+    archive.save_to(stream);
+    return stream.str();
+  }
+
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   DataParallel* ddp_;  // null: local
   double state_ratio_;

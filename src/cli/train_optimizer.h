@@ -19,6 +19,8 @@ class TrainOptimizer {
   // Its files in a checkpoint's folder.
   virtual void save(const std::filesystem::path& folder) = 0;
   virtual void load(const std::filesystem::path& folder) = 0;
+  // Everybody's state becomes rank 0's. Collective.
+  virtual void share(const Group& world) = 0;
   // Bytes that it remembers for one byte of parameters.
   virtual double state_ratio() const = 0;
 };

@@ -41,15 +41,18 @@ bool holds(const Json& json) {
 }
 
 template <class T>
-void take(T& field, const Json& json, const std::string& name, const std::string& where) {
+void take(T& field, const Json& json, const OptionInfo& info, const std::string& where) {
   if constexpr (kIsOptional<T>) {
     typename T::value_type value{};
-    take(value, json, name, where);
+    take(value, json, info, where);
     field = value;
+  } else if (info.zero != nullptr && json == info.zero) {
+    field = T{};
   } else {
     if (!holds<T>(json))
-      throw UsageError(fmt::format("{}: {} {} is not understood; accepted: {}", where, name, json.dump(),
-                                   accepted_kind<T>()));
+      throw UsageError(fmt::format("{}: {} {} is not understood; accepted: {}{}", where, info.name,
+                                   json.dump(), accepted_kind<T>(),
+                                   info.zero == nullptr ? "" : std::string(" or ") + info.zero));
     field = json.get<T>();
   }
 }
@@ -92,7 +95,7 @@ void check_ranges(const TrainOptions& o) {
   within("--min-lr", o.min_lr, 0.0, 1e6);
   within<I>("--lr-every", o.lr_every, 0, kMany);
   within("--lr-factor", o.lr_factor, 0.0, 1e6);
-  within("--bucket-cap-mb", o.bucket_cap_mb, 1e-6, 1e6);
+  if (o.bucket_cap_mb != 0) within("--bucket-cap-mb", o.bucket_cap_mb, 1e-6, 1e6);
   within("--first-bucket-mb", o.first_bucket_mb, 1e-6, 1e6);
   within<I>("--checkpoint-every", o.checkpoint_every, -1, kMany);
   within<I>("--keep", o.keep, 0, 1 << 20);
@@ -162,7 +165,7 @@ Given merge_json(TrainOptions& options, const Json& json, const std::string& whe
     given.insert(name);
     if (except.contains(name)) continue;
     visit_options(options, [&, &key_value = value](const OptionInfo& info, auto& field) {
-      if (name == info.name) take(field, key_value, name, where);
+      if (name == info.name) take(field, key_value, info, where);
     });
   }
   return given;

@@ -51,7 +51,7 @@ struct TrainOptions {
   std::int64_t lr_every = 0;
   double lr_factor = 0.1;
 
-  double bucket_cap_mb = 25;
+  double bucket_cap_mb = 0;  // 0: auto
   double first_bucket_mb = 1;
   std::string algorithm = "auto";
   std::string order = "canonical";
@@ -81,6 +81,7 @@ struct OptionInfo {
   const char* group;
   Role role;
   const char* text;
+  const char* zero = nullptr;  // the word for 0, which flags and config files take too
 };
 
 // Calls visit(const OptionInfo&, field) for every option.
@@ -143,7 +144,9 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"lr_factor", optimizer, Role::defines, "step: by this"}, o.lr_factor);
 
   const char* const comm = "Communication";
-  visit(OptionInfo{"bucket_cap_mb", comm, Role::runs, "size of a gradient bucket, MiB"}, o.bucket_cap_mb);
+  visit(OptionInfo{"bucket_cap_mb", comm, Role::runs, "size of a gradient bucket, MiB (auto: by the links)",
+                   "auto"},
+        o.bucket_cap_mb);
   visit(OptionInfo{"first_bucket_mb", comm, Role::runs, "of the first one"}, o.first_bucket_mb);
   visit(OptionInfo{"algorithm", comm, Role::runs, "of the all-reduce: auto, or a name such as direct"},
         o.algorithm);

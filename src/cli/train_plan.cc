@@ -55,24 +55,37 @@ void take_checkpoint(TrainPlan& plan, const Given& given) {
     o.out = fs::proximate(parent.parent_path()).string();
 }
 
-}  // namespace
-
-Json read_state(const fs::path& checkpoint) {
-  std::ifstream in(checkpoint / "state.json");
-  const Json state = in ? Json::parse(in, nullptr, false) : Json();
-  if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() ||
-      state["step"].get<std::int64_t>() < 0 || !state.contains("options"))
-    throw UsageError(fmt::format("{}: its state.json is not that of a training run", checkpoint.string()));
-  return state;
+Json to_json(const TrainPlan& plan) {
+  return {{"options", to_json(plan.options)},
+          {"folder_use", static_cast<int>(plan.folder_use)},
+          {"checkpoint", plan.checkpoint.string()},
+          {"first_step", plan.first_step},
+          {"best_accuracy", plan.best_accuracy ? Json(*plan.best_accuracy) : Json()},
+          {"report_to", plan.report_to},
+          {"show", static_cast<int>(plan.show)}};
 }
 
-TrainOptions options_of_state(const Json& state, const fs::path& checkpoint) {
-  TrainOptions options;
-  merge_json(options, state.at("options"), (checkpoint / "state.json").string());
-  return options;
+TrainPlan from_json(const Json& json) {
+  TrainPlan plan;
+  merge_json(plan.options, json.at("options"), "rank 0's plan");
+  plan.folder_use = static_cast<FolderUse>(json.at("folder_use").get<int>());
+  plan.checkpoint = json.at("checkpoint").get<std::string>();
+  plan.first_step = json.at("first_step").get<std::int64_t>();
+  if (json.at("best_accuracy").is_number()) plan.best_accuracy = json.at("best_accuracy").get<double>();
+  plan.report_to = json.at("report_to").get<std::string>();
+  plan.show = static_cast<Show>(json.at("show").get<int>());
+  return plan;
 }
 
-TrainPlan make_train_plan(const Json& request, int workers) {
+std::string broadcast_text(const Group& world, std::string text) {
+  std::vector<std::int64_t> length = {static_cast<std::int64_t>(text.size())};
+  world.broadcast(buffer(length), 0);
+  text.resize(static_cast<std::size_t>(length[0]));
+  world.broadcast({text.data(), text.size(), DType::u8}, 0);
+  return text;
+}
+
+TrainPlan plan_of(const Json& request, int workers) {
   TrainPlan plan;
   TrainOptions& o = plan.options;
   merge_json(o, request.at("options"), "the request");
@@ -94,6 +107,39 @@ TrainPlan make_train_plan(const Json& request, int workers) {
   lanes_of(0, workers, static_cast<int>(o.lanes));
   if (o.out.empty()) o.out = default_out(o);
   return plan;
+}
+
+}  // namespace
+
+Json read_state(const fs::path& checkpoint) {
+  std::ifstream in(checkpoint / "state.json");
+  const Json state = in ? Json::parse(in, nullptr, false) : Json();
+  if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() ||
+      state["step"].get<std::int64_t>() < 0 || !state.contains("options"))
+    throw UsageError(fmt::format("{}: its state.json is not that of a training run", checkpoint.string()));
+  return state;
+}
+
+TrainOptions options_of_state(const Json& state, const fs::path& checkpoint) {
+  TrainOptions options;
+  merge_json(options, state.at("options"), (checkpoint / "state.json").string());
+  return options;
+}
+
+// What rank 0 can't do nobody does, and all say why.
+TrainPlan make_train_plan(const Json& request, const Group& world) {
+  Json message;
+  if (world.rank() == 0) try {
+      message = to_json(plan_of(request, world.size()));
+    } catch (const UsageError& error) {
+      message = {{"refused", error.what()}};
+    } catch (const Error& error) {
+      message = {{"failed", error.what()}};
+    }
+  message = Json::parse(broadcast_text(world, message.dump()));
+  if (message.contains("refused")) throw UsageError(message["refused"].get<std::string>());
+  if (message.contains("failed")) throw SystemError(message["failed"].get<std::string>());
+  return from_json(message);
 }
 
 std::string resume_command(const TrainOptions& options) {

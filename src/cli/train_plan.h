@@ -1,5 +1,5 @@
 // What a worker is to do: the request that the parent (or the command line under a launcher) made, completed
-// by the checkpoint that it resumes from. Every rank makes the same plan.
+// by the checkpoint that it resumes from. Every rank has the same plan.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "cli/run_folder.h"
 #include "cli/train_options.h"
 #include "cli/train_report.h"
+#include "lockstep/comm/group.h"
 
 namespace lockstep::cli {
 
@@ -24,8 +25,9 @@ struct TrainPlan {
   Show show = Show::text;
 };
 
-// Throws UsageError. A checkpoint is verified here.
-TrainPlan make_train_plan(const nlohmann::ordered_json& request, int workers);
+// Rank 0 makes it and gives it to everybody: only its machine needs the checkpoint. Collective; throws
+// UsageError on every rank. A checkpoint is verified here.
+TrainPlan make_train_plan(const nlohmann::ordered_json& request, const Group& world);
 
 // state.json of a checkpoint. Throws UsageError when it is none of ours.
 nlohmann::ordered_json read_state(const std::filesystem::path& checkpoint);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "cli/run_page.h"
@@ -42,7 +43,13 @@ TrainRecorder::TrainRecorder(const TrainPlan& plan, Group world, EventSink sink,
     folder_.emplace(plan_.options.out, plan_.folder_use, plan_.first_step);
     folder_->replace("config.json", to_json(plan_.options).dump(2) + "\n");
   }
-  // One zero of time for all ranks' traces.
+  // One zero of time for all ranks' traces. Machines have clocks of their own: there it is the end of a
+  // barrier.
+  if (std::ranges::adjacent_find(world_.nodes(), std::not_equal_to<>()) != world_.nodes().end()) {
+    world_.barrier();
+    origin_ns_ = now_ns();
+    return;
+  }
   std::vector<std::int64_t> origin = {origin_ns_};
   world_.broadcast(buffer(origin), 0);
   origin_ns_ = origin[0];

@@ -130,11 +130,16 @@ void TrainReport::finished(const Json& event) {
     line(fmt::format("accuracy       {}{}{}  (validation loss {:.4f})", bold, percent(number(s, "accuracy")),
                      plain, number(s, "validation_loss")));
   line(fmt::format("final loss     {:.4f}", number(s, "final_loss")));
-  line(fmt::format("throughput     {}{}{} samples/s  (step {:.1f} ms, p95 {:.1f} ms)", bold,
+  const double predicted_ms = number(s, "predicted_step_ms");
+  line(fmt::format("throughput     {}{}{} samples/s  (step {:.1f} ms{}, p95 {:.1f} ms)", bold,
                    format_number(number(s, "samples_per_s")), plain, number(s, "step_ms_p50"),
+                   std::isfinite(predicted_ms) ? fmt::format(", predicted {:.1f} ms", predicted_ms) : "",
                    number(s, "step_ms_p95")));
-  line(fmt::format("communication  {}{}{} of the work, {} of it hidden", bold,
-                   percent(number(s, "comm_fraction")), plain, percent(number(s, "overlap_fraction"))));
+  const double predicted = number(s, "predicted_comm_fraction");
+  line(fmt::format("communication  {}{}{} of the work{}, {} of it hidden", bold,
+                   percent(number(s, "comm_fraction")), plain,
+                   std::isfinite(predicted) ? " (predicted " + percent(predicted) + ")" : "",
+                   percent(number(s, "overlap_fraction"))));
   line(fmt::format("page           {}", event.at("page").get<std::string>()));
 }
 

@@ -10,6 +10,7 @@
 
 #include "cli/train_checkpoint.h"
 #include "cli/train_evaluate.h"
+#include "cli/train_exchange.h"
 #include "cli/train_optimizer.h"
 #include "cli/train_task.h"
 #include "lockstep/base/clock.h"
@@ -22,6 +23,11 @@ namespace lockstep::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Steps from whose compute the step time is predicted, counted from 1: after the first, in which memory is
+// touched and buckets are laid out anew.
+constexpr std::int64_t kSettled = 3;
+constexpr std::int64_t kLastProfiled = 50;
 
 volatile std::sig_atomic_t told_to_stop = 0;  // the signal
 
@@ -103,7 +109,10 @@ class Worker {
         loader_(data_.train, world.rank(), world.size(), loader_options(plan)),
         recorder_(plan, world, sink_, loader_.steps()),
         state_{.step = plan.first_step, .epoch = 0, .best_accuracy = plan.best_accuracy} {
-    if (!plan_.checkpoint.empty()) optimizer_->load(plan_.checkpoint);
+    if (!plan_.checkpoint.empty()) {
+      if (leads()) optimizer_->load(plan_.checkpoint);
+      optimizer_->share(world_);
+    }
     for (int rank = 0; rank < world_.size(); ++rank)
       most_lanes_ =
           std::max(most_lanes_, lanes_of(rank, world_.size(), static_cast<int>(options_.lanes)).count);
@@ -130,9 +139,10 @@ class Worker {
  private:
   bool leads() const { return world_.rank() == 0; }
 
+  // Everybody gets rank 0's weights: only its machine needs the checkpoint.
   std::shared_ptr<Model> load_model() const {
     auto model = make_model(options_, *data_.train);
-    if (!plan_.checkpoint.empty()) load_weights(plan_.checkpoint, *model);
+    if (!plan_.checkpoint.empty() && leads()) load_weights(plan_.checkpoint, *model);
     model->train();
     return model;
   }
@@ -186,7 +196,7 @@ class Worker {
       const auto scope = ddp_.lane(lane);
       const std::int64_t begin = now_ns();
       const torch::Tensor loss = loss_of(model_->forward(lane.data), lane.target);
-      const std::int64_t middle = now_ns();
+      const std::int64_t middle = backward_begin_ns_ = now_ns();
       loss.backward();
       add_span("forward", begin, middle, step.number, lane.index);
       add_span("backward", middle, now_ns(), step.number, lane.index);
@@ -203,7 +213,35 @@ class Worker {
     times_.samples = step.samples;
     times_.loss = share_losses(std::move(losses));
     times_.end_ns = now_ns();
+    profile(buckets);
     recorder_.add_step(times_, std::move(buckets), std::move(spans_));
+  }
+
+  // The first steps after the run has settled tell what this worker computes.
+  void profile(const std::vector<BucketTimes>& buckets) {
+    const std::int64_t done = state_.step - plan_.first_step;
+    if (done <= kSettled || done > kLastProfiled) return;
+    const Reducer& reducer = ddp_.reducer();
+    const auto seconds = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-9; };
+    StepTimes t{.waiting_s = seconds(times_.data_wait_ns),
+                .before_s = seconds(backward_begin_ns_ - times_.begin_ns - times_.data_wait_ns),
+                .backward_s = seconds(reducer.wait_begin_ns() - backward_begin_ns_),
+                .after_s = seconds(times_.end_ns - reducer.wait_end_ns())};
+    for (const BucketTimes& b : buckets) t.ready_s.push_back(seconds(b.ready_ns - backward_begin_ns_));
+    profiled_.push_back(std::move(t));
+  }
+
+  // What the cost table expects of the exchange, beside what was computed. Backward as it was measured has
+  // lost to the exchange what processor time that took.
+  void add_prediction(Json& summary) {
+    StepProfile profile = profile_of(profiled_);
+    double buffers_s = 0;  // after_s has it
+    const bool known = !profiled_.empty() && expect_exchange(ddp_, options_, profile, buffers_s);
+    const StepPrediction predicted = predict_step(profile);
+    summary["predicted_step_ms"] = known ? Json(predicted.step_s * 1e3) : Json();
+    summary["predicted_comm_fraction"] = known ? Json(predicted.comm_fraction()) : Json();
+    summary["bucket_cap_mb"] = ddp_.bucket_cap_mb();
+    summary["engine"] = world_.engine();
   }
 
   // The step's loss over all lanes of all workers, added in the order of lanes: the same bits everywhere.
@@ -226,20 +264,16 @@ class Worker {
 
   // What became of the step's buckets, before the next step begins.
   std::vector<BucketTimes> take_buckets(std::int64_t step) {
-    std::vector<BucketTimes> buckets;
     const Reducer& reducer = ddp_.reducer();
-    for (const BucketEvent& e : reducer.events()) {
-      buckets.push_back({e.bucket, e.bytes, e.ready_ns, e.running_ns, e.end_ns, e.algorithm});
-      if (options_.trace_steps == 0) continue;
-      spans_.push_back({.name = fmt::format("bucket {}", e.bucket),
+    std::vector<BucketTimes> buckets = take_exchange(reducer, times_);
+    for (const BucketTimes& b : buckets) {
+      if (options_.trace_steps == 0) break;
+      spans_.push_back({.name = fmt::format("bucket {}", b.bucket),
                         .track = kCommunicationTrack,
-                        .begin_ns = e.running_ns,
-                        .end_ns = e.end_ns,
-                        .details = {{"step", step + 1}, {"bytes", static_cast<std::int64_t>(e.bytes)}}});
+                        .begin_ns = b.start_ns,
+                        .end_ns = b.end_ns,
+                        .details = {{"step", step + 1}, {"bytes", static_cast<std::int64_t>(b.bytes)}}});
     }
-    times_.comm_ns = union_ns(buckets);
-    times_.hidden_ns = union_ns(buckets, reducer.wait_begin_ns());
-    times_.exposed_ns = buckets.empty() ? 0 : reducer.wait_end_ns() - reducer.wait_begin_ns();
     if (!buckets.empty()) add_span("wait for buckets", reducer.wait_begin_ns(), reducer.wait_end_ns(), step);
     return buckets;
   }
@@ -293,6 +327,7 @@ class Worker {
                    {"optimizer_bytes", state_bytes},
                    {"predicted_bytes", parameters + buckets + state_bytes},
                    {"measured_bytes", memory_bytes("VmRSS") - rss_before_}}}};
+    add_prediction(rest);
     return recorder_.finish(rest);
   }
 
@@ -314,6 +349,8 @@ class Worker {
   std::filesystem::path checkpoint_;
   std::optional<Evaluation> evaluation_;
   StepRecord times_;
+  std::int64_t backward_begin_ns_ = 0;  // of the last lane
+  std::vector<StepTimes> profiled_;
   std::vector<TraceSpan> spans_;
 };
 

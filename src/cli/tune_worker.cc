@@ -32,7 +32,7 @@ class Tuning {
     const std::vector<std::uint64_t> between = with_middles();
     steps_ = 2 * plan_.sizes.size() + between.size();
     Selector table;
-    table.set_costs(measure_costs(world_));
+    table.set_costs(measure_costs(world_.impl().engine()));
     // Two passes, and the better time of the two: what disturbs one algorithm for a while must not cost it
     // its place.
     std::map<std::tuple<std::uint64_t, std::string, std::string>, double> least;
@@ -46,7 +46,7 @@ class Tuning {
       const auto& [bytes, memory, algorithm] = key;
       table.add_measurement(shape(bytes, memory), *find_algorithm(algorithm), us * 1e-6);
     }
-    share_costs(world_, table);
+    share_costs(world_.impl().engine(), table);
     if (leads()) report_costs(table.costs());
     // A second, independent look at what the table now chooses.
     for (std::uint64_t bytes : between) report(bytes, time_all(bytes));

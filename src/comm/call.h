@@ -55,7 +55,10 @@ struct Call {
   std::chrono::milliseconds timeout = {};
   std::uint64_t sequence = 0;  // of this group, counted from 1 by the front door
 
-  double divisor_among(int ranks) const { return divisor == 0 ? ranks : divisor; }
+  // A divisor that nobody said is 1.
+  double divisor_among(int ranks) const {
+    return divisor == 0 ? ranks : divisor == kDivisorOfOthers ? 1 : divisor;
+  }
 
   // `count` is the smaller buffer's: all_reduce, broadcast, reduce: the whole buffer; reduce_scatter:
   // out; all_gather, gather: in; scatter: out; all_to_all: one slice.

@@ -1,17 +1,14 @@
 #include "lockstep/comm/init.h"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <new>
-#include <numeric>
 
-#include "comm/engine/shm_engine.h"
+#include "comm/engine/node_engine.h"
+#include "comm/engine/registry.h"
 #include "comm/group_impl.h"
-#include "comm/shm/message.h"
-#include "comm/shm/rendezvous.h"
-#include "comm/shm/session.h"
+#include "comm/local_world.h"
+#include "comm/nodes.h"
+#include "comm/tcp_world.h"
 #include "comm/tune/calibrate.h"
 #include "lockstep/base/identity.h"
 #include "lockstep/base/knobs.h"
@@ -20,10 +17,11 @@
 namespace lockstep {
 namespace {
 
-int cores_here() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+std::chrono::milliseconds timeout_of(const InitOptions& options, const Knobs& knobs) {
+  if (options.timeout.count() < 0)
+    throw UsageError("InitOptions::timeout of " + std::to_string(options.timeout.count()) +
+                     " ms; accepted: positive, or zero for LOCKSTEP_TIMEOUT_S");
+  return options.timeout.count() > 0 ? std::min(options.timeout, kLongestTimeout) : knobs.timeout;
 }
 
 // Which node each rank is on: one machine is one node, unless the knob pretends otherwise.
@@ -34,21 +32,86 @@ std::vector<int> nodes_of(int size, int node_size) {
   return nodes;
 }
 
-std::unique_ptr<ShmEngine> world_engine(std::shared_ptr<shm::Session> session, int rank) {
-  std::vector<int> everybody(static_cast<std::size_t>(session->size()));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  // The head of the arena lives as long as the session.
-  auto* const head = reinterpret_cast<shm::Control*>(session->arena().at(0));
-  std::shared_ptr<shm::Control> control(session, head);
-  return std::make_unique<ShmEngine>(std::move(session), std::move(control), "world", rank,
-                                     std::move(everybody));
+const EngineKind& engine_kind(const std::string& name) {
+  if (const EngineKind* const kind = find_engine(name)) return *kind;
+  std::string built = "shm, tcp";
+  for (const std::string& other : engine_names()) built += ", " + other;
+  throw UsageError("LOCKSTEP_ENGINE asks for " + name +
+                   ", which this program was built without; it has: " + built);
 }
 
-std::chrono::milliseconds timeout_of(const InitOptions& options, const Knobs& knobs) {
-  if (options.timeout.count() < 0)
-    throw UsageError("InitOptions::timeout of " + std::to_string(options.timeout.count()) +
-                     " ms; accepted: positive, or zero for LOCKSTEP_TIMEOUT_S");
-  return options.timeout.count() > 0 ? std::min(options.timeout, kLongestTimeout) : knobs.timeout;
+// What `auto` means for this job.
+std::string choose_engine(const Knobs& knobs, const Identity& who) {
+  if (knobs.engine != "auto") return knobs.engine;
+  if (who.local_size == who.size) return "shm";
+  const bool mpi_started = who.launcher == "Open MPI" || who.launcher == "PMI";
+  return mpi_started && find_engine("mpi") != nullptr ? "shm+mpi" : "shm+tcp";
+}
+
+Call internal_split(const Knobs& knobs) {
+  Call call;
+  call.what = Collective::split;
+  call.timeout = knobs.init_timeout;
+  return call;
+}
+
+// Part of a group of a wire engine: MPI's and TCP's split themselves.
+std::unique_ptr<Engine> split_flat(Engine& flat, int colour, int key, const std::string& group,
+                                   const Call& call) {
+  return flat.split(colour, key, group, call);
+}
+
+// Gloo finds its peers through a group that exists.
+std::unique_ptr<Engine> split_for_gloo(Engine& flat, int colour, int key, const std::string& group,
+                                       const Call& call) {
+  auto column = flat.split(colour, key, group, call);
+  if (column == nullptr) return nullptr;
+  const Group carrier = make_group(std::move(column), group, call.timeout);
+  return engine_kind("gloo").make(&carrier);
+}
+
+// Shared memory inside the nodes that the flat engine knows.
+std::unique_ptr<Engine> with_nodes(const char* name, std::unique_ptr<Engine> flat, const Identity& who,
+                                   const Knobs& knobs, const AcrossMaker& across) {
+  const auto members = members_of_nodes(flat->nodes());
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    const auto at = std::find(members[m].begin(), members[m].end(), flat->rank());
+    if (at == members[m].end()) continue;
+    const int local = static_cast<int>(members[m].size());
+    auto inside =
+        local_world(who.job + ".node" + std::to_string(m), "world", static_cast<int>(at - members[m].begin()),
+                    local, std::vector<int>(members[m].size(), static_cast<int>(m)), knobs);
+    if (local > 1) load_or_measure_costs(*inside);
+    return NodeEngine::make(name, std::move(flat), std::move(inside), across, "world", internal_split(knobs));
+  }
+  throw SystemError("rank " + std::to_string(flat->rank()) + " is on no node");
+}
+
+std::unique_ptr<Engine> make_engine(const std::string& name, const Identity& who, const Knobs& knobs) {
+  if (name == "shm") {
+    if (who.local_size != who.size)
+      throw UsageError(
+          "LOCKSTEP_ENGINE=shm, but of this job's " + std::to_string(who.size) + " workers only " +
+          std::to_string(who.local_size) +
+          " are on this machine; accepted for several machines: auto, tcp, mpi, gloo, shm+tcp, shm+mpi, "
+          "shm+gloo");
+    auto engine =
+        local_world(who.job, "world", who.rank, who.size, nodes_of(who.size, knobs.node_size), knobs);
+    load_or_measure_costs(*engine);
+    return engine;
+  }
+  if (name == "tcp") return tcp_world(who, knobs);
+  if (name == "shm+tcp") return with_nodes("shm+tcp", tcp_world(who, knobs), who, knobs, split_flat);
+  if (name == "shm+gloo") return with_nodes("shm+gloo", tcp_world(who, knobs), who, knobs, split_for_gloo);
+  if (name == "mpi") return engine_kind("mpi").make(nullptr);
+  if (name == "shm+mpi")
+    return with_nodes("shm+mpi", engine_kind("mpi").make(nullptr), who, knobs, split_flat);
+  // Gloo: over whatever carries its rendezvous.
+  const EngineKind& gloo = engine_kind("gloo");
+  const bool here = who.local_size == who.size;
+  const Group carrier =
+      make_group(make_engine(here ? "shm" : "tcp", who, knobs), "world", knobs.init_timeout);
+  return gloo.make(&carrier);
 }
 
 }  // namespace
@@ -57,32 +120,14 @@ Group init(InitOptions options) try {
   const Knobs knobs = Knobs::from_environment();
   const std::chrono::milliseconds timeout = timeout_of(options, knobs);
   const Identity who = Identity::from_environment();
-  if (who.local_size != who.size)
-    throw UsageError(
-        "this job has " + std::to_string(who.size) + " workers, " + std::to_string(who.local_size) +
-        " of them here: workers on several machines are not supported yet; start all on one machine");
-  if (static_cast<std::size_t>(who.size) + 1 > shm::kMostDescriptors)
-    throw UsageError("a job on one machine has at most " + std::to_string(shm::kMostDescriptors - 1) +
-                     " workers, not " + std::to_string(who.size));
   if (who.size > 1) set_log_rank(who.rank);
-
-  const shm::ArenaShape shape = shm::arena_shape(who.size, knobs.arena_bytes);
-  shm::Met met;
-  if (who.size > 1) {
-    met = shm::rendezvous({who.job, who.rank, who.size, shape, knobs.init_timeout});
-  } else {
-    met.arena = shm::Arena::create(shape);
-    met.cores = cores_here();
-  }
-  auto arena = std::make_shared<shm::Arena>(std::move(met.arena), shape);
-  arena->use_huge_pages(knobs.huge_pages);
-  auto session = std::make_shared<shm::Session>(arena, nodes_of(who.size, knobs.node_size), met.cores);
-  auto engine = world_engine(session, who.rank);
-  if (who.size > 1) session->watch(std::move(met.pidfds));
-  auto impl = std::make_shared<GroupImpl>(std::move(engine), "world", who.job, timeout);
-  Group world(std::move(impl));
-  load_or_measure_costs(world);
-  return world;
+  const std::string name = who.size == 1 ? "shm" : choose_engine(knobs, who);
+  auto engine = make_engine(name, who, knobs);
+  if (engine->size() != who.size)
+    throw UsageError("the " + name + " engine has " + std::to_string(engine->size()) + " workers, but " +
+                     who.launcher + " started " + std::to_string(who.size) +
+                     "; start the job with mpirun to use MPI, or choose another LOCKSTEP_ENGINE");
+  return Group(std::make_shared<GroupImpl>(std::move(engine), "world", who.job, timeout));
 } catch (const std::bad_alloc&) {
   throw SystemError("cannot join the other workers: out of memory (ulimit -v limits it)");
 }
@@ -97,14 +142,10 @@ std::vector<Group> thread_groups(int size, InitOptions options, std::vector<int>
   for (int node : nodes)
     if (node < 0)
       throw UsageError("thread_groups got node " + std::to_string(node) + "; accepted: 0 and above");
-  const shm::ArenaShape shape = shm::arena_shape(size, knobs.arena_bytes);
-  auto arena = std::make_shared<shm::Arena>(shm::Arena::create(shape), shape);
-  arena->use_huge_pages(knobs.huge_pages);
-  auto session = std::make_shared<shm::Session>(arena, std::move(nodes), cores_here());
   std::vector<Group> groups;
-  for (int r = 0; r < size; ++r)
-    groups.emplace_back(std::make_shared<GroupImpl>(world_engine(session, r), "world", "threads",
-                                                    timeout_of(options, knobs)));
+  for (auto& engine : local_threads("world", std::move(nodes), knobs))
+    groups.emplace_back(
+        std::make_shared<GroupImpl>(std::move(engine), "world", "threads", timeout_of(options, knobs)));
   return groups;
 }
 

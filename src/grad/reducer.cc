@@ -187,6 +187,9 @@ const std::vector<BucketEvent>& Reducer::events() const { return impl_->exchange
 std::int64_t Reducer::wait_begin_ns() const { return impl_->exchange.wait_begin_ns(); }
 std::int64_t Reducer::wait_end_ns() const { return impl_->exchange.wait_end_ns(); }
 std::int64_t Reducer::exchanges() const { return impl_->exchanges; }
+int Reducer::bucket_of(std::size_t parameter) const {
+  return impl_->store.layout().placements.at(parameter).bucket;
+}
 std::size_t Reducer::bucket_bytes() const { return impl_->store.comm_bytes(); }
 
 }  // namespace lockstep

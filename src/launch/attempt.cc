@@ -20,15 +20,17 @@ namespace lockstep::launcher {
 namespace {
 
 // What an epoll event is about: a kind, and which one of it.
-enum class Tag : unsigned { worker, stream, signal, sink };
+enum class Tag : unsigned { worker, stream, signal, sink, link };
 
 unsigned long long tag(Tag kind, std::size_t index) {
   return static_cast<unsigned long long>(kind) << 32 | static_cast<unsigned long long>(index);
 }
 
-constexpr std::chrono::milliseconds kDrain{500};  // for output that a stranger's process may still hold
+constexpr std::chrono::milliseconds kDrain{500};     // for output that a stranger's process may still hold
+constexpr std::chrono::milliseconds kHearing{1000};  // a connection only notices silence when it is asked
 constexpr std::streamoff kTailBytes = 8192;
 constexpr std::size_t kTailLines = 20;
+constexpr std::size_t kMostBlamed = 64;  // workers of a node whose last lines are sent to the others
 
 std::string prefix_of(int rank, const Sink& sink) {
   std::string text = "[rank " + std::to_string(rank) + "] ";
@@ -60,16 +62,19 @@ UniqueFd copy_of(int fd) {
 
 }  // namespace
 
-Attempt::Attempt(const LaunchOptions& options, const AttemptPlan& plan, SignalWatch& signals, Sinks& sinks)
+Attempt::Attempt(const LaunchOptions& options, const AttemptPlan& plan, SignalWatch& signals, Sinks& sinks,
+                 Link* link)
     : options_(options),
       plan_(plan),
       signals_(signals),
       sinks_(sinks),
+      link_(link),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      guardian_("LOCKSTEP_JOB=" + plan.names.job),
+      guardian_(plan.start.job.mark()),
       workers_(static_cast<std::size_t>(options.workers)) {
   if (!epoll_) throw SystemError("epoll_create1", errno);
   watch(signals_.fd(), EPOLLIN, tag(Tag::signal, 0));
+  if (link_ != nullptr) watch(link_->fd(), EPOLLIN, tag(Tag::link, 0));
 }
 
 Attempt::~Attempt() {
@@ -84,34 +89,46 @@ void Attempt::watch(int fd, unsigned events, unsigned long long tag) {
 }
 
 LaunchReport Attempt::run() {
-  for (int rank = 0; rank < options_.workers; ++rank) start(rank);
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) start(local_rank);
   while (!done()) {
     handle_events(timeout_ms());
     handle_deadlines();
     flow();
+    report_to_others();
   }
   LaunchReport report;
+  report.interrupted_by = interrupted_by_;
+  report.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  if (verdict_) {
+    report.nodes = verdict_->nodes;
+    report.workers = verdict_->workers;
+    if (interrupted_by_ != 0) return report;
+    report.first_failed = verdict_->first_failed;
+    report.first_failed_node = verdict_->first_failed_node;
+    report.last_lines = verdict_->last_lines;
+    return report;
+  }
+  report.nodes = plan_.start.job.nodes;
   report.workers = ends_;
   std::sort(report.workers.begin(), report.workers.end(),
             [](const WorkerEnd& a, const WorkerEnd& b) { return a.rank < b.rank; });
-  report.interrupted_by = interrupted_by_;
   if (interrupted_by_ == 0) report.first_failed = first_failure(ends_);
-  if (report.first_failed) report.last_lines = last_lines(*report.first_failed);
-  report.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  if (report.first_failed) report.last_lines = last_lines(*report.first_failed - rank_of(0));
   return report;
 }
 
-std::string Attempt::log_file(int rank, Stream stream) const {
-  return plan_.log_folder + "/rank-" + std::to_string(rank) +
+std::string Attempt::log_file(int local_rank, Stream stream) const {
+  return plan_.log_folder + "/rank-" + std::to_string(rank_of(local_rank)) +
          (stream == Stream::out ? ".stdout.log" : ".stderr.log");
 }
 
 // The descriptor that becomes a worker's stream: a file, the launcher's own, or a pipe to a relay.
-UniqueFd Attempt::open_stream(int rank, Stream stream) {
+UniqueFd Attempt::open_stream(int local_rank, Stream stream) {
+  const int rank = rank_of(local_rank);
   Sink& sink = sinks_[static_cast<std::size_t>(stream)];
-  const bool tee = options_.tee.has(rank, stream);
-  if (options_.redirects.has(rank, stream) && !tee)
-    return open_or_throw(log_file(rank, stream), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
+  const bool tee = options_.tee.has(local_rank, stream);
+  if (options_.redirects.has(local_rank, stream) && !tee)
+    return open_or_throw(log_file(local_rank, stream), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
   const Console console = rank == 0 ? options_.console_of_rank0.value_or(options_.console) : options_.console;
   if (console == Console::raw && !tee && ::isatty(sink.fd()) == 1) return copy_of(sink.fd());
   int ends[2];
@@ -123,27 +140,27 @@ UniqueFd Attempt::open_stream(int rank, Stream stream) {
   watch(read_end.get(), EPOLLIN, tag(Tag::stream, relays_.size()));
   relays_.emplace_back(Relay::Options{
       .pipe = std::move(read_end),
-      .file =
-          tee ? open_or_throw(log_file(rank, stream), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND) : UniqueFd(),
+      .file = tee ? open_or_throw(log_file(local_rank, stream), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND)
+                  : UniqueFd(),
       .sink = &sink,
       .form = form_of(console, stream),
       .prefix = prefix_of(rank, sink),
-      .last = &workers_[static_cast<std::size_t>(rank)].last});
+      .last = &workers_[static_cast<std::size_t>(local_rank)].last});
   return write_end;
 }
 
-void Attempt::start(int rank) {
-  Worker& worker = workers_[static_cast<std::size_t>(rank)];
-  const Share& share = plan_.shares[static_cast<std::size_t>(rank)];
-  const UniqueFd out = open_stream(rank, Stream::out);
-  const UniqueFd err = open_stream(rank, Stream::err);
-  // Rank 0 reads what is piped into the launcher. A terminal is nobody's: a worker that read from it would
+void Attempt::start(int local_rank) {
+  Worker& worker = workers_[static_cast<std::size_t>(local_rank)];
+  const Share& share = plan_.shares[static_cast<std::size_t>(local_rank)];
+  const UniqueFd out = open_stream(local_rank, Stream::out);
+  const UniqueFd err = open_stream(local_rank, Stream::err);
+  // Rank 0 reads what is piped into its launcher. A terminal is nobody's: a worker that read from it would
   // be stopped, since its process group is not the terminal's.
-  const bool reads = rank == 0 && ::isatty(0) == 0;
+  const bool reads = rank_of(local_rank) == 0 && ::isatty(0) == 0;
   const UniqueFd in = reads ? copy_of(0) : open_or_throw("/dev/null", O_RDONLY);
   worker.pid = spawn({.path = plan_.program_file,
                       .arguments = options_.program,
-                      .environment = worker_environment(options_, plan_.names, rank, share.threads),
+                      .environment = worker_environment(options_, plan_.start, local_rank, share.threads),
                       .cpus = options_.pinning == Pinning::cores ? share.cpus : std::vector<int>(),
                       .in = in.get(),
                       .out = out.get(),
@@ -154,7 +171,7 @@ void Attempt::start(int rank) {
   guardian_.watch(worker.pid);
   worker.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0)));
   if (!worker.pidfd) throw SystemError("pidfd_open (Linux 5.4 or later is needed)", errno);
-  watch(worker.pidfd.get(), EPOLLIN, tag(Tag::worker, static_cast<std::size_t>(rank)));
+  watch(worker.pidfd.get(), EPOLLIN, tag(Tag::worker, static_cast<std::size_t>(local_rank)));
 }
 
 void Attempt::handle_events(int timeout_ms) {
@@ -173,12 +190,13 @@ void Attempt::handle_events(int timeout_ms) {
         while (const auto signal = signals_.next()) handle_signal(*signal);
         break;
       case Tag::sink: break;  // flow() writes
+      case Tag::link: hear_others(); break;
     }
   }
 }
 
-void Attempt::note_end(int rank) {
-  Worker& worker = workers_[static_cast<std::size_t>(rank)];
+void Attempt::note_end(int local_rank) {
+  Worker& worker = workers_[static_cast<std::size_t>(local_rank)];
   siginfo_t info{};
   if (!worker.running ||
       ::waitid(P_PID, static_cast<id_t>(worker.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
@@ -188,14 +206,17 @@ void Attempt::note_end(int rank) {
   --running_;
   worker.pidfd.reset();  // also leaves the epoll set
   const bool exited = info.si_code == CLD_EXITED;
-  ends_.push_back({.rank = rank,
+  ends_.push_back({.rank = rank_of(local_rank),
+                   .node = plan_.start.job.node,
                    .pid = worker.pid,
                    .exit_code = exited ? info.si_status : 0,
                    .signal = exited ? 0 : info.si_status,
                    .core_dumped = info.si_code == CLD_DUMPED,
                    .stopped = stopping_,
                    .seconds = std::chrono::duration<double>(Clock::now() - begin_).count()});
-  if (ends_.back().failed() && !stopping_ && !stop_at_) stop_at_ = Clock::now() + options_.settle;
+  if (!ends_.back().failed() || stopping_) return;
+  if (!stop_at_) stop_at_ = Clock::now() + options_.settle;
+  if (link_ != nullptr) link_->failed(ends_.back());
 }
 
 void Attempt::handle_signal(int signal) {
@@ -212,14 +233,23 @@ void Attempt::handle_signal(int signal) {
 }
 
 void Attempt::interrupt(int signal) {
-  if (running_ == 0) {
+  if (running_ == 0 && (link_ == nullptr || interrupted_by_ != 0)) {
     abandoned_ = true;
   } else if (interrupted_by_ != 0) {
     signal_all(SIGKILL);
   } else {
     interrupted_by_ = signal;
+    if (link_ != nullptr) link_->interrupted(signal);
     stop(signal == SIGPIPE ? SIGTERM : signal);
   }
+}
+
+void Attempt::obey(const Link::Order& order) {
+  if (stopping_) return;
+  if (order.signal != 0)
+    stop(order.signal == SIGPIPE ? SIGTERM : order.signal);
+  else if (!stop_at_)
+    stop_at_ = Clock::now() + options_.settle;
 }
 
 void Attempt::stop(int signal) {
@@ -235,8 +265,14 @@ void Attempt::signal_all(int signal) {
     if (worker.pid > 0) ::kill(-worker.pid, signal);
 }
 
+void Attempt::hear_others() {
+  hear_at_ = Clock::now() + kHearing;
+  if (const auto order = link_->poll()) obey(*order);
+}
+
 void Attempt::handle_deadlines() {
   const auto now = Clock::now();
+  if (link_ != nullptr && now >= hear_at_) hear_others();
   if (running_ == 0 && !reaped_) {
     kill_and_reap();
     drain_by_ = now + kDrain;
@@ -252,7 +288,7 @@ void Attempt::handle_deadlines() {
 // Whatever the workers started ends with them.
 void Attempt::kill_and_reap() {
   signal_all(SIGKILL);
-  kill_marked(("LOCKSTEP_JOB=" + plan_.names.job).c_str());
+  kill_marked(plan_.start.job.mark().c_str());
   for (Worker& worker : workers_) {
     if (worker.pid <= 0) continue;
     while (::waitpid(worker.pid, nullptr, 0) < 0 && errno == EINTR) {
@@ -298,11 +334,23 @@ void Attempt::flow() {
   }
 }
 
-bool Attempt::done() const {
+// Nothing runs and nothing is left to write on this machine.
+bool Attempt::ended_here() const {
   if (running_ > 0 || !reaped_) return false;
   if (abandoned_) return true;
   if (sinks_[0].waiting() || sinks_[1].waiting()) return false;
   return std::none_of(relays_.begin(), relays_.end(), [](const Relay& relay) { return relay.open(); });
+}
+
+bool Attempt::done() const {
+  return ended_here() && (link_ == nullptr || verdict_.has_value() || abandoned_);
+}
+
+void Attempt::report_to_others() {
+  if (link_ == nullptr || !ended_here()) return;
+  if (!reported_) link_->finished(local_end());
+  reported_ = true;
+  if (!verdict_) verdict_ = link_->take_verdict();
 }
 
 int Attempt::timeout_ms() const {
@@ -311,17 +359,26 @@ int Attempt::timeout_ms() const {
   if (running_ > 0 && stop_at_) next = std::min(next, *stop_at_);
   if (running_ > 0 && kill_at_) next = std::min(next, *kill_at_);
   if (drain_by_ && !paused_) next = std::min(next, *drain_by_);
+  if (link_ != nullptr) next = std::min(next, hear_at_);
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
   return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
 }
 
+LocalEnd Attempt::local_end() const {
+  LocalEnd end{.workers = ends_};
+  for (const WorkerEnd& worker : ends_)
+    if (worker.failed() && !worker.stopped && end.last_lines.size() < kMostBlamed)
+      end.last_lines[worker.rank] = last_lines(worker.rank - rank_of(0));
+  return end;
+}
+
 // From memory, or from the files where the stream went straight there.
-std::vector<std::string> Attempt::last_lines(int rank) const {
-  std::vector<std::string> lines = workers_[static_cast<std::size_t>(rank)].last.take();
+std::vector<std::string> Attempt::last_lines(int local_rank) const {
+  std::vector<std::string> lines = workers_[static_cast<std::size_t>(local_rank)].last.take();
   for (const Stream stream : {Stream::out, Stream::err}) {
-    if (!options_.redirects.has(rank, stream) || options_.tee.has(rank, stream)) continue;
-    std::ifstream file(log_file(rank, stream), std::ios::binary | std::ios::ate);
+    if (!options_.redirects.has(local_rank, stream) || options_.tee.has(local_rank, stream)) continue;
+    std::ifstream file(log_file(local_rank, stream), std::ios::binary | std::ios::ate);
     const std::streamoff bytes = file.tellg();
     file.seekg(std::max<std::streamoff>(0, bytes - kTailBytes));
     LastLines tail;

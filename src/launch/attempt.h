@@ -10,6 +10,7 @@
 
 #include "launch/cores.h"
 #include "launch/guardian.h"
+#include "launch/link.h"
 #include "launch/relay.h"
 #include "launch/signal_watch.h"
 #include "launch/sink.h"
@@ -26,26 +27,31 @@ using Sinks = std::array<Sink, 2>;
 // What an attempt needs beyond the user's options.
 struct AttemptPlan {
   std::string program_file = {};
-  StartNames names = {};
+  Start start = {};
   std::string log_folder = {};  // exists; empty when nothing goes to files
   std::vector<Share> shares = {};
 };
 
 // Owns the worker processes: however it ends, by an exception too, none is left when it is destroyed.
 //
-// One thread waits in one epoll set for workers that end (pidfds), their output, signals to the launcher
-// and the readers of the launcher's output. A worker that has ended stays a zombie until its process group
-// was killed, so that its number can't belong to somebody else when that happens.
+// One thread waits in one epoll set for workers that end (pidfds), their output, signals to the launcher,
+// the readers of the launcher's output and the agents of other machines. A worker that has ended stays a
+// zombie until its process group was killed, so that its number can't belong to somebody else when that
+// happens.
 class Attempt {
  public:
-  Attempt(const LaunchOptions& options, const AttemptPlan& plan, SignalWatch& signals, Sinks& sinks);
+  // `link`: to the agents of other machines; null when there are none.
+  Attempt(const LaunchOptions& options, const AttemptPlan& plan, SignalWatch& signals, Sinks& sinks,
+          Link* link);
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
 
-  // Starts the workers and waits until all have ended and their output is written.
-  // Fills workers, first_failed, last_lines, interrupted_by and seconds.
+  // Starts the workers and waits until all have ended, on all machines, and their output is written.
+  // Fills nodes, workers, first_failed, first_failed_node, last_lines, interrupted_by and seconds.
   LaunchReport run();
+  // What the machines agreed on at the end; none without a link, or when this one was told twice to stop.
+  const std::optional<Verdict>& verdict() const { return verdict_; }
 
  private:
   struct Worker {
@@ -55,29 +61,37 @@ class Attempt {
     bool running = false;
   };
 
-  void start(int rank);
-  UniqueFd open_stream(int rank, Stream stream);
+  // Workers are numbered here by their local rank; reports and messages have the rank.
+  int rank_of(int local_rank) const { return plan_.start.job.own().first_rank + local_rank; }
+  void start(int local_rank);
+  UniqueFd open_stream(int local_rank, Stream stream);
   void handle_events(int timeout_ms);
   void handle_deadlines();
   void handle_signal(int signal);
-  void note_end(int rank);
+  void note_end(int local_rank);
   void interrupt(int signal);
-  void stop(int signal);  // begins to end the group
+  void hear_others();
+  void obey(const Link::Order& order);
+  void report_to_others();  // once nothing is left to do here; then takes their verdict
+  void stop(int signal);    // begins to end the group
   void signal_all(int signal);
   void kill_and_reap();
   void close_streams_of_strangers();
   void close_stream(std::size_t index);
   void flow();  // pumps the sinks; stops reading from workers while a reader is slow
+  bool ended_here() const;
   bool done() const;
   int timeout_ms() const;
-  std::vector<std::string> last_lines(int rank) const;
-  std::string log_file(int rank, Stream stream) const;
+  std::vector<std::string> last_lines(int local_rank) const;
+  LocalEnd local_end() const;
+  std::string log_file(int local_rank, Stream stream) const;
   void watch(int fd, unsigned events, unsigned long long tag);
 
   const LaunchOptions& options_;
   const AttemptPlan& plan_;
   SignalWatch& signals_;
   Sinks& sinks_;
+  Link* link_;
   UniqueFd epoll_;
   Guardian guardian_;
   std::vector<Worker> workers_;
@@ -90,10 +104,13 @@ class Attempt {
   bool stopping_ = false;   // the others were told to end
   bool abandoned_ = false;  // a signal while only output was left to write
   bool reaped_ = false;
+  bool reported_ = false;  // to the other machines
   std::array<bool, 2> sink_watched_{};
   std::optional<Clock::time_point> stop_at_;   // after a failure: end of the time to settle
   std::optional<Clock::time_point> kill_at_;   // end of the grace period
   std::optional<Clock::time_point> drain_by_;  // after the last worker: end of waiting for output
+  Clock::time_point hear_at_ = Clock::now();   // when the others are listened to at the latest
+  std::optional<Verdict> verdict_;
 };
 
 }  // namespace lockstep::launcher

@@ -8,12 +8,29 @@
 
 namespace lockstep::launcher {
 
-// `ends` in the order in which the launcher saw the workers end. Survivors of a dead peer fail soon after
-// it, and may even be seen before it: a dying process lets go of locks and sockets before it counts as
-// ended, and a big one takes long to die. So among the failures within 100 ms of the first, one by a signal
-// that a program doesn't raise against itself (SIGSEGV, SIGKILL, …) comes before an exit code, SIGABRT (what
-// an uncaught error ends in), SIGPIPE and SIGTERM; otherwise the first seen is the cause. Workers that the
-// launcher stopped never are.
+// Something that ends a job.
+struct Failure {
+  enum class Kind {
+    worker,       // failed
+    lost,         // the agent of a node
+    interrupted,  // the agent of a node was told to stop
+  };
+  Kind kind = Kind::worker;
+  int node = 0;
+  double seconds = 0;  // when it was seen here, on this machine's clock; other machines' clocks differ
+  WorkerEnd end = {};  // the worker's
+};
+
+// `failures` in the order in which they were seen. Survivors of a dead peer fail soon after it, and may even
+// be seen before it: a dying process lets go of locks and sockets before it counts as ended, and a big one
+// takes long to die. So a failure that a program doesn't bring about itself (a signal such as SIGSEGV or
+// SIGKILL, a lost node, an interrupt) comes before an exit code, SIGABRT (what an uncaught error ends in),
+// SIGPIPE and SIGTERM when it is seen soon after: within 100 ms on one node; 250 ms across nodes, whose
+// messages take time; a second for an interrupt; ten for a lost node, since a machine that vanished is only
+// noticed by its silence. Otherwise the first seen is the cause. Workers that were stopped never are.
+std::optional<Failure> first_failure(const std::vector<Failure>& failures);
+
+// The same for the workers of one machine, in the order in which they ended: the rank.
 std::optional<int> first_failure(const std::vector<WorkerEnd>& ends);
 
 }  // namespace lockstep::launcher

@@ -22,6 +22,7 @@ namespace {
 constexpr int kCleanPasses = 4;
 constexpr int kMostPasses = 500;
 constexpr pid_t kDismissed = -1;  // sent instead of a process group
+constexpr char kMark[] = "LOCKSTEP_AGENT=";
 
 struct DirectoryEntry {  // the kernel's linux_dirent64
   std::uint64_t inode;
@@ -82,7 +83,7 @@ int kill_marked_once(const char* mark) {
 // end would kill it together with the launcher it guards.
 void clear_environment() {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
-    if (std::strncmp(*entry, "LOCKSTEP_JOB=", 13) == 0) std::memset(*entry, 'x', std::strlen(*entry));
+    if (std::strncmp(*entry, kMark, sizeof kMark - 1) == 0) std::memset(*entry, 'x', std::strlen(*entry));
 }
 
 // The guardian's whole life. Only async-signal-safe calls: the launcher may have had threads.

@@ -9,7 +9,7 @@
 
 namespace lockstep::launcher {
 
-// Kills, with SIGKILL, every process whose initial environment holds `mark` ("LOCKSTEP_JOB=…"), until
+// Kills, with SIGKILL, every process whose initial environment holds `mark` ("LOCKSTEP_AGENT=…"), until
 // none is left. Catches those that left their worker's process group. Async-signal-safe.
 void kill_marked(const char* mark);
 

@@ -7,6 +7,7 @@
 #include "launch/attempt.h"
 #include "launch/cores.h"
 #include "launch/dumps.h"
+#include "launch/meeting.h"
 #include "launch/program.h"
 #include "launch/signal_watch.h"
 #include "lockstep/base/error.h"
@@ -27,6 +28,14 @@ void check(const LaunchOptions& options) {
       throw UsageError(std::string(what) + " names rank " + std::to_string(choice->largest_rank()) +
                        ", but there are " + std::to_string(options.workers) + " workers; accepted: 0 to " +
                        std::to_string(options.workers - 1));
+  const Machines& machines = options.machines;
+  if (machines.nodes < 1 || machines.nodes > kMostNodes)
+    throw UsageError("--nnodes " + std::to_string(machines.nodes) + " can't be; accepted: 1 to " +
+                     std::to_string(kMostNodes));
+  if (machines.node && (*machines.node < 0 || *machines.node >= machines.nodes))
+    throw UsageError("--node-rank " + std::to_string(*machines.node) + " with --nnodes " +
+                     std::to_string(machines.nodes) + " can't be; accepted: 0 to " +
+                     std::to_string(machines.nodes - 1));
 }
 
 // The folder of one start of the group: its per-rank files and its flight recorders' dumps.
@@ -44,38 +53,65 @@ void make_folder(const fs::path& folder) {
   if (error) throw SystemError("can't make the log folder " + folder.string(), error.value());
 }
 
-}  // namespace
-
-LaunchReport launch(const LaunchOptions& options) {
-  check(options);
-  launcher::AttemptPlan plan;
-  plan.program_file = launcher::find_program(options.program.front());
-  plan.names.job = launcher::random_name();
-  plan.shares = launcher::divide_cores(launcher::usable_cores(), options.workers, launcher::cpu_quota());
+// Starts the group until it does well or has failed often enough.
+LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, launcher::Link* link) {
+  launcher::Job& job = plan.start.job;
   const bool files = options.redirects.any() || options.tee.any();
   const char* const given_dump_dir = std::getenv("LOCKSTEP_DUMP_DIR");
   launcher::SignalWatch signals;
   launcher::Sinks sinks{launcher::Sink(options.stdout_fd), launcher::Sink(2)};
 
   for (int restart = 0;; ++restart) {
-    const fs::path folder = folder_of(options, plan.names.job, restart);
+    const fs::path folder = folder_of(options, job.name, restart);
     if (files) {
       make_folder(folder);
       plan.log_folder = folder.string();
     }
-    plan.names.restart = restart;
-    plan.names.dump_dir = given_dump_dir != nullptr ? given_dump_dir : fs::absolute(folder).string();
-    plan.names.master_port = options.master_port != 0 ? options.master_port : launcher::free_port();
+    plan.start.restart = restart;
+    plan.start.dump_dir = given_dump_dir != nullptr ? given_dump_dir : fs::absolute(folder).string();
 
-    LaunchReport report = launcher::Attempt(options, plan, signals, sinks).run();
-    report.job = plan.names.job;
+    LaunchReport report;
+    int next_master_port = 0;
+    {
+      launcher::Attempt attempt(options, plan, signals, sinks, link);
+      report = attempt.run();
+      if (attempt.verdict())
+        next_master_port = attempt.verdict()->next_master_port;
+      else if (report.first_failed && restart < job.max_restarts)
+        next_master_port = options.master_port != 0 ? options.master_port : launcher::free_port();
+    }
+    report.job = job.name;
     report.program = options.program.front();
+    report.node = job.node;
     report.restarts = restart;
-    report.max_restarts = options.max_restarts;
+    report.max_restarts = job.max_restarts;
     report.log_dir = plan.log_folder;
-    if (report.first_failed) launcher::find_dumps(plan.names.dump_dir, report);
-    if (!report.first_failed || restart == options.max_restarts) return report;
+    if (!report.ok() && report.interrupted_by == 0) launcher::find_dumps(plan.start.dump_dir, report);
+    if (next_master_port == 0 || report.interrupted_by != 0) return report;
+    job.master_port = next_master_port;
     if (options.on_restart) options.on_restart(report);
+  }
+}
+
+}  // namespace
+
+LaunchReport launch(const LaunchOptions& options) {
+  check(options);
+  launcher::AttemptPlan plan;
+  plan.program_file = launcher::find_program(options.program.front());
+  plan.shares = launcher::divide_cores(launcher::usable_cores(), options.workers, launcher::cpu_quota());
+  // Signals still do what they always do while agents wait for each other: no worker runs yet.
+  launcher::Meeting meeting;
+  if (options.machines.nodes > 1)
+    meeting = launcher::meet(options);
+  else
+    meeting.job = launcher::job_on_one_machine(options);
+  plan.start.job = meeting.job;
+  try {
+    return run(options, plan, meeting.link.get());
+  } catch (const std::exception& error) {
+    if (meeting.link) meeting.link->give_up(error.what());
+    throw;
   }
 }
 

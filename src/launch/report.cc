@@ -1,6 +1,8 @@
 // The launcher's report as text and as JSON.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -33,6 +35,37 @@ std::string ranks(const std::vector<int>& list) {
   return text;
 }
 
+bool several(const LaunchReport& report) { return report.nodes.size() > 1; }
+
+// "node 1 (HOST)"
+std::string node_name(const LaunchReport& report, int node) {
+  const std::string name = "node " + std::to_string(node);
+  for (const NodeEnd& end : report.nodes)
+    if (end.node == node) return name + " (" + end.host + ")";
+  return name;
+}
+
+// "rank 5", with its node where there are several
+std::string worker_name(const LaunchReport& report, const WorkerEnd& end) {
+  const std::string name = "rank " + std::to_string(end.rank);
+  if (!several(report)) return name;
+  for (const NodeEnd& node : report.nodes)
+    if (node.node == end.node) return name + " (node " + std::to_string(end.node) + ", " + node.host + ")";
+  return name;
+}
+
+std::size_t workers_of(const LaunchReport& report) {
+  std::size_t count = 0;
+  for (const NodeEnd& node : report.nodes) count += static_cast<std::size_t>(node.workers);
+  return std::max(count, report.workers.size());
+}
+
+const WorkerEnd* end_of(const LaunchReport& report, int rank) {
+  for (const WorkerEnd& end : report.workers)
+    if (end.rank == rank) return &end;
+  return nullptr;
+}
+
 // What became of the others: "ranks 0, 1 exited with status 1; rank 3 was stopped".
 std::string others(const LaunchReport& report) {
   std::map<std::string, std::vector<int>> kinds;
@@ -41,6 +74,10 @@ std::string others(const LaunchReport& report) {
     const bool stopped = end.stopped && end.failed();
     kinds[stopped ? "stopped by the launcher" : end.failed() ? how(end) : "ended well"].push_back(end.rank);
   }
+  for (const NodeEnd& node : report.nodes)
+    for (int rank = node.first_rank; rank < node.first_rank + node.workers; ++rank)
+      if (end_of(report, rank) == nullptr && report.first_failed != rank)
+        kinds["of " + node_name(report, node.node) + " were not heard of"].push_back(rank);
   std::string text;
   for (const auto& [kind, list] : kinds) text += (text.empty() ? "" : "; ") + ranks(list) + " " + kind;
   return text;
@@ -51,23 +88,56 @@ void add_lines(std::string& text, const std::vector<std::string>& lines, std::si
   for (std::size_t i = skip; i < lines.size(); ++i) text += "    | " + lines[i] + "\n";
 }
 
-}  // namespace
-
-std::string describe(const LaunchReport& report) {
-  if (report.interrupted_by != 0)
-    return fmt::format("stopped by {} after {:.1f} s; all {} workers are ended\n",
-                       signal_name(report.interrupted_by), report.seconds, report.workers.size());
-  if (!report.first_failed) return "";
-  const WorkerEnd& first = report.workers.at(static_cast<std::size_t>(*report.first_failed));
-  std::string text = fmt::format("rank {} {}{} {}, {:.1f} s after the start (pid {}, {})\n", first.rank,
-                                 "failed", report.workers.size() > 1 ? " first: it" : ": it", how(first),
-                                 first.seconds, first.pid, report.program);
-  if (first.signal == 9) text += "  nobody here sent that SIGKILL; out of memory? `dmesg` would say so\n";
+// "rank 1 failed first: it exited with status 3, 0.2 s after the start (pid 77, ./train)", and its last
+// lines.
+void add_first_worker(std::string& text, const LaunchReport& report, const WorkerEnd& first) {
+  text += fmt::format("{} failed{} {}, {:.1f} s after the start (pid {}, {})\n", worker_name(report, first),
+                      workers_of(report) > 1 ? " first: it" : ": it", how(first), first.seconds, first.pid,
+                      report.program);
+  if (first.signal == SIGKILL)
+    text += several(report) && first.node != report.node
+                ? "  the agent there did not send that SIGKILL; out of memory? `dmesg` there would say so\n"
+                : "  nobody here sent that SIGKILL; out of memory? `dmesg` would say so\n";
   if (!report.last_lines.empty()) {
     text += "  its last lines:\n";
     add_lines(text, report.last_lines, kShownLines);
   }
+}
+
+// "node 1 (HOST) failed first: its agent closed the connection, 2.0 s after the start".
+void add_first_node(std::string& text, const LaunchReport& report) {
+  const int number = *report.first_failed_node;
+  for (const NodeEnd& node : report.nodes) {
+    if (node.node != number) continue;
+    if (node.interrupted_by != 0)
+      text += fmt::format("{} was told to stop by {}, {:.1f} s after the start\n", node_name(report, number),
+                          signal_name(node.interrupted_by), report.seconds);
+    else
+      text += fmt::format("{} failed first: its agent {}, {:.1f} s after the start\n",
+                          node_name(report, number), node.lost, report.seconds);
+  }
+}
+
+}  // namespace
+
+std::string describe(const LaunchReport& report) {
+  if (report.interrupted_by != 0)
+    return fmt::format("stopped by {} after {:.1f} s; all {} workers{} are ended\n",
+                       signal_name(report.interrupted_by), report.seconds, workers_of(report),
+                       several(report) ? fmt::format(" on {} machines", report.nodes.size()) : "");
+  if (report.ok()) return "";
+  std::string text;
+  if (report.first_failed_node)
+    add_first_node(text, report);
+  else if (const WorkerEnd* const first = end_of(report, *report.first_failed))
+    add_first_worker(text, report, *first);
+  else
+    text += fmt::format("rank {} failed first; its node was lost before it could say how\n",
+                        *report.first_failed);
   if (const std::string rest = others(report); !rest.empty()) text += "  the others: " + rest + "\n";
+  for (const NodeEnd& node : report.nodes)
+    if (!node.lost.empty() && report.first_failed_node != node.node)
+      text += fmt::format("  {} was lost too: its agent {}\n", node_name(report, node.node), node.lost);
   if (!report.dump_dir.empty()) {
     text += fmt::format(
         "  flight recorder: {} in {}\n",
@@ -85,12 +155,15 @@ std::string to_json(const LaunchReport& report) {
   json["exit_status"] = report.exit_status();
   json["job"] = report.job;
   json["program"] = report.program;
-  json["workers"] = report.workers.size();
+  json["workers"] = workers_of(report);
   json["seconds"] = report.seconds;
   json["restarts"] = report.restarts;
   json["interrupted_by"] = report.interrupted_by != 0
                                ? nlohmann::ordered_json(signal_name(report.interrupted_by))
                                : nlohmann::ordered_json();
+  json["node"] = report.node;
+  json["first_failed_node"] =
+      report.first_failed_node ? nlohmann::ordered_json(*report.first_failed_node) : nlohmann::ordered_json();
   json["first_failed"] =
       report.first_failed ? nlohmann::ordered_json(*report.first_failed) : nlohmann::ordered_json();
   json["last_lines"] = report.last_lines;
@@ -98,10 +171,22 @@ std::string to_json(const LaunchReport& report) {
   json["dump_dir"] = report.dump_dir;
   json["dumps"] = report.dumps;
   json["dump_summary"] = report.dump_summary;
+  json["nodes"] = nlohmann::ordered_json::array();
+  for (const NodeEnd& node : report.nodes) {
+    json["nodes"].push_back(
+        {{"node", node.node},
+         {"host", node.host},
+         {"first_rank", node.first_rank},
+         {"workers", node.workers},
+         {"lost", node.lost.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(node.lost)},
+         {"interrupted_by",
+          node.interrupted_by != 0 ? nlohmann::ordered_json(signal_name(node.interrupted_by)) : nullptr}});
+  }
   json["ends"] = nlohmann::ordered_json::array();
   for (const WorkerEnd& end : report.workers) {
     json["ends"].push_back(
         {{"rank", end.rank},
+         {"node", end.node},
          {"pid", end.pid},
          {"exit_code", end.signal == 0 ? nlohmann::ordered_json(end.exit_code) : nullptr},
          {"signal", end.signal != 0 ? nlohmann::ordered_json(signal_name(end.signal)) : nullptr},

@@ -1,6 +1,6 @@
 #include "launch/worker_environment.h"
 
-#include <arpa/inet.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -15,7 +15,7 @@
 
 namespace lockstep::launcher {
 
-std::vector<std::string> worker_environment(const LaunchOptions& options, const StartNames& names, int rank,
+std::vector<std::string> worker_environment(const LaunchOptions& options, const Start& start, int local_rank,
                                             int threads) {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -23,28 +23,33 @@ std::vector<std::string> worker_environment(const LaunchOptions& options, const 
     const std::size_t equals = text.find('=');
     if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
   }
-  const std::string index = std::to_string(rank);
-  const std::string count = std::to_string(options.workers);
-  const std::string restart = std::to_string(names.restart);
+  const Job& job = start.job;
+  const std::string rank = std::to_string(job.own().first_rank + local_rank);
+  const std::string world_size = std::to_string(job.world_size());
+  const std::string restart = std::to_string(start.restart);
   const auto set = [&variables](const char* name, const std::string& value) { variables[name] = value; };
-  set("RANK", index);
-  set("LOCAL_RANK", index);
-  set("ROLE_RANK", index);
-  set("GROUP_RANK", "0");
-  set("WORLD_SIZE", count);
-  set("LOCAL_WORLD_SIZE", count);
-  set("ROLE_WORLD_SIZE", count);
-  set("GROUP_WORLD_SIZE", "1");
+  set("RANK", rank);
+  set("LOCAL_RANK", std::to_string(local_rank));
+  set("ROLE_RANK", rank);
+  set("GROUP_RANK", std::to_string(job.node));
+  set("WORLD_SIZE", world_size);
+  set("LOCAL_WORLD_SIZE", std::to_string(job.own().workers));
+  set("ROLE_WORLD_SIZE", world_size);
+  set("GROUP_WORLD_SIZE", std::to_string(job.nodes.size()));
   set("ROLE_NAME", options.role);
-  set("MASTER_ADDR", options.master_addr);
-  set("MASTER_PORT", std::to_string(names.master_port));
-  set("TORCHELASTIC_RUN_ID", options.run_id.empty() ? names.job : options.run_id);
+  set("MASTER_ADDR", job.master_addr);
+  set("MASTER_PORT", std::to_string(job.master_port));
+  set("TORCHELASTIC_RUN_ID", options.run_id.empty() ? job.name : options.run_id);
   set("TORCHELASTIC_RESTART_COUNT", restart);
-  set("TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts));
+  set("TORCHELASTIC_MAX_RESTARTS", std::to_string(job.max_restarts));
   set("TORCHELASTIC_USE_AGENT_STORE", "False");  // nobody listens on MASTER_PORT: rank 0 may
-  set("LOCKSTEP_JOB", names.job);
+  set("LOCKSTEP_JOB", job.name);
   set("LOCKSTEP_RESTART", restart);
-  variables.emplace("LOCKSTEP_DUMP_DIR", names.dump_dir);
+  set("LOCKSTEP_AGENT", job.agent());
+  set("LOCKSTEP_SECRET", job.worker_secret);
+  variables.erase("LOCKSTEP_SECRET_FILE");
+  if (options.plaintext) set("LOCKSTEP_TLS", "off");
+  variables.emplace("LOCKSTEP_DUMP_DIR", start.dump_dir);
   variables.emplace("OMP_NUM_THREADS", std::to_string(threads));
   for (const auto& [name, value] : options.environment) variables[name] = value;
 
@@ -54,17 +59,21 @@ std::vector<std::string> worker_environment(const LaunchOptions& options, const 
   return result;
 }
 
-int free_port() {
+int free_port(const std::string& address) {
   constexpr int usual = 29500;  // torchrun's, where the system has no network to ask
-  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket) return usual;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t bytes = sizeof address;
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(socket.get(), any, bytes) != 0 || ::getsockname(socket.get(), any, &bytes) != 0) return usual;
-  return ntohs(address.sin_port);
+  addrinfo wanted{};
+  wanted.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address.c_str(), "0", &wanted, &found) != 0) return usual;
+  const UniqueFd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const bool bound = socket && ::bind(socket.get(), found->ai_addr, found->ai_addrlen) == 0;
+  ::freeaddrinfo(found);
+  sockaddr_storage name{};
+  socklen_t bytes = sizeof name;
+  if (!bound || ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&name), &bytes) != 0) return usual;
+  return ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(name).sin6_port
+                                          : reinterpret_cast<const sockaddr_in&>(name).sin_port);
 }
 
 std::string random_name() {

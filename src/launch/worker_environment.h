@@ -4,25 +4,26 @@
 #include <string>
 #include <vector>
 
+#include "launch/job.h"
 #include "lockstep/launch/launcher.h"
 
 namespace lockstep::launcher {
 
-// The same for all workers of one start of the group.
-struct StartNames {
-  std::string job = {};       // LOCKSTEP_JOB
+// The same for all workers of this machine in one start of the group.
+struct Start {
+  Job job = {};
   std::string dump_dir = {};  // LOCKSTEP_DUMP_DIR
   int restart = 0;
-  int master_port = 0;
 };
 
 // The launcher's environment with the worker's variables in it, as "NAME=value". OMP_NUM_THREADS stays
-// as the user set it.
-std::vector<std::string> worker_environment(const LaunchOptions& options, const StartNames& names, int rank,
+// as the user set it. The secret that the agents share is not passed on: workers have one of their own.
+std::vector<std::string> worker_environment(const LaunchOptions& options, const Start& start, int local_rank,
                                             int threads);
 
-// A TCP port that nobody listens on just now. Nothing stays bound: whoever needs it takes it.
-int free_port();
+// A TCP port of this machine's `address` (numeric) that nobody listens on just now. Nothing stays bound:
+// whoever needs it takes it.
+int free_port(const std::string& address = "127.0.0.1");
 
 // 32 random hexadecimal digits.
 std::string random_name();

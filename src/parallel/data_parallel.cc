@@ -4,6 +4,7 @@
 
 #include <unordered_set>
 
+#include "grad/bucket_size.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "parallel/buffers.h"
@@ -71,6 +72,8 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Group grou
     const torch::NoGradGuard no_grad;
     broadcast_all(group_, all);
   }
+  if (options_.bucket_cap_mb == 0)
+    options_.bucket_cap_mb = bucket_mb_for(group_, options_.algorithm, options_.order);
   lanes_ = std::make_unique<Lanes>(*module_, group_);
   reducer_ = std::make_unique<Reducer>(
       trained(*module_), group_,

@@ -26,7 +26,7 @@ def run(*args, **kwargs):
 def built_engines():
     """What this build has, from the refusal of what no build has."""
     message = run("all_reduce", "--engines", "none").stderr
-    return [w for w in ("shm", "mpi", "gloo") if w in message.split("accepted:")[1]]
+    return [w for w in ("shm", "tcp", "mpi", "gloo") if w in message.split("accepted:")[1]]
 
 
 class Bench(unittest.TestCase):

@@ -44,7 +44,7 @@ void make_input(std::byte* to, int rank, std::size_t begin, std::size_t count, D
   });
 }
 
-// Ring sums in another order: the same up to rounding.
+// Ring and vendors sum in another order: the same up to rounding.
 bool close(const std::byte* a, const std::byte* b, std::size_t count, DType dtype, int ranks) {
   bool all = true;
   with_element(dtype, [&](auto element) {
@@ -127,6 +127,18 @@ class Grid {
     return own.data() + 4 * (count_ % 2);  // not always aligned
   }
 
+  // Whether the algorithm that is asked for carries such a call: a vendor's own may lack a type.
+  bool takes(std::size_t in_bytes) const {
+    if (const Algorithm* const ours = find_algorithm(algorithm_)) return in_bytes <= ours->limit_bytes();
+    Call call;
+    call.what = what_;
+    call.count = count_;
+    call.dtype = dtype_;
+    call.op = op_;
+    call.algorithm = algorithm_;
+    return group_.impl().engine().refuses(call).empty();
+  }
+
   void one() {
     const auto ranks = static_cast<std::size_t>(n());
     const bool spread_in = what_ == Collective::reduce_scatter || what_ == Collective::scatter ||
@@ -137,7 +149,7 @@ class Grid {
     const std::size_t out_count = spread_out ? count_ * ranks : count_;
     const std::size_t in_bytes = in_count * size_of(dtype_);
     const std::size_t out_bytes = out_count * size_of(dtype_);
-    if (!algorithm_.empty() && in_bytes > find_algorithm(algorithm_)->limit_bytes()) return;
+    if (!algorithm_.empty() && !takes(in_bytes)) return;
     const int root = static_cast<int>((count_ + static_cast<std::size_t>(op_)) % ranks);
     const bool broadcast = what_ == Collective::broadcast;
 
@@ -175,6 +187,12 @@ class Grid {
     check(out, root);
   }
 
+  // Whether the algorithm promises the canonical order here.
+  bool in_order() const {
+    const Algorithm* const algorithm = find_algorithm(algorithm_);
+    return algorithm_.empty() || (algorithm != nullptr && algorithm->canonical(group_.nodes()));
+  }
+
   // Compares elements [0, count) of `got` with the reduction of everybody's elements from `begin` on; of
   // long results each rank compares its own part, the rest by a hash that must be the same everywhere.
   void check_reduction(const std::byte* got, std::size_t begin, bool everywhere) {
@@ -188,8 +206,7 @@ class Grid {
     const std::size_t size = size_of(dtype_);
     const std::vector<std::byte>& want = reference(begin + first, last - first);
     const std::byte* const part = got + first * size;
-    const bool any_order =
-        algorithm_ == "ring" && is_float(dtype_) && op_ != ReduceOp::min && op_ != ReduceOp::max;
+    const bool any_order = !in_order() && is_float(dtype_) && op_ != ReduceOp::min && op_ != ReduceOp::max;
     const bool same = any_order ? close(part, want.data(), last - first, dtype_, n())
                                 : std::memcmp(part, want.data(), (last - first) * size) == 0;
     verdict(same, first_difference(part, want.data(), last - first, dtype_));
@@ -221,7 +238,7 @@ class Grid {
     }
     std::vector<std::int64_t> all(static_cast<std::size_t>(n()));
     const std::int64_t own = static_cast<std::int64_t>(hash);
-    group_.all_gather(ConstBuffer(&own, 1, DType::i64), buffer(all), {.algorithm = "direct"});
+    group_.all_gather(ConstBuffer(&own, 1, DType::i64), buffer(all));
     for (std::int64_t other : all) verdict(other == own, -1);
   }
 

@@ -88,7 +88,7 @@ TEST(Flags, BadOnesAreToldWhatIsAccepted) {
   expect_usage({"run", "-n", "100000", "true"}, {"-n", "'100000'", "1 to 1024"});
   expect_usage({"run", "-n", "two", "true"}, {"-n", "'two'", "auto"});
   expect_usage({"run", "-n", "gpu", "true"}, {"-n", "'gpu'", "auto"});
-  expect_usage({"run", "--nnodes", "2", "true"}, {"--nnodes", "'2'", "1"});
+  expect_usage({"run", "--nnodes", "two", "true"}, {"--nnodes", "'two'", "MIN:MAX"});
   expect_usage({"run", "--max-restrats=3", "true"}, {"--max-restrats", "did you mean --max-restarts?"});
   expect_usage({"run", "--max-restarts", "-1", "true"}, {"--max-restarts", "'-1'"});
   expect_usage({"run", "--grace", "soon", "true"}, {"--grace", "'soon'", "seconds"});

@@ -252,7 +252,7 @@ TEST(DataParallel, ALaneCallsBackwardOnce) {
 TEST(DataParallel, BadOptionsAreNamed) {
   const Group group = thread_groups(1)[0];
   auto net = std::make_shared<Net>();
-  EXPECT_THROW(DataParallel(net, group, {.bucket_cap_mb = 0}), UsageError);
+  EXPECT_THROW(DataParallel(net, group, {.bucket_cap_mb = -1}), UsageError);
   EXPECT_THROW(DataParallel(net, group, {.check_replicas_every = -1}), UsageError);
   EXPECT_THROW(DataParallel(std::shared_ptr<Net>(), group), UsageError);
   DataParallel ddp(net, group);

@@ -17,6 +17,18 @@ struct Knobs {
   // table's choice. Empty: choose.
   std::string algorithm;
 
+  // LOCKSTEP_ENGINE: what carries the collectives. auto: shared memory on one machine; on several, shared memory
+  // inside each and across them MPI where MPI started the job, TCP elsewhere. Or one by name: shm, tcp, mpi, gloo,
+  // shm+tcp, shm+mpi, shm+gloo.
+  std::string engine = "auto";
+
+  // LOCKSTEP_TLS: on or off for connections between workers; auto: on when they are on several machines.
+  // (The job's secret, LOCKSTEP_SECRET or LOCKSTEP_SECRET_FILE, is checked on every connection in any case.)
+  std::string tls = "auto";
+
+  // LOCKSTEP_TCP_STREAMS: connections between two workers that share the bytes of a large message.
+  int tcp_streams = 1;
+
   // LOCKSTEP_TIMEOUT_S: how long an operation may wait for its peers, unless the call says otherwise.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 

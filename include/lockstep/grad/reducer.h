@@ -88,6 +88,7 @@ class Reducer {
   std::int64_t wait_begin_ns() const;
   std::int64_t wait_end_ns() const;
   std::int64_t exchanges() const;  // so far
+  int bucket_of(std::size_t parameter) const;
   // Comm memory held for gradients, in bytes.
   std::size_t bucket_bytes() const;
 

@@ -39,7 +39,9 @@
 namespace lockstep {
 
 struct DataParallelOptions {
-  double bucket_cap_mb = 25;
+  // 0: chosen. 25 in the shared memory of one machine; between machines the smallest size that the links
+  // carry about as fast. The bits are the same for every size.
+  double bucket_cap_mb = 0;
   double first_bucket_mb = 1;  // small, so that communication starts early
   // false: a parameter that gets no gradient on some worker is an error that names it.
   bool find_unused_parameters = true;
@@ -81,6 +83,7 @@ class DataParallel final : public GradientSource {
   torch::nn::Module& module() const { return *module_; }
   const Group& group() const { return group_; }
   Reducer& reducer() { return *reducer_; }
+  double bucket_cap_mb() const { return options_.bucket_cap_mb; }  // as given or chosen
 
  private:
   struct Lanes;  // the lane under way, and the buffers of the lanes so far

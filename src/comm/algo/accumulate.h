@@ -13,7 +13,7 @@ class Accumulator {
  public:
   // Starts with the rank's own input. `home` is where the result will go, or null when this rank has no
   // output of its own.
-  Accumulator(Stage& stage, std::byte* home) : reduction_(stage.reduction()), home_(home) {
+  Accumulator(Stage& stage, std::byte* home) : stage_(stage), reduction_(stage.reduction()), home_(home) {
     element_ = size_of(accumulator_of(reduction_.dtype));
     const bool widens = accumulator_of(reduction_.dtype) != reduction_.dtype;
     data_ = home == nullptr || widens ? stage.scratch.take(stage.call.count * element_) : home;
@@ -25,13 +25,14 @@ class Accumulator {
   const kernel::Reduction& reduction() const { return reduction_; }
   std::span<std::byte> bytes(Range range) const { return slice(data_, range, element_); }
 
-  // Rounds and divides `range` into its home.
+  // Rounds and divides `range` into its home. The divisor may have come with the peers' bytes.
   void finish(Range range) const {
     kernel::finish(home_ + range.begin * size_of(reduction_.dtype), data_ + range.begin * element_,
-                   range.count(), reduction_);
+                   range.count(), stage_.reduction());
   }
 
  private:
+  Stage& stage_;
   kernel::Reduction reduction_;
   std::byte* home_;
   std::byte* data_ = nullptr;

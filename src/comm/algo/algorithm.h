@@ -42,6 +42,7 @@ struct Shape {
   int ranks = 2;
   std::size_t bytes = 0;   // Call::bytes()
   bool reachable = false;  // all buffers lie in comm memory
+  bool messages_only = false;  // the ranks share no memory
   std::span<const int> nodes = {};
 };
 
@@ -62,6 +63,8 @@ class Algorithm {
   // Whether its sums follow the canonical order (always so where nothing is summed).
   virtual bool canonical(std::span<const int> nodes) const = 0;
   virtual bool has(Collective what) const = 0;
+  // Whether it needs a channel whose ranks share memory (Channel::reach).
+  virtual bool shares_memory() const { return false; }
   // Largest input of one rank that it takes, in bytes.
   virtual std::size_t limit_bytes() const { return ~std::size_t{0}; }
   virtual Cost cost(const Shape& shape) const = 0;
@@ -80,6 +83,7 @@ extern const Algorithm& kEager;
 extern const Algorithm& kDirect;
 extern const Algorithm& kRing;
 extern const Algorithm& kTree;
+extern const Algorithm& kDoubling;
 extern const Algorithm& kHalvingDoubling;
 extern const Algorithm& kHierarchical;
 extern const Algorithm& kPairwise;

@@ -117,6 +117,7 @@ class Direct final : public Algorithm {
  public:
   std::string_view name() const override { return "direct"; }
   bool canonical(std::span<const int>) const override { return true; }
+  bool shares_memory() const override { return true; }
   bool has(Collective what) const override {
     return what != Collective::send && what != Collective::recv && what != Collective::split;
   }

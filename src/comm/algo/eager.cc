@@ -12,6 +12,7 @@ class Eager final : public Algorithm {
  public:
   std::string_view name() const override { return "eager"; }
   bool canonical(std::span<const int>) const override { return true; }
+  bool shares_memory() const override { return true; }
   bool has(Collective what) const override {
     return what != Collective::barrier && what != Collective::send && what != Collective::recv &&
            what != Collective::split;

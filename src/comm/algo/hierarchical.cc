@@ -9,28 +9,16 @@
 // Order of summation: canonical when the nodes are aligned subtrees of it, that is consecutive ranks, all
 // nodes of one power of two but for a smaller last one. Otherwise by node.
 #include <bit>
-#include <map>
 
 #include "comm/algo/accumulate.h"
 #include "comm/algo/halving_doubling.h"
+#include "comm/nodes.h"
 
 namespace lockstep {
 namespace {
 
-// The ranks of each node, nodes in the order of their first rank.
-std::vector<std::vector<int>> members_of(std::span<const int> nodes) {
-  std::vector<std::vector<int>> members;
-  std::map<int, std::size_t> place;
-  for (std::size_t r = 0; r < nodes.size(); ++r) {
-    const auto [at, fresh] = place.try_emplace(nodes[r], members.size());
-    if (fresh) members.emplace_back();
-    members[at->second].push_back(static_cast<int>(r));
-  }
-  return members;
-}
-
 bool aligned(std::span<const int> nodes) {
-  const auto members = members_of(nodes);
+  const auto members = members_of_nodes(nodes);
   const std::size_t size = members.front().size();
   int next = 0;
   for (std::size_t m = 0; m < members.size(); ++m) {
@@ -50,7 +38,7 @@ struct Layout {
 };
 
 Layout layout_of(std::span<const int> nodes, int rank) {
-  const auto members = members_of(nodes);
+  const auto members = members_of_nodes(nodes);
   Layout layout;
   std::size_t smallest = members.front().size();
   for (const auto& node : members) {
@@ -72,7 +60,7 @@ class Hierarchical final : public Algorithm {
   bool canonical(std::span<const int> nodes) const override { return aligned(nodes); }
   bool has(Collective what) const override { return what == Collective::all_reduce; }
   Cost cost(const Shape& shape) const override {
-    const auto members = members_of(shape.nodes);
+    const auto members = members_of_nodes(shape.nodes);
     const auto nodes = static_cast<double>(members.size());
     const double local = shape.nodes.empty() ? 1 : static_cast<double>(shape.ranks) / nodes;
     const auto s = static_cast<double>(shape.bytes);
@@ -123,7 +111,7 @@ void Hierarchical::run(Stage& stage) const {
     HalvingDoubling scheme(across, own.count(), wide);
     scheme.reduce(sum, wide, reduction);
     scheme.gather(sum, wide);
-    kernel::finish(stage.out() + own.begin * element, sum, own.count(), reduction);
+    kernel::finish(stage.out() + own.begin * element, sum, own.count(), stage.reduction());
   }
   for (int step = 1; step < n; ++step) {
     const int to = (inside.me() + step) % n;

@@ -59,7 +59,7 @@ void reduce_scatter(Stage& stage) {
     return Range{count * static_cast<std::size_t>(i), count * static_cast<std::size_t>(i + 1)};
   };
   go_round(team, sum, element, team.me() - 1, part, Arrival::fold_before, reduction);
-  kernel::finish(stage.out(), sum + part(team.me()).begin * element, count, reduction);
+  kernel::finish(stage.out(), sum + part(team.me()).begin * element, count, stage.reduction());
 }
 
 void all_gather(Stage& stage) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/call.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/memory.h"
 
 namespace lockstep {
@@ -35,6 +36,12 @@ class Engine {
 
   virtual CommMemory allocate(std::size_t bytes) = 0;
 
+  // Gives the group up: `error` becomes its failure, unless it has one, and the peers are told as far as that
+  // goes without waiting. For a group that stands on several engines.
+  virtual void fail(const Error& error) noexcept { (void)error; }
+  // What the ranks are called in errors, when the group is a part of the one that the user knows.
+  virtual void call_ranks(std::vector<int> names) { (void)names; }
+
   // The engine of the sub-group that this rank joins, to be known as `name`; null for a negative colour.
   // `call` is the split itself.
   virtual std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) = 0;
@@ -46,6 +53,9 @@ class Engine {
   // "joined", "left", "dead" or "unknown".
   virtual std::string peer_state(int rank) const { return (void)rank, "unknown"; }
   virtual int peer_pid(int rank) const { return (void)rank, 0; }  // 0 if unknown
+
+  // How long such a call should take by the cost table, once all ranks are there; 0 when the engine has none.
+  virtual double expected_seconds(const Call& call) const { return (void)call, 0.0; }
 
   // The table from which calls choose their algorithm; null when the engine chooses by itself.
   virtual Selector* selector() { return nullptr; }

@@ -5,6 +5,7 @@
 #include <gloo/alltoall.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
+#include <gloo/common/error.h>
 #include <gloo/gather.h>
 #include <gloo/math.h>
 #include <gloo/reduce.h>
@@ -15,8 +16,10 @@
 #include <algorithm>
 #include <array>
 
+#include "comm/engine/gloo_address.h"
 #include "comm/engine/gloo_store.h"
 #include "comm/engine/vendor.h"
+#include "lockstep/base/knobs.h"
 
 namespace lockstep {
 namespace {
@@ -63,15 +66,17 @@ class GlooEngine final : public Engine {
  public:
   GlooEngine(int rank, std::vector<int> nodes, const Exchange& exchange)
       : rank_(rank), size_(static_cast<int>(nodes.size())), nodes_(std::move(nodes)) {
+    const Knobs knobs = Knobs::from_environment();
     gloo::transport::tcp::attr attr;
-    // Loopback needs no name of this machine to resolve; between nodes Gloo looks its host name up.
-    const bool one_node = std::ranges::all_of(nodes_, [&](int n) { return n == nodes_[0]; });
-    if (one_node) attr.hostname = "127.0.0.1";
-    translate("connecting", [&] {
+    // A number, never a name: Gloo would look this machine's name up, which may be loopback or nothing.
+    attr.hostname = gloo_address(nodes_, knobs);
+    translate("connecting from " + attr.hostname, [&] {
       device_ = gloo::transport::tcp::CreateDevice(attr);
       auto context = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
+      context->setTimeout(knobs.init_timeout);
       ExchangeStore store(exchange);
       context->connectFullMesh(store, device_);
+      context->setTimeout(knobs.timeout);  // of calls that bring none
       context_ = std::move(context);
     });
   }
@@ -158,7 +163,8 @@ class GlooEngine final : public Engine {
     }
   }
 
-  // Gloo's exceptions as ours, on one line. It doesn't say which rank was late or gone.
+  // Gloo's exceptions as ours, on one line. It doesn't say which rank was late or gone: that rank is -1. When
+  // one rank gives up, Gloo closes its connections, which is how the others notice.
   template <class F>
   static void translate(const std::string& what, F&& body) {
     try {
@@ -170,6 +176,7 @@ class GlooEngine final : public Engine {
       std::ranges::replace(text, '\n', ' ');
       const std::string message = "gloo " + what + ": " + text;
       if (text.find("imed out") != std::string::npos) throw TimeoutError({}, message);
+      if (dynamic_cast<const gloo::IoException*>(&e) != nullptr) throw PeerError(-1, message);
       throw SystemError(message);
     }
   }

@@ -1,7 +1,11 @@
-// MPI's own collectives as an engine (written to MPI 3; used with Open MPI).
+// The engine on MPI (written to MPI 3; used with Open MPI and MPICH): our algorithms over MPI's messages, in
+// canonical order and with every type, and as algorithm "native" MPI's own collectives.
 //
-// Blocking; MPI knows no time limit, so Call::timeout has no effect here. Reductions of f16 and bf16 are
-// refused: MPI has no such types. min and max of NaN, and the order of sums, are MPI's.
+// "native" runs by MPI's non-blocking calls. Its ranks meet first, by one small message between each two, so
+// that ranks which called different things are told and a timeout can name who is missing. It is taken when
+// the call or LOCKSTEP_ALGORITHM asks for it.
+//
+// After a failure MPI_Finalize is left out, since it could wait for ever.
 #pragma once
 
 #include <memory>
@@ -10,8 +14,9 @@
 
 namespace lockstep {
 
-// The engine over all processes that mpirun started. Initialises MPI unless the program has; then also
-// finalises it at exit, unless an operation failed. Throws SystemError with MPI's message.
+// The engine over all processes that mpirun (or srun) started. Initialises MPI unless the program has; then
+// also finalises it at exit, unless an operation failed. Throws SystemError with MPI's message, or when MPI
+// gives less than MPI_THREAD_SERIALIZED.
 std::unique_ptr<Engine> make_mpi_engine();
 
 }  // namespace lockstep

@@ -249,7 +249,25 @@ const Algorithm* ShmEngine::agree(const Call& call, const Algorithm* planned) co
 double ShmEngine::divisor_of_others() const {
   for (int r = 0; r < size(); ++r)
     if (const double divisor = descriptor(r).divisor; divisor != kDivisorOfOthers) return divisor;
-  return 1;
+  return kDivisorOfOthers;
+}
+
+void ShmEngine::with_peers(const Call& call, std::chrono::milliseconds grace,
+                           const std::function<void(Channel& channel, const Call& call)>& body) {
+  together(call, [&] {
+    meet(call, nullptr);
+    Call told = call;
+    if (told.divisor == kDivisorOfOthers) told.divisor = divisor_of_others();
+    Call patient = call;
+    patient.timeout += grace;
+    meeting_.begin(patient);
+    body(channel_, told);
+  });
+}
+
+void ShmEngine::fail(const Error& error) noexcept try {
+  meeting_.fail(error);
+} catch (const std::exception&) {  // no memory for the message: the peers see this rank's end
 }
 
 const void* ShmEngine::in(int rank) const {
@@ -265,6 +283,15 @@ void* ShmEngine::out(int rank) const {
 const void* ShmEngine::eager(int rank) const { return meeting_.seat(rank).eager[round_ % 2]; }
 
 bool ShmEngine::reaches(const void* data) const { return session_->arena().offset_of(data, 1).has_value(); }
+
+double ShmEngine::expected_seconds(const Call& call) const {
+  const bool reachable =
+      (call.in == nullptr || reaches(call.in)) && (call.out == nullptr || reaches(call.out));
+  const Shape shape = shape_of(call, reachable);
+  const Algorithm* const algorithm =
+      call.algorithm.empty() ? selector_.choose(shape, call.order) : find_algorithm(call.algorithm);
+  return algorithm == nullptr ? 0 : selector_.expect(*algorithm, shape);
+}
 
 CommMemory ShmEngine::allocate(std::size_t bytes) {
   return session_->arena().allocate(members_[static_cast<std::size_t>(rank())], bytes);

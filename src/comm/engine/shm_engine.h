@@ -4,6 +4,7 @@
 // descriptors. From there all ranks know the same and run the same algorithm.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,7 +39,16 @@ class ShmEngine final : public Engine, private Reach {
   std::string peer_state(int rank) const override;
   int peer_pid(int rank) const override;
   Selector* selector() override { return &selector_; }
+  void fail(const Error& error) noexcept override;
+  void call_ranks(std::vector<int> names) override { meeting_.call_ranks(std::move(names)); }
+
+  // For a group of several nodes, of which this is the inside of one: all ranks of the node meet and compare their
+  // calls as for any collective, then `body` works on everybody's buffers through the channel's reach(). It gets
+  // the call with the divisor that the node knows. Waits inside `body` may take `grace` longer than the call.
+  void with_peers(const Call& call, std::chrono::milliseconds grace,
+                  const std::function<void(Channel& channel, const Call& call)>& body);
   bool reaches(const void* data) const override;
+  double expected_seconds(const Call& call) const override;
 
  private:
   // Reach
@@ -59,7 +69,7 @@ class ShmEngine final : public Engine, private Reach {
   void meet(const Call& call, const Algorithm* planned, std::int64_t first = 0, std::int64_t second = 0);
   void compare(const Call& call);
   const Algorithm* agree(const Call& call, const Algorithm* planned) const;
-  double divisor_of_others() const;
+  double divisor_of_others() const;  // kDivisorOfOthers when nobody says it
   Shape shape_of(const Call& call, bool reachable) const;
   void point_to_point(const Call& call);
 

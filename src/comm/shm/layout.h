@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "comm/call.h"
+#include "comm/failure_record.h"
 #include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep::shm {
@@ -36,13 +37,6 @@ struct Descriptor {
   std::uint8_t order;
   std::uint32_t eager;  // 1 when the input lies in the eager slot
   char algorithm[20];
-};
-
-struct FailureRecord {
-  std::int32_t kind;         // ErrorKind
-  std::int32_t rank;         // of PeerError, else -1
-  std::uint64_t missing[4];  // bit r: rank r was missing, for ranks below 256
-  char text[1024];
 };
 
 enum class SeatState : std::uint32_t { empty = 0, joined = 1, left = 2, dead = 3 };

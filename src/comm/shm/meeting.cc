@@ -48,16 +48,16 @@ void Meeting::barrier() {
 }
 
 void Meeting::wait_for_phase() {
-  if (most_spin_.count() > 0) {
-    const std::int64_t spin_until = now_ns() + spin_budget().count();
+  if (spin_.any()) {
+    const std::int64_t spin_until = now_ns() + spin_.now().count();
     do {
       for (int turn = 0; turn < 64; ++turn) {
-        if (phase_reached()) return spin_paid_off();
+        if (phase_reached()) return spin_.paid_off();
         relax();
       }
       if (failed()) return give_up_barrier();
     } while (now_ns() < spin_until);
-    spin_was_wasted();
+    spin_.was_wasted();
   }
   while (!phase_reached()) {
     const std::uint32_t seen = control_.phase.load(std::memory_order_seq_cst);
@@ -98,8 +98,8 @@ int Meeting::left_among(const std::vector<int>& ranks) const {
 bool Meeting::hopeless(const std::vector<int>& ranks, int gone) {
   if (failed()) return true;
   if (gone >= 0) {
-    fail(PeerError(gone, "rank " + std::to_string(gone) + " left group " + group_ + " while rank " +
-                             std::to_string(rank_) + " waits for it in " + where()));
+    fail(PeerError(name_of(gone), named(gone) + " left group " + group_ + " while " + named(rank_) +
+                                      " waits for it in " + where()));
   } else if (deadline_.passed() && !ranks.empty()) {
     fail(timeout(at_fault(ranks)));
   } else {
@@ -140,14 +140,16 @@ std::vector<int> Meeting::at_fault(const std::vector<int>& ranks) const {
 
 TimeoutError Meeting::timeout(const std::vector<int>& ranks) const {
   std::string missing;
+  std::vector<int> numbers;
   for (int r : ranks) {
-    missing += (missing.empty() ? "" : "; ") + std::string("rank ") + std::to_string(r);
+    numbers.push_back(name_of(r));
+    missing += (missing.empty() ? "" : "; ") + named(r);
     const std::uint64_t last = seat(r).sequence.load(std::memory_order_relaxed);
     missing += last < call_->sequence ? " (last seen in operation " + std::to_string(last) + ")"
                                       : " (inside this operation)";
   }
-  return {ranks, where() + ": no answer within " + seconds(call_->timeout) + " on rank " +
-                     std::to_string(rank_) + "; missing: " + missing};
+  return {std::move(numbers), where() + ": no answer within " + seconds(call_->timeout) + " on " + named(rank_) +
+                                  "; missing: " + missing};
 }
 
 void Meeting::ring_doorbell(int peer) {
@@ -160,15 +162,7 @@ void Meeting::ring_doorbell(int peer) {
 void Meeting::fail(const Error& error) {
   const std::lock_guard lock(failing_);
   if (failed()) return;  // the first stays; this rank's record may be what is being read
-  FailureRecord& record = own_seat().failure;
-  record = {};
-  record.kind = static_cast<std::int32_t>(error.kind());
-  record.rank = -1;
-  if (const auto* peer = dynamic_cast<const PeerError*>(&error)) record.rank = peer->rank();
-  if (const auto* timeout = dynamic_cast<const TimeoutError*>(&error))
-    for (int r : timeout->missing())
-      if (r < 256) record.missing[r / 64] |= std::uint64_t{1} << (r % 64);
-  std::strncpy(record.text, error.what(), sizeof(record.text) - 1);
+  own_seat().failure = record_of(error);
   std::uint32_t none = 0;
   control_.failed.compare_exchange_strong(none, static_cast<std::uint32_t>(rank_) + 1,
                                           std::memory_order_acq_rel);
@@ -183,7 +177,7 @@ void Meeting::peer_died(int peer) {
   }
   other.state.store(static_cast<std::uint32_t>(SeatState::dead),
                     std::memory_order_release);  // its owner is gone
-  fail(PeerError(peer, "rank " + std::to_string(peer) + " of group " + group_ + " died (process " +
+  fail(PeerError(name_of(peer), named(peer) + " of group " + group_ + " died (process " +
                            std::to_string(other.pid.load(std::memory_order_relaxed)) +
                            "); last seen in operation " +
                            std::to_string(other.sequence.load(std::memory_order_relaxed))));
@@ -205,21 +199,7 @@ void Meeting::wake_everybody() {
 
 void Meeting::rethrow() const {
   const std::uint32_t holder = control_.failed.load(std::memory_order_acquire);
-  const FailureRecord& record = seat(static_cast<int>(holder) - 1).failure;
-  const std::string text(record.text, ::strnlen(record.text, sizeof(record.text)));
-  switch (static_cast<ErrorKind>(record.kind)) {
-    case ErrorKind::peer: throw PeerError(record.rank, text);
-    case ErrorKind::mismatch: throw MismatchError(text);
-    case ErrorKind::usage: throw UsageError(text);
-    case ErrorKind::timeout: {
-      std::vector<int> missing;
-      for (int r = 0; r < std::min(size_, 256); ++r)
-        if ((record.missing[r / 64] >> (r % 64) & 1U) != 0) missing.push_back(r);
-      throw TimeoutError(std::move(missing), text);
-    }
-    case ErrorKind::system: break;
-  }
-  throw SystemError(text);
+  throw_record(seat(static_cast<int>(holder) - 1).failure);
 }
 
 }  // namespace lockstep::shm

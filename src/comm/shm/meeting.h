@@ -12,6 +12,7 @@
 #include "comm/call.h"
 #include "comm/shm/futex.h"
 #include "comm/shm/layout.h"
+#include "comm/spin.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
@@ -27,9 +28,8 @@ class Meeting {
   Seat& seat(int rank) const { return control_.seat(rank); }
   Seat& own_seat() const { return control_.seat(rank_); }
 
-  // How long to poll before sleeping, at most: waits that had to sleep anyway shorten it for a while, so
-  // that ranks which share their cores with others do not burn them.
-  void set_spin(std::chrono::nanoseconds spin) { most_spin_ = spin; }
+  // How long to poll before sleeping, at most.
+  void set_spin(std::chrono::nanoseconds spin) { spin_.set_most(spin); }
 
   // The waits below belong to `call`, which must stay alive meanwhile; starts its clock.
   void begin(const Call& call);
@@ -57,6 +57,9 @@ class Meeting {
   // Says that this rank waits no more; peers that still need it get a PeerError.
   void leave();
 
+  // What the ranks are called in errors, when this group is a part of the one that the user knows.
+  void call_ranks(std::vector<int> names) { names_ = std::move(names); }
+
   // "all_reduce(f32 × 4, sum), operation 3 of group world"
   std::string where() const;
 
@@ -69,18 +72,6 @@ class Meeting {
   }
   // For a rank that has seen the failure: returns if its barrier completed all the same, else throws.
   void give_up_barrier();
-  // A wait polls for the full time as long as that pays off; after one that did not, the next few poll only
-  // briefly, twice as many each time, then the full time is tried again.
-  std::chrono::nanoseconds spin_budget() { return brief_waits_ > 0 ? most_spin_ / 32 : most_spin_; }
-  void spin_paid_off() { brief_waits_ = 0, next_brief_waits_ = 1; }
-  void spin_was_wasted() {
-    if (brief_waits_ > 0) {
-      --brief_waits_;
-    } else {
-      brief_waits_ = next_brief_waits_;
-      next_brief_waits_ = std::min(16, next_brief_waits_ * 2);
-    }
-  }
   void wait_for_phase();
   // Has the group failed? It does now if `gone`, which was waited for, has left, or if the time is over.
   // Says in the own seat that this rank waits for `ranks`.
@@ -95,14 +86,15 @@ class Meeting {
       own_seat().waiting_ns.store(0, std::memory_order_relaxed);
   }
   void wake_everybody();
+  int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
+  std::string named(int rank) const { return "rank " + std::to_string(name_of(rank)); }
 
   Control& control_;
   std::string group_;
   int rank_;
   int size_;
-  std::chrono::nanoseconds most_spin_{0};
-  int brief_waits_ = 0;       // to come
-  int next_brief_waits_ = 1;  // after the next full time wasted
+  std::vector<int> names_;  // of ranks in errors; empty: their own
+  SpinBudget spin_;
   std::uint64_t phase_ = 0;  // barriers this rank has come to
   const Call* call_ = nullptr;
   Deadline deadline_ = Deadline::never();
@@ -112,11 +104,11 @@ class Meeting {
 template <class Progress, class WaitingFor>
 void Meeting::wait_until(Progress&& progress, WaitingFor&& waiting_for) {
   Seat& mine = own_seat();
-  const std::int64_t spin_until = now_ns() + spin_budget().count();
+  const std::int64_t spin_until = now_ns() + spin_.now().count();
   bool slept = false;
   for (int turn = 1;; ++turn) {
     if (progress()) {
-      if (!slept && turn > 1) spin_paid_off();
+      if (!slept && turn > 1) spin_.paid_off();
       return;
     }
     if (turn % 64 != 0) {
@@ -125,7 +117,7 @@ void Meeting::wait_until(Progress&& progress, WaitingFor&& waiting_for) {
     }
     check();
     if (now_ns() < spin_until) continue;
-    if (!slept) spin_was_wasted();
+    if (!slept) spin_.was_wasted();
     slept = true;
     const std::uint32_t seen = mine.doorbell.load(std::memory_order_seq_cst);
     mine.asleep.store(1, std::memory_order_seq_cst);

@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "comm/call.h"
-#include "comm/group_impl.h"
 #include "comm/kernel/reduce.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/knobs.h"
@@ -18,7 +17,7 @@ namespace lockstep {
 namespace {
 
 // A call of our own, outside the numbering of the user's.
-Call internal_call(const Group& group, Collective what, void* data, std::size_t bytes, int root) {
+Call internal_call(Collective what, void* data, std::size_t bytes, int root) {
   Call call;
   call.what = what;
   call.in = data;
@@ -26,32 +25,32 @@ Call internal_call(const Group& group, Collective what, void* data, std::size_t 
   call.count = bytes;
   call.dtype = DType::u8;
   call.root = root;
-  call.timeout = group.impl().timeout();
+  call.timeout = Knobs::from_environment().timeout;
   return call;
 }
 
-void broadcast_bytes(const Group& group, void* data, std::size_t bytes) {
-  group.impl().engine().run(internal_call(group, Collective::broadcast, data, bytes, 0));
+void broadcast_bytes(Engine& engine, void* data, std::size_t bytes) {
+  engine.run(internal_call(Collective::broadcast, data, bytes, 0));
 }
 
-void meet(const Group& group) {
-  group.impl().engine().run(internal_call(group, Collective::barrier, nullptr, 0, -1));
+void meet(Engine& engine) {
+  engine.run(internal_call(Collective::barrier, nullptr, 0, -1));
 }
 
-std::string broadcast_text(const Group& group, std::string text) {
+std::string broadcast_text(Engine& engine, std::string text) {
   std::uint64_t size = text.size();
-  broadcast_bytes(group, &size, sizeof size);
+  broadcast_bytes(engine, &size, sizeof size);
   text.resize(size);
-  if (size > 0) broadcast_bytes(group, text.data(), size);
+  if (size > 0) broadcast_bytes(engine, text.data(), size);
   return text;
 }
 
 // The median time of `body`, which every rank runs `rounds` times at once.
 template <class Body>
-double median_seconds(const Group& group, int rounds, Body&& body) {
+double median_seconds(Engine& engine, int rounds, Body&& body) {
   std::vector<double> times;
   for (int i = 0; i < rounds + 2; ++i) {
-    meet(group);
+    meet(engine);
     const std::int64_t start = now_ns();
     body();
     if (i >= 2) times.push_back(static_cast<double>(now_ns() - start) * 1e-9);
@@ -61,12 +60,11 @@ double median_seconds(const Group& group, int rounds, Body&& body) {
 }
 
 // One way between ranks 0 and 1; the others only meet.
-double message_seconds(const Group& group, std::vector<std::byte>& room, std::size_t bytes, int rounds) {
-  Engine& engine = group.impl().engine();
-  const int rank = group.rank();
-  const Call send = internal_call(group, Collective::send, room.data(), bytes, 1 - rank);
-  const Call recv = internal_call(group, Collective::recv, room.data(), bytes, 1 - rank);
-  const double there_and_back = median_seconds(group, rounds, [&] {
+double message_seconds(Engine& engine, std::vector<std::byte>& room, std::size_t bytes, int rounds) {
+  const int rank = engine.rank();
+  const Call send = internal_call(Collective::send, room.data(), bytes, 1 - rank);
+  const Call recv = internal_call(Collective::recv, room.data(), bytes, 1 - rank);
+  const double there_and_back = median_seconds(engine, rounds, [&] {
     if (rank > 1) return;
     engine.run(rank == 0 ? send : recv);
     engine.run(rank == 0 ? recv : send);
@@ -116,29 +114,29 @@ std::filesystem::path cost_cache_path(int workers) {
   return std::filesystem::path(dir) / name.str();
 }
 
-Costs measure_costs(const Group& world) {
+Costs measure_costs(Engine& engine) {
   constexpr std::size_t sizes[] = {std::size_t{16} << 10, std::size_t{256} << 10, std::size_t{4} << 20};
   const std::size_t largest = sizes[2];
   std::vector<std::byte> a(largest);
   std::vector<std::byte> b(largest);
-  const double ranks = world.size();
+  const double ranks = engine.size();
   Costs costs;
-  costs.barrier_s = median_seconds(world, 200, [&] { meet(world); });
-  costs.message_s = message_seconds(world, a, 64, 100);
+  costs.barrier_s = median_seconds(engine, 200, [&] { meet(engine); });
+  costs.message_s = message_seconds(engine, a, 64, 100);
   std::vector<std::pair<double, double>> send;
   std::vector<std::pair<double, double>> copy;
   std::vector<std::pair<double, double>> reduce;
   for (std::size_t bytes : sizes) {
     const int rounds = bytes > (1 << 20) ? 5 : 20;
     const auto size = static_cast<double>(bytes);
-    const double message = message_seconds(world, a, bytes, rounds);
+    const double message = message_seconds(engine, a, bytes, rounds);
     send.emplace_back(size * 2, std::max(message - costs.message_s, message / 4) / size);
-    copy.emplace_back(size * 2 * ranks, median_seconds(world, rounds, [&] {
+    copy.emplace_back(size * 2 * ranks, median_seconds(engine, rounds, [&] {
                                           std::memcpy(a.data(), b.data(), bytes);
                                         }) / (2 * size));
     const void* const ins[] = {a.data(), b.data()};
     void* const outs[] = {a.data(), b.data()};
-    reduce.emplace_back(size * 2 * ranks, median_seconds(world, rounds, [&] {
+    reduce.emplace_back(size * 2 * ranks, median_seconds(engine, rounds, [&] {
                                             kernel::reduce_tree(outs, ins, bytes / 4, {});
                                           }) / (4 * size));
   }
@@ -148,20 +146,20 @@ Costs measure_costs(const Group& world) {
   return costs;  // measured with all ranks at work: crowding is in the figures
 }
 
-void share_costs(const Group& world, const Selector& table) {
-  const std::string text = broadcast_text(world, world.rank() == 0 ? table.to_json() : std::string());
-  world.impl().engine().selector()->from_json(text);
-  const std::filesystem::path path = cost_cache_path(world.size());
-  if (world.rank() == 0 && !path.empty()) write_file(path, text);
+void share_costs(Engine& engine, const Selector& table) {
+  const std::string text = broadcast_text(engine, engine.rank() == 0 ? table.to_json() : std::string());
+  engine.selector()->from_json(text);
+  const std::filesystem::path path = cost_cache_path(engine.size());
+  if (engine.rank() == 0 && !path.empty()) write_file(path, text);
 }
 
-void load_or_measure_costs(const Group& world) {
-  if (world.size() == 1) return;
+void load_or_measure_costs(Engine& engine) {
+  if (engine.size() == 1) return;
   enum Source : std::uint8_t { built_in, cached, fresh };
   std::uint8_t source = fresh;
   std::string text;
-  if (world.rank() == 0) {
-    const std::filesystem::path path = cost_cache_path(world.size());
+  if (engine.rank() == 0) {
+    const std::filesystem::path path = cost_cache_path(engine.size());
     if (path.empty()) {
       source = built_in;
     } else if (text = read_file(path); !text.empty()) {
@@ -173,13 +171,13 @@ void load_or_measure_costs(const Group& world) {
       }
     }
   }
-  broadcast_bytes(world, &source, 1);
-  Selector& selector = *world.impl().engine().selector();
-  if (source == cached) selector.from_json(broadcast_text(world, std::move(text)));
+  broadcast_bytes(engine, &source, 1);
+  Selector& selector = *engine.selector();
+  if (source == cached) selector.from_json(broadcast_text(engine, std::move(text)));
   if (source != fresh) return;
   Selector table;
-  table.set_costs(measure_costs(world));
-  share_costs(world, table);
+  table.set_costs(measure_costs(engine));
+  share_costs(engine, table);
 }
 
 }  // namespace lockstep

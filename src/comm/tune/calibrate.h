@@ -4,21 +4,21 @@
 #include <filesystem>
 #include <string>
 
+#include "comm/engine/engine.h"
 #include "comm/tune/selector.h"
-#include "lockstep/comm/group.h"
 
 namespace lockstep {
 
-// Gives every rank of `world` the same cost table: from the cache, or measured now (a fraction of a second,
+// Gives every rank of the engine's group the same cost table: from the cache, or measured now (a fraction of a second,
 // once per machine and number of workers) and kept there. Collective. LOCKSTEP_CACHE_DIR=off leaves the
 // built-in costs. A cache that can't be read is measured anew; one that can't be written is only logged.
-void load_or_measure_costs(const Group& world);
+void load_or_measure_costs(Engine& engine);
 
 // The measurement alone. Collective; rank 0's result counts for all.
-Costs measure_costs(const Group& world);
+Costs measure_costs(Engine& engine);
 
 // Gives rank 0's table to everybody and, unless caching is off, keeps it. Collective.
-void share_costs(const Group& world, const Selector& table);
+void share_costs(Engine& engine, const Selector& table);
 
 // Where the table of such a group on this machine is kept; empty when caching is off.
 std::filesystem::path cost_cache_path(int workers);

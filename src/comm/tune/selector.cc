@@ -63,6 +63,11 @@ std::size_t input_bytes(const Shape& shape) {
   }
 }
 
+bool can_run(const Algorithm& algorithm, const Shape& shape) {
+  return algorithm.has(shape.what) && input_bytes(shape) <= algorithm.limit_bytes() &&
+         !(shape.messages_only && algorithm.shares_memory());
+}
+
 Selector::Selector(const std::string& forced) {
   if (forced.empty()) return;
   forced_ = find_algorithm(forced);
@@ -104,11 +109,16 @@ double Selector::measured(const Algorithm& algorithm, const Shape& shape) const 
       interpolate(below->first, std::log(below->second), above->first, std::log(above->second), bytes));
 }
 
+double Selector::expect(const Algorithm& algorithm, const Shape& shape) const {
+  const double seconds = measured(algorithm, shape);
+  return seconds > 0 ? seconds : predict(algorithm, shape);
+}
+
 std::vector<Candidate> Selector::table(const Shape& shape, Order order) const {
   std::vector<Candidate> rows;
   bool all_measured = true;
   for (const Algorithm* algorithm : all_algorithms()) {
-    if (!algorithm->has(shape.what) || input_bytes(shape) > algorithm->limit_bytes()) continue;
+    if (!can_run(*algorithm, shape)) continue;
     if (order == Order::canonical && reduces(shape.what) && !algorithm->canonical(shape.nodes)) continue;
     rows.push_back({algorithm, predict(*algorithm, shape), measured(*algorithm, shape)});
     all_measured &= rows.back().measured_s > 0;
@@ -121,8 +131,7 @@ std::vector<Candidate> Selector::table(const Shape& shape, Order order) const {
 }
 
 const Algorithm* Selector::choose(const Shape& shape, Order order) const {
-  if (forced_ != nullptr && forced_->has(shape.what) && input_bytes(shape) <= forced_->limit_bytes())
-    return forced_;
+  if (forced_ != nullptr && can_run(*forced_, shape)) return forced_;
   for (const Remembered& r : cache_)
     if (r.shape.what == shape.what && r.shape.bytes == shape.bytes && r.shape.reachable == shape.reachable &&
         r.shape.ranks == shape.ranks && r.order == order)

@@ -44,6 +44,8 @@ class Selector {
   const Algorithm* choose(const Shape& shape, Order order) const;
 
   double predict(const Algorithm& algorithm, const Shape& shape) const;
+  // Measured where that is known, predicted elsewhere.
+  double expect(const Algorithm& algorithm, const Shape& shape) const;
 
   // As text and back, for the cache and for giving the table to other ranks. Throws UsageError for
   // anything that is not such a table.
@@ -70,6 +72,9 @@ class Selector {
   };
   mutable std::vector<Remembered> cache_;  // few shapes, looked at in order
 };
+
+// Whether such a call can be run by this algorithm at all.
+bool can_run(const Algorithm& algorithm, const Shape& shape);
 
 // The bytes of one rank's input in a call of this shape.
 std::size_t input_bytes(const Shape& shape);

@@ -1,0 +1,102 @@
+#include "cli/train_prediction.h"
+
+#include <algorithm>
+
+#include "lockstep/observe/histogram.h"
+
+namespace lockstep::cli {
+namespace {
+
+// Backward and the exchanges, on one clock that starts with backward.
+class Timeline {
+ public:
+  explicit Timeline(const StepProfile& profile)
+      : backward_s_(profile.backward_s), cpu_(std::clamp(profile.exchange_cpu, 0.0, 1.0)) {}
+
+  void exchange(const BucketProfile& bucket) {
+    compute_until(std::clamp(bucket.ready, 0.0, 1.0) * backward_s_);
+    // While backward runs: what the exchange wants of the core it gets, up to half.
+    const double crowded_s = std::max(1.0, 2 * cpu_) * bucket.exchange_s;
+    const double rate =
+        crowded_s > 0 ? 1 - cpu_ * bucket.exchange_s / crowded_s : 1;  // of backward, at least half
+    const double left = (backward_s_ - done_) / rate;                  // until backward ends beside it
+    if (left >= crowded_s) {
+      pass(crowded_s, rate);
+      comm_s_ += crowded_s;
+      hidden_s_ += crowded_s;
+      return;
+    }
+    pass(left, rate);
+    done_ = backward_s_;
+    const double alone = bucket.exchange_s * (1 - left / crowded_s);
+    hidden_s_ += left;
+    comm_s_ += left + alone;
+    now_ += alone;
+  }
+
+  StepPrediction end(const StepProfile& profile) {
+    compute_until(backward_s_);
+    const double exposed = now_ - backward_end_ + profile.counts_s;
+    return {.step_s = profile.waiting_s + profile.before_s + backward_end_ + exposed + profile.after_s,
+            .compute_s = profile.before_s + backward_end_ + profile.after_s,
+            .comm_s = comm_s_,
+            .hidden_s = hidden_s_,
+            .exposed_s = exposed};
+  }
+
+ private:
+  // Nothing is exchanged until so much of backward is done.
+  void compute_until(double done) {
+    if (done > done_) pass(done - done_, 1);
+    done_ = std::max(done_, done);
+  }
+  void pass(double seconds, double rate) {
+    if (!(seconds > 0)) return;
+    now_ += seconds;
+    done_ += seconds * rate;
+    backward_end_ = now_;
+  }
+
+  double backward_s_;
+  double cpu_;
+  double now_ = 0;
+  double done_ = 0;          // of backward, in seconds that it takes alone
+  double backward_end_ = 0;  // when backward last went on
+  double comm_s_ = 0;
+  double hidden_s_ = 0;
+};
+
+}  // namespace
+
+StepProfile profile_of(std::span<const StepTimes> steps) {
+  StepProfile profile;
+  if (steps.empty()) return profile;
+  // Buckets are laid out anew after the first exchange: only steps with the last layout tell of it.
+  const std::size_t buckets = steps.back().ready_s.size();
+  std::vector<StepTimes> alike;
+  for (const StepTimes& s : steps)
+    if (s.ready_s.size() == buckets) alike.push_back(s);
+  const auto median = [&](auto&& part) {
+    std::vector<double> values;
+    for (const StepTimes& s : alike) values.push_back(part(s));
+    std::ranges::sort(values);
+    return quantile_of_sorted(values, 0.5);
+  };
+  profile.waiting_s = median([](const StepTimes& s) { return s.waiting_s; });
+  profile.before_s = median([](const StepTimes& s) { return s.before_s; });
+  profile.backward_s = median([](const StepTimes& s) { return s.backward_s; });
+  profile.after_s = median([](const StepTimes& s) { return s.after_s; });
+  for (std::size_t b = 0; b < buckets; ++b)
+    profile.buckets.push_back({.ready = median([b](const StepTimes& s) {
+                                 return s.backward_s > 0 ? s.ready_s[b] / s.backward_s : 1;
+                               })});
+  return profile;
+}
+
+StepPrediction predict_step(const StepProfile& profile) {
+  Timeline timeline(profile);
+  for (const BucketProfile& bucket : profile.buckets) timeline.exchange(bucket);
+  return timeline.end(profile);
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,43 @@
+// What travels on a TCP connection between two ranks: a header of fixed size, then `bytes` of payload. Every
+// byte comes from a network, so nothing is believed before it was checked, and no length that arrived makes
+// memory be allocated: payloads go where the receiver expected them, or are bounded by the constants here.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "comm/call_card.h"
+#include "comm/failure_record.h"
+
+namespace lockstep {
+
+enum class FrameKind : std::uint8_t {
+  data = 1,     // of a collective
+  message = 2,  // of send and recv
+  status = 3,   // "I wait in this call, for these ranks": payload WaitStatus
+  failure = 4,  // "the group failed": payload FailureRecord
+  leave = 5,    // "I take part no more": no payload
+};
+
+struct FrameHeader {
+  FrameKind kind = FrameKind::data;
+  std::uint64_t bytes = 0;  // of payload
+  CallCard card;            // of the sender's call
+};
+
+struct WaitStatus {
+  std::uint64_t waits_for[4];  // bit r: rank r, for ranks below 256
+};
+
+inline constexpr std::size_t kFrameHeaderBytes = 72;
+inline constexpr std::uint64_t kMostPayload = std::uint64_t{1} << 50;
+
+std::array<std::byte, kFrameHeaderBytes> write_header(const FrameHeader& header);
+// Empty when these bytes are no header of ours: wrong magic or version, unknown kind, a length that such a
+// frame can't have.
+std::optional<FrameHeader> read_header(std::span<const std::byte, kFrameHeaderBytes> bytes);
+
+}  // namespace lockstep

@@ -1,0 +1,295 @@
+#include "comm/channel/mpi_channel.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace lockstep {
+namespace {
+
+constexpr std::uint32_t kCheck = 0x4c53'4d31;  // that a head is one of ours
+// What a rank sent before it left is there soon after the news that it has.
+constexpr std::chrono::nanoseconds kLastBytes = std::chrono::milliseconds(200);
+
+// "2.5 s"
+std::string seconds(std::chrono::milliseconds span) {
+  std::string text = std::to_string(static_cast<double>(span.count()) / 1000);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text + " s";
+}
+
+bool is_message(const CallCard& card) {
+  return card.what == static_cast<std::uint8_t>(Collective::send) ||
+         card.what == static_cast<std::uint8_t>(Collective::recv);
+}
+
+// Who called what, ranks that agree together; empty when all do. Divisors are held against the first that is
+// said: a rank that leaves it to the others agrees with any.
+template <class Named>
+std::string differences(const std::string& group, const std::vector<CallCard>& cards, Named named) {
+  const auto says =
+      std::ranges::find_if(cards, [](const CallCard& c) { return c.divisor != kDivisorOfOthers; });
+  CallCard first = cards.front();
+  if (says != cards.end()) first.divisor = says->divisor;
+  if (std::ranges::all_of(cards, [&](const CallCard& c) { return same_call(c, first); })) return "";
+  std::vector<std::pair<CallCard, std::string>> callers;
+  for (std::size_t r = 0; r < cards.size(); ++r) {
+    const auto like = std::ranges::find_if(callers, [&](const auto& caller) {
+      return same_call(caller.first, cards[r]) && caller.first.divisor == cards[r].divisor;
+    });
+    const std::string name = std::to_string(named(static_cast<int>(r)));
+    if (like == callers.end())
+      callers.emplace_back(cards[r], name);
+    else
+      like->second += ", " + name;
+  }
+  std::string text = "operation " + std::to_string(first.sequence) + " of group " + group +
+                     ": ranks called different things: ";
+  for (std::size_t i = 0; i < callers.size(); ++i) {
+    const CallCard& card = callers[i].first;
+    text += (i == 0 ? "rank " : "; rank ") + callers[i].second + " called " + describe(card);
+    if (card.sequence != first.sequence) text += " as operation " + std::to_string(card.sequence);
+  }
+  return text;
+}
+
+}  // namespace
+
+MpiChannel::MpiChannel(MPI_Comm comm, std::string group, std::chrono::nanoseconds spin)
+    : line_(std::make_shared<mpi::Line>(comm)),
+      group_(std::move(group)),
+      most_spin_(spin),
+      transfer_(*line_, [this](int from, const CallCard& card, std::uint64_t bytes, std::uint64_t expected) {
+        judge(from, card, bytes, expected);
+      }) {
+  spin_.set_most(most_spin_);
+}
+
+MpiChannel::~MpiChannel() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized != 0) return;
+  try {
+    if (!line_->failed()) line_->leave();
+  } catch (const std::exception&) {  // no memory: the peers will wait for their timeout
+  }
+  mpi::Runtime::get().retire(line_);
+}
+
+void MpiChannel::begin(Call& call, const CallCard& card, Kind kind) {
+  call_ = &call;
+  card_ = card;
+  card_.check = kCheck;
+  kind_ = kind;
+  deadline_ = Deadline::after(call.timeout.count() > 0 ? call.timeout : kLongestTimeout);
+}
+
+std::string MpiChannel::where() const {
+  const std::string operation =
+      is_message(card_) ? " in group " : ", operation " + std::to_string(card_.sequence) + " of group ";
+  return call_->describe() + operation + group_;
+}
+
+void MpiChannel::learn_divisor(const CallCard& card) {
+  if (call_->divisor != kDivisorOfOthers || card.divisor == kDivisorOfOthers) return;
+  call_->divisor = card.divisor;
+  card_.divisor = card.divisor;
+}
+
+void MpiChannel::judge(int from, const CallCard& card, std::uint64_t bytes, std::uint64_t expected) {
+  const std::string peer = named(from);
+  if (card.check != kCheck)
+    throw MismatchError(where() + ": " + peer +
+                        " sent something that is no message of ours, or in another order; "
+                        "all ranks need the same version, cost table and LOCKSTEP_ settings");
+  if (met_ != nullptr) {
+    (*met_)[static_cast<std::size_t>(from)] = card;
+    // Another length is another call, which the cards will show.
+    if (bytes != expected && same_call(card, card_))
+      throw MismatchError(where() + ": " + peer +
+                          " runs it by another algorithm; all ranks need the same cost "
+                          "table and LOCKSTEP_ settings");
+    if (bytes != expected)
+      throw MismatchError(describe_mismatch(group_, name_of(rank()), card_, name_of(from), card));
+    return;
+  }
+  if (kind_ == Kind::point_to_point) {
+    if (card.count != card_.count || card.dtype != card_.dtype)
+      throw MismatchError("group " + group_ + ": " + named(rank()) + " called " + describe(card_) + " but " +
+                          peer + " called " + describe(card));
+  } else if (!same_call(card, card_)) {
+    throw MismatchError(describe_mismatch(group_, name_of(rank()), card_, name_of(from), card));
+  }
+  if (bytes != expected)
+    throw MismatchError(where() + ": " + peer + " sent " + std::to_string(bytes) + " bytes where " +
+                        named(rank()) + " expected " + std::to_string(expected) +
+                        "; all ranks need the same cost table and LOCKSTEP_ settings");
+  learn_divisor(card);
+}
+
+// Whatever goes wrong is the group's failure, and nothing of MPI's is left pointing at the caller's memory.
+template <class Body>
+void MpiChannel::guarded(Body&& body) {
+  line_->check();
+  try {
+    body();
+  } catch (const Error& error) {
+    line_->fail(error);
+    transfer_.abandon();
+    line_->check();  // the first failure, which may have been a peer's
+    throw;
+  }
+}
+
+void MpiChannel::exchange(std::span<const Outgoing> sends, std::span<const Incoming> recvs,
+                          const kernel::Reduction& reduction) {
+  guarded([&] { run(sends, recvs, reduction); });
+}
+
+template <class Turn, class Finished, class WaitsFor>
+void MpiChannel::wait_until(std::size_t bytes, Turn&& turn, Finished&& finished, WaitsFor&& waits_for) {
+  told_ns_ = now_ns();
+  gone_ns_ = 0;
+  mpi::Patience patience(spin_.now(), bytes);
+  while (!finished()) {
+    if (turn())
+      patience.moved();
+    else if (patience.wait())
+      look(waits_for());
+  }
+  patience.was_long() ? spin_.was_wasted() : spin_.paid_off();
+}
+
+void MpiChannel::run(std::span<const Outgoing> sends, std::span<const Incoming> recvs,
+                     const kernel::Reduction& reduction) {
+  transfer_.start(sends, recvs, card_, kind_ == Kind::collective ? mpi::kCollectiveTag : mpi::kMessageTag);
+  wait_until(
+      0, [&] { return transfer_.turn(reduction); }, [&] { return transfer_.finished(); },
+      [&] { return transfer_.waiting_for(); });
+}
+
+// News first: a peer that gave up says why, which is better than what this rank could say.
+void MpiChannel::look(const std::vector<int>& waits_for) {
+  line_->listen();
+  line_->check();
+  const std::int64_t now = now_ns();
+  for (const int r : waits_for) {
+    if (!line_->has_left(r)) continue;
+    if (gone_ns_ == 0) gone_ns_ = now;
+    if (now - gone_ns_ > kLastBytes.count())
+      throw PeerError(name_of(r), named(r) + " left group " + group_ + " while " + named(rank()) +
+                                      " waits for it in " + where());
+    break;
+  }
+  if (kind_ == Kind::collective)
+    for (int r = 0; r < size(); ++r)
+      if (const auto card = line_->waits_in(r);
+          card && card->sequence == card_.sequence && !is_message(*card) && !same_call(*card, card_))
+        throw MismatchError(describe_mismatch(group_, name_of(rank()), card_, name_of(r), *card));
+  if (deadline_.passed()) {
+    std::vector<int> missing = line_->at_fault(card_.sequence, waits_for);
+    std::string names;
+    for (int& r : missing) {
+      names += (names.empty() ? "" : "; ") + named(r);
+      r = name_of(r);
+    }
+    throw TimeoutError(missing, where() + ": no answer within " + seconds(call_->timeout) + " on " +
+                                    named(rank()) +
+                                    "; missing: " + (names.empty() ? "unknown, MPI does not say" : names));
+  }
+  if (now - told_ns_ > std::chrono::nanoseconds(mpi::Line::kSayEvery).count()) {
+    told_ns_ = now;
+    line_->say_waiting(card_, waits_for);
+  }
+}
+
+std::vector<std::byte> MpiChannel::meet(std::span<const std::byte> word) {
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<std::byte> words(ranks * word.size());
+  std::vector<CallCard> cards(ranks);
+  std::vector<Outgoing> sends;
+  std::vector<Incoming> recvs;
+  for (int r = 0; r < size(); ++r) {
+    const auto place = std::span(words).subspan(static_cast<std::size_t>(r) * word.size(), word.size());
+    if (r == rank()) {
+      cards[static_cast<std::size_t>(r)] = card_;
+      std::ranges::copy(word, place.begin());
+      continue;
+    }
+    sends.push_back({r, word});
+    recvs.push_back({r, place});
+  }
+  guarded([&] {
+    struct Collecting {
+      std::vector<CallCard>*& where;
+      ~Collecting() { where = nullptr; }
+    } collecting{met_};
+    met_ = &cards;
+    run(sends, recvs, {});
+    if (const std::string text = differences(group_, cards, [&](int r) { return name_of(r); }); !text.empty())
+      throw MismatchError(text);
+    for (const CallCard& card : cards) learn_divisor(card);
+  });
+  return words;
+}
+
+void MpiChannel::wait(MPI_Request& request, const char* what, std::size_t bytes,
+                      const std::vector<int>& peers, MPI_Status* status) {
+  guarded([&] {
+    int done = 0;
+    const auto turn = [&] {
+      mpi::call(what, [&] { return MPI_Test(&request, &done, status); });
+      return done != 0;
+    };
+    wait_until(
+        bytes, turn, [&] { return done != 0; }, [&] { return peers; });
+  });
+}
+
+std::unique_ptr<WireChannel> MpiChannel::among(const std::vector<int>& ranks, const std::string& group,
+                                               std::chrono::milliseconds timeout) {
+  return part(ranks, group, timeout);
+}
+
+// MPI's own call waits without limit, so its ranks meet before it, within the timeout.
+std::unique_ptr<MpiChannel> MpiChannel::part(const std::vector<int>& ranks, const std::string& group,
+                                             std::chrono::milliseconds timeout) {
+  Call* const outer_call = call_;
+  const CallCard outer_card = card_;
+  const Deadline outer_deadline = deadline_;
+  const Kind outer_kind = kind_;
+  Call call;
+  call.what = Collective::split;
+  call.timeout = timeout;
+  call.sequence = card_.sequence;
+  begin(call, card_of(call, ""), Kind::collective);
+  std::vector<Outgoing> sends;
+  std::vector<Incoming> recvs;
+  for (const int r : ranks) {
+    if (r == rank()) continue;
+    sends.push_back({r, {}});
+    recvs.push_back({r, {}});
+  }
+  exchange(sends, recvs, {});
+  MPI_Comm comm = MPI_COMM_NULL;
+  guarded([&] {
+    mpi::call("MPI_Comm_create_group", [&] {
+      MPI_Group whole = MPI_GROUP_NULL;
+      MPI_Group some = MPI_GROUP_NULL;
+      int code = MPI_Comm_group(line_->comm(), &whole);
+      if (code == MPI_SUCCESS)
+        code = MPI_Group_incl(whole, static_cast<int>(ranks.size()), ranks.data(), &some);
+      if (code == MPI_SUCCESS) code = MPI_Comm_create_group(line_->comm(), some, mpi::kGroupTag, &comm);
+      if (some != MPI_GROUP_NULL) MPI_Group_free(&some);
+      if (whole != MPI_GROUP_NULL) MPI_Group_free(&whole);
+      return code;
+    });
+  });
+  call_ = outer_call;
+  card_ = outer_card;
+  deadline_ = outer_deadline;
+  kind_ = outer_kind;
+  return std::make_unique<MpiChannel>(comm, group, most_spin_);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+// The channel over MPI's point-to-point messages, so that our algorithms run on whatever fabric MPI has. One
+// communicator carries everything: data (mpi_transfer.h) and send/recv on tags of their own, the group's news
+// (mpi_line.h), and MPI's own collectives, which MPI keeps apart from messages.
+//
+// Deadline and news are looked at while waiting: MPI itself knows no time limit, and tells of a dead peer by
+// ending the job (mpirun, srun) or not at all; then the timeout does.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/channel/mpi_line.h"
+#include "comm/channel/mpi_patience.h"
+#include "comm/channel/mpi_transfer.h"
+#include "comm/channel/wire_channel.h"
+#include "comm/spin.h"
+#include "lockstep/base/clock.h"
+
+namespace lockstep {
+
+class MpiChannel final : public WireChannel {
+ public:
+  // Takes the communicator over. `spin`: how long a wait polls before it gives its core away.
+  MpiChannel(MPI_Comm comm, std::string group, std::chrono::nanoseconds spin);
+  ~MpiChannel() override;  // tells the peers that it leaves
+
+  int rank() const override { return line_->rank(); }
+  int size() const override { return line_->size(); }
+  void begin(Call& call, const CallCard& card, Kind kind) override;
+  void exchange(std::span<const Outgoing> sends, std::span<const Incoming> recvs,
+                const kernel::Reduction& reduction) override;
+  void fail(const Error& error) noexcept override { line_->fail(error); }
+  void check() override { line_->check(); }
+  std::unique_ptr<WireChannel> among(const std::vector<int>& ranks, const std::string& group,
+                                     std::chrono::milliseconds timeout) override;
+  std::unique_ptr<MpiChannel> part(const std::vector<int>& ranks, const std::string& group,
+                                   std::chrono::milliseconds timeout);  // the same, by its own type
+  void call_ranks(std::vector<int> names) override { names_ = std::move(names); }
+  std::string peer_state(int rank) const override { return line_->has_left(rank) ? "left" : "joined"; }
+
+  // For MPI's own collectives, between one begin() and the next:
+  MPI_Comm comm() const { return line_->comm(); }
+  // Everybody's `word`, in rank order; all are of the same length. All ranks must be in the same call: else
+  // MismatchError on every rank, naming who called what. A divisor that was left to the others is told. One
+  // small message to everybody, which is how a timeout can say who is missing.
+  std::vector<std::byte> meet(std::span<const std::byte> word = {});
+  // Waits for a request of MPI's own, with `bytes` on their way, as exchange does. `peers`: whom it is with,
+  // when that is known.
+  void wait(MPI_Request& request, const char* what, std::size_t bytes, const std::vector<int>& peers = {},
+            MPI_Status* status = MPI_STATUS_IGNORE);
+
+ private:
+  void run(std::span<const Outgoing> sends, std::span<const Incoming> recvs,
+           const kernel::Reduction& reduction);
+  void judge(int from, const CallCard& card, std::uint64_t bytes, std::uint64_t expected);
+  void learn_divisor(const CallCard& card);
+  // Takes turns until finished(), with `bytes` that move without a turn saying so.
+  template <class Turn, class Finished, class WaitsFor>
+  void wait_until(std::size_t bytes, Turn&& turn, Finished&& finished, WaitsFor&& waits_for);
+  void look(const std::vector<int>& waits_for);  // what a waiting rank does now and then
+  std::string where() const;
+  int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
+  std::string named(int rank) const { return "rank " + std::to_string(name_of(rank)); }
+  template <class Body>
+  void guarded(Body&& body);
+
+  std::shared_ptr<mpi::Line> line_;
+  std::string group_;
+  std::chrono::nanoseconds most_spin_;
+  SpinBudget spin_;
+  mpi::Transfer transfer_;
+  std::vector<int> names_;  // of ranks in errors; empty: their own
+  Call* call_ = nullptr;
+  CallCard card_;
+  Kind kind_ = Kind::collective;
+  Deadline deadline_ = Deadline::never();
+  std::int64_t told_ns_ = 0;  // when this rank last said that it waits, or began to
+  std::int64_t gone_ns_ = 0;  // since when a rank that it waits for is known to have left; 0: none
+  std::vector<CallCard>* met_ = nullptr;  // where cards are collected instead of being judged
+};
+
+}  // namespace lockstep

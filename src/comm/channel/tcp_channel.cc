@@ -1,0 +1,436 @@
+#include "comm/channel/tcp_channel.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/channel/tcp_fabric.h"
+#include "comm/range.h"
+
+namespace lockstep {
+namespace {
+
+// Small enough to stay in the core's own cache between arriving and being added.
+constexpr std::size_t kRoomBytes = std::size_t{128} << 10;
+// Messages from here on are cut into parts for the bulk connections, if there are several.
+constexpr std::size_t kStripeBytes = std::size_t{256} << 10;
+constexpr std::chrono::milliseconds kNap{100};        // looks at the world this often when asleep
+constexpr std::int64_t kQuiet = 500'000'000;          // ns of waiting before it is told to the peers
+constexpr std::chrono::milliseconds kLastWords{200};  // for the reason of a peer that went
+
+}  // namespace
+
+TcpChannel::TcpChannel(std::shared_ptr<TcpFabric> fabric, std::string group, int rank,
+                       std::vector<int> members, std::vector<TcpPeer> peers)
+    : fabric_(std::move(fabric)),
+      group_(std::move(group)),
+      rank_(rank),
+      members_(std::move(members)),
+      room_(kRoomBytes) {
+  for (TcpPeer& lanes : peers) peers_.push_back({.lanes = std::move(lanes)});
+  spin_.set_most(fabric_->spin());
+}
+
+TcpChannel::~TcpChannel() {
+  if (!failure_) tell(FrameKind::leave, {});
+  flush_news();
+  for (int p = 0; p < size(); ++p) each_lane(p, [](TcpLane& lane) { lane.hang_up(); });
+}
+
+template <class Body>
+void TcpChannel::each_lane(int peer, Body&& body) {
+  TcpPeer& lanes = peers_[static_cast<std::size_t>(peer)].lanes;
+  for (TcpLane& lane : lanes.side) body(lane);
+  for (TcpLane& lane : lanes.bulk) body(lane);
+}
+
+void TcpChannel::begin(Call& call, const CallCard& card, Kind kind) {
+  call_ = &call;
+  card_ = card;
+  kind_ = kind;
+  deadline_ = Deadline::after(call.timeout);
+}
+
+void TcpChannel::check() {
+  if (failure_) throw_record(*failure_);
+}
+
+std::string TcpChannel::where() const {
+  return call_->describe() + ", operation " + std::to_string(card_.sequence) + " of group " + group_;
+}
+
+void TcpChannel::plan(std::span<const Outgoing> sends, std::span<const Incoming> recvs) {
+  sending_.clear();
+  receiving_.clear();
+  const bool message = kind_ == Kind::point_to_point;
+  const auto cut = [&](int peer, std::size_t bytes, auto&& add) {
+    TcpPeer& lanes = peers_[static_cast<std::size_t>(peer)].lanes;
+    if (message) return add(lanes.side.front(), Range{0, bytes});
+    if (bytes == 0) return;  // a collective's empty parts are empty on both sides
+    const int parts = bytes >= kStripeBytes ? static_cast<int>(lanes.bulk.size()) : 1;
+    for (int i = 0; i < parts; ++i)
+      if (const Range part = part_of(bytes, parts, i, 1); part.count() > 0)
+        add(lanes.bulk[static_cast<std::size_t>(i)], part);
+  };
+  for (const Outgoing& send : sends)
+    cut(send.peer, send.bytes.size(), [&](TcpLane& lane, Range part) {
+      const FrameHeader header{
+          .kind = message ? FrameKind::message : FrameKind::data, .bytes = part.count(), .card = card_};
+      sending_.push_back({.what = {send.peer, send.bytes.subspan(part.begin, part.count())},
+                          .lane = &lane,
+                          .frame = OutgoingFrame(header)});
+    });
+  for (const Incoming& recv : recvs)
+    cut(recv.peer, recv.bytes.size(), [&](TcpLane& lane, Range part) {
+      receiving_.push_back(
+          {.what = {recv.peer, recv.bytes.subspan(part.begin, part.count()), recv.arrival}, .lane = &lane});
+    });
+}
+
+bool TcpChannel::finished() const {
+  return std::all_of(sending_.begin(), sending_.end(), [](const Sending& s) { return s.done(); }) &&
+         std::all_of(receiving_.begin(), receiving_.end(), [](const Receiving& r) { return r.done(); });
+}
+
+void TcpChannel::exchange(std::span<const Outgoing> sends, std::span<const Incoming> recvs,
+                          const kernel::Reduction& reduction) {
+  check();
+  plan(sends, recvs);
+  std::int64_t told_ns = 0;
+  bool waited = false;
+  while (!finished()) {
+    if (turn(reduction)) continue;
+    const std::int64_t spin_until = now_ns() + spin_.now().count();
+    bool moved = false;
+    while (!moved && now_ns() < spin_until) moved = turn(reduction);
+    if (moved) {
+      spin_.paid_off();
+      continue;
+    }
+    if (!waited) spin_.was_wasted();
+    waited = true;
+    wait(told_ns);
+  }
+}
+
+bool TcpChannel::turn(const kernel::Reduction& reduction) {
+  bool moved = false;
+  for (Sending& send : sending_) {
+    if (send.done()) continue;
+    try {
+      moved |= send.lane->send(send.frame, send.what.bytes);
+    } catch (const net::ConnectionLost& loss) {
+      lost(send.what.peer, loss.reason);
+    }
+  }
+  for (Receiving& recv : receiving_) {
+    if (recv.done()) continue;
+    try {
+      moved |= pull(recv, reduction);
+    } catch (const net::ConnectionLost& loss) {
+      lost(recv.what.peer, loss.reason);
+    }
+  }
+  return moved;
+}
+
+// The first frame that is no news must be the message that is expected here.
+bool TcpChannel::open(Receiving& recv) {
+  attend(recv.what.peer, *recv.lane);
+  if (!recv.lane->has_head()) return false;
+  const FrameHeader& header = *recv.lane->head();
+  const int from = recv.what.peer;
+  if (kind_ == Kind::point_to_point) {
+    if (header.card.count != card_.count || header.card.dtype != card_.dtype ||
+        header.kind != FrameKind::message)
+      throw MismatchError("group " + group_ + ": " + named(rank_) + " called " + describe(card_) + " but " +
+                          named(from) + " called " + describe(header.card));
+  } else if (header.kind != FrameKind::data || !same_call(header.card, card_)) {
+    throw MismatchError(describe_mismatch(group_, name_of(rank_), card_, name_of(from), header.card));
+  }
+  if (header.bytes != recv.what.bytes.size())
+    throw MismatchError(where() + ": " + named(from) + " sent " + std::to_string(header.bytes) +
+                        " bytes where " + named(rank_) + " expected " +
+                        std::to_string(recv.what.bytes.size()) +
+                        "; all ranks need the same cost table and LOCKSTEP_ settings");
+  if (call_->divisor == kDivisorOfOthers && header.card.divisor > 0) {
+    call_->divisor = header.card.divisor;
+    card_.divisor = header.card.divisor;
+  }
+  recv.opened = true;
+  if (header.bytes == 0) recv.lane->finish_empty();
+  return true;
+}
+
+bool TcpChannel::pull(Receiving& recv, const kernel::Reduction& reduction) {
+  if (!recv.opened && !open(recv)) return false;
+  if (recv.done()) return true;
+  if (recv.what.arrival == Arrival::store) {
+    const std::size_t came = recv.lane->take(recv.what.bytes.subspan(recv.got));
+    recv.got += came;
+    return came > 0;
+  }
+  std::memcpy(room_.data(), recv.rest.data(), recv.tail);
+  const std::size_t came = recv.lane->take(std::span(room_).subspan(recv.tail));
+  if (came > 0) fold(recv, reduction, came);
+  return came > 0;
+}
+
+// Adds the whole elements in the room; what is left of one waits for its other bytes.
+void TcpChannel::fold(Receiving& recv, const kernel::Reduction& reduction, std::size_t came) {
+  const std::size_t element = size_of(accumulator_of(reduction.dtype));
+  const std::size_t there = recv.tail + came;
+  const std::size_t whole = there / element * element;
+  std::byte* const to = recv.what.bytes.data() + recv.got - recv.tail;
+  if (recv.what.arrival == Arrival::fold_before)
+    kernel::combine(to, room_.data(), to, whole / element, reduction);
+  else
+    kernel::combine(to, to, room_.data(), whole / element, reduction);
+  recv.got += came;
+  recv.tail = there - whole;
+  std::memcpy(recv.rest.data(), room_.data() + whole, recv.tail);
+}
+
+std::vector<int> TcpChannel::waiting_for() const {
+  std::vector<int> ranks;
+  for (const Sending& send : sending_)
+    if (!send.done()) ranks.push_back(send.what.peer);
+  for (const Receiving& recv : receiving_)
+    if (!recv.done()) ranks.push_back(recv.what.peer);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+bool TcpChannel::awaited(const TcpLane& lane) const {
+  return std::any_of(receiving_.begin(), receiving_.end(),
+                     [&](const Receiving& recv) { return recv.lane == &lane && !recv.done(); });
+}
+
+// Sleeps until something moves on any connection, and takes in the news.
+void TcpChannel::wait(std::int64_t& told_ns) {
+  std::vector<pollfd> fds;
+  for (int p = 0; p < size(); ++p)
+    each_lane(p, [&](TcpLane& lane) {
+      // Of a peer that left only what it still has to say; and a frame for a later call would wake us for
+      // ever.
+      const bool joined = peers_[static_cast<std::size_t>(p)].state == State::joined;
+      if (awaited(lane) || (joined && !lane.has_head())) fds.push_back({lane.fd(), POLLIN, 0});
+    });
+  for (const Sending& send : sending_)
+    if (!send.done()) fds.push_back({send.lane->fd(), POLLOUT, 0});
+  const auto nap = std::min<std::chrono::nanoseconds>(kNap, deadline_.left());
+  const int ready = ::poll(fds.data(), static_cast<nfds_t>(fds.size()),
+                           static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(nap).count()));
+  if (told_ns == 0) told_ns = now_ns();
+  if (ready <= 0 || now_ns() - told_ns > kQuiet) {
+    attend();
+  } else {
+    // Only what woke us: reading every connection at every step would cost more than the step.
+    for (int p = 0; p < size(); ++p)
+      each_lane(p, [&](TcpLane& lane) {
+        const bool woke = std::any_of(fds.begin(), fds.end(), [&](const pollfd& f) {
+          return f.fd == lane.fd() && (f.revents & (POLLIN | POLLERR | POLLHUP)) != 0;
+        });
+        if (woke && !awaited(lane)) attend(p, lane);
+      });
+  }
+  if (now_ns() - told_ns > kQuiet) {
+    told_ns = now_ns();
+    WaitStatus status{};
+    for (int r : waiting_for())
+      if (r < 256) status.waits_for[r / 64] |= std::uint64_t{1} << (r % 64);
+    tell(FrameKind::status, std::as_bytes(std::span(&status, 1)));
+  }
+  const std::vector<int> ranks = waiting_for();
+  if (!deadline_.passed() || ranks.empty()) return;
+  const std::vector<int> missing = at_fault(ranks);
+  std::string names;
+  std::vector<int> numbers;
+  for (int r : missing) {
+    names += (names.empty() ? "" : "; ") + named(r);
+    numbers.push_back(name_of(r));
+  }
+  const double seconds = std::chrono::duration<double>(call_->timeout).count();
+  std::string time = std::to_string(seconds);
+  time.erase(std::max(time.find_last_not_of('0'), time.find('.') + 1) + 1);
+  throw TimeoutError(
+      numbers, where() + ": no answer within " + time + " s on " + named(rank_) + "; missing: " + names);
+}
+
+void TcpChannel::attend() {
+  for (int p = 0; p < size(); ++p)
+    if (peers_[static_cast<std::size_t>(p)].state == State::joined)
+      each_lane(p, [&](TcpLane& lane) { attend(p, lane); });
+}
+
+void TcpChannel::attend(int peer, TcpLane& lane) {
+  Peer& other = peers_[static_cast<std::size_t>(peer)];
+  try {
+    for (;;) {
+      const FrameHeader* const header = lane.head();
+      if (header == nullptr || header->kind == FrameKind::data || header->kind == FrameKind::message) return;
+      // News is small and was written at once; the rest of it is on its way.
+      alignas(8) std::array<std::byte, sizeof(FailureRecord)> payload;
+      const FrameHeader news = *header;
+      const auto bytes = static_cast<std::size_t>(news.bytes);
+      const Deadline patience = Deadline::after(kLastWords);
+      for (std::size_t got = 0; got < bytes;) {
+        const std::size_t came = lane.take(std::span(payload).subspan(got, bytes - got));
+        got += came;
+        if (came > 0) continue;
+        if (patience.passed()) throw net::ConnectionLost{"stopped in the middle of a frame"};
+        pollfd one{lane.fd(), POLLIN, 0};
+        ::poll(&one, 1, 10);
+      }
+      if (bytes == 0) lane.finish_empty();
+      heard(peer, news, std::span(payload).first(bytes));
+    }
+  } catch (const net::ConnectionLost& loss) {
+    if (other.state != State::joined) return;
+    // One connection may go before the others' bytes are read; all of them, and the peer is gone.
+    if (awaited(lane) || ++other.lost >= static_cast<int>(1 + other.lanes.bulk.size()))
+      lost(peer, loss.reason);
+  }
+}
+
+void TcpChannel::heard(int peer, const FrameHeader& header, std::span<const std::byte> payload) {
+  Peer& other = peers_[static_cast<std::size_t>(peer)];
+  switch (header.kind) {
+    case FrameKind::leave: other.state = State::left; return;
+    case FrameKind::failure: {
+      FailureRecord record;
+      std::memcpy(&record, payload.data(), sizeof record);
+      if (!failure_) failure_ = record;
+      throw_record(*failure_);
+    }
+    case FrameKind::status:
+      std::memcpy(&other.waits, payload.data(), sizeof other.waits);
+      other.last_card = header.card;
+      other.waits_ns = now_ns();
+      if (kind_ == Kind::collective && call_ != nullptr && header.card.sequence == card_.sequence &&
+          header.card.what != static_cast<std::uint8_t>(Collective::send) &&
+          header.card.what != static_cast<std::uint8_t>(Collective::recv) && !same_call(header.card, card_))
+        throw MismatchError(describe_mismatch(group_, name_of(rank_), card_, name_of(peer), header.card));
+      return;
+    case FrameKind::data:
+    case FrameKind::message: return;
+  }
+}
+
+// Why it went, if it still said so on another connection; then that it went.
+void TcpChannel::lost(int peer, const std::string& reason) {
+  Peer& other = peers_[static_cast<std::size_t>(peer)];
+  const bool left_before = other.state == State::left;
+  if (!left_before) {
+    other.state = State::dead;
+    const Deadline patience = Deadline::after(kLastWords);
+    TcpLane& side = other.lanes.side.front();
+    try {
+      while (!patience.passed()) {
+        if (const FrameHeader* const header = side.head(); header != nullptr) {
+          if (header->kind == FrameKind::data || header->kind == FrameKind::message) break;
+          attend(peer, side);
+          if (other.state == State::left) break;
+          continue;
+        }
+        pollfd one{side.fd(), POLLIN, 0};
+        ::poll(&one, 1, 10);
+      }
+    } catch (const net::ConnectionLost&) {  // nothing more to hear
+    }
+  }
+  const std::string who = named(peer) + " of group " + group_;
+  const std::string address = other.lanes.side.front().peer();
+  if (other.state == State::left)
+    throw PeerError(name_of(peer), named(peer) + " left group " + group_ + " while " + named(rank_) +
+                                       " waits for it in " + where());
+  throw PeerError(name_of(peer), who + " died (" + address + " " + reason + ") while " + named(rank_) +
+                                     " was in " + where());
+}
+
+// Best effort: what does not go now, or would cut another frame in two, is not sent; the connection's end
+// then says as much.
+void TcpChannel::tell(FrameKind kind, std::span<const std::byte> payload) noexcept {
+  for (int p = 0; p < size(); ++p) {
+    Peer& other = peers_[static_cast<std::size_t>(p)];
+    if (p == rank_ || other.state != State::joined || other.lanes.side.empty()) continue;
+    TcpLane& side = other.lanes.side.front();
+    TcpLane& lane = side.sending() ? other.lanes.bulk.front() : side;
+    if (lane.sending()) continue;
+    try {
+      lane.post({.kind = kind, .bytes = payload.size(), .card = card_}, payload);
+    } catch (const net::ConnectionLost&) {  // it is gone; it needs no telling
+    }
+  }
+}
+
+// What was told last has a moment to leave: nobody may come back to send it.
+void TcpChannel::flush_news() noexcept {
+  const Deadline patience = Deadline::after(kLastWords);
+  for (int p = 0; p < size(); ++p)
+    each_lane(p, [&](TcpLane& lane) {
+      try {
+        while (!lane.flush() && !patience.passed()) {
+          pollfd one{lane.fd(), POLLOUT, 0};
+          ::poll(&one, 1, 10);
+        }
+      } catch (const net::ConnectionLost&) {  // it needs no telling
+      }
+    });
+}
+
+void TcpChannel::fail(const Error& error) noexcept {
+  if (failure_) return;
+  failure_ = record_of(error);
+  tell(FrameKind::failure, std::as_bytes(std::span(&*failure_, 1)));
+  flush_news();
+}
+
+// As in shared memory (shm/meeting.cc): along the chain of who waits for whom, those that do not wait
+// themselves.
+std::vector<int> TcpChannel::at_fault(const std::vector<int>& ranks) const {
+  const std::int64_t fresh = now_ns() - 4 * kQuiet;
+  std::vector<bool> seen(peers_.size());
+  seen[static_cast<std::size_t>(rank_)] = true;
+  std::vector<int> chain = ranks;
+  std::vector<int> found;
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    const int r = chain[i];
+    if (r < 0 || r >= size() || seen[static_cast<std::size_t>(r)]) continue;
+    seen[static_cast<std::size_t>(r)] = true;
+    const Peer& other = peers_[static_cast<std::size_t>(r)];
+    if (other.waits_ns < fresh || other.last_card.sequence != card_.sequence) {
+      found.push_back(r);
+      continue;
+    }
+    for (int next = 0; next < std::min(size(), 256); ++next)
+      if ((other.waits.waits_for[next / 64] >> (next % 64) & 1U) != 0) chain.push_back(next);
+  }
+  if (found.empty()) return ranks;  // all wait for each other
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::unique_ptr<WireChannel> TcpChannel::among(const std::vector<int>& ranks, const std::string& group,
+                                               std::chrono::milliseconds timeout) {
+  std::vector<int> members;
+  int place = -1;
+  for (int r : ranks) {
+    if (r == rank_) place = static_cast<int>(members.size());
+    members.push_back(members_[static_cast<std::size_t>(r)]);
+  }
+  return TcpFabric::connect(fabric_, members, place, group, timeout);
+}
+
+std::string TcpChannel::peer_state(int rank) const {
+  switch (peers_[static_cast<std::size_t>(rank)].state) {
+    case State::left: return "left";
+    case State::dead: return "dead";
+    case State::joined: break;
+  }
+  return "joined";
+}
+
+}  // namespace lockstep

@@ -1,0 +1,111 @@
+// The channel over TCP. Between two ranks there are a few connections: `bulk` ones carry collectives (a large
+// message is cut into as many parts as there are), and one carries send and recv and the news about the
+// group. The rank's own thread reads and writes them all without blocking; there is no thread in between.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/channel/tcp_lane.h"
+#include "comm/channel/wire_channel.h"
+#include "comm/spin.h"
+#include "lockstep/base/clock.h"
+
+namespace lockstep {
+
+class TcpFabric;
+
+// The connections to one rank; none to oneself.
+struct TcpPeer {
+  std::vector<TcpLane> bulk;
+  std::vector<TcpLane> side;  // one
+};
+
+class TcpChannel final : public WireChannel {
+ public:
+  // `members[i]`: the world rank of rank i, for sub-channels. Made by TcpFabric::connect.
+  TcpChannel(std::shared_ptr<TcpFabric> fabric, std::string group, int rank, std::vector<int> members,
+             std::vector<TcpPeer> peers);
+  ~TcpChannel() override;  // tells the peers that it leaves
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(peers_.size()); }
+  void begin(Call& call, const CallCard& card, Kind kind) override;
+  void exchange(std::span<const Outgoing> sends, std::span<const Incoming> recvs,
+                const kernel::Reduction& reduction) override;
+  void fail(const Error& error) noexcept override;
+  void check() override;
+  std::unique_ptr<WireChannel> among(const std::vector<int>& ranks, const std::string& group,
+                                     std::chrono::milliseconds timeout) override;
+  std::string peer_state(int rank) const override;
+  void call_ranks(std::vector<int> names) override { names_ = std::move(names); }
+
+ private:
+  enum class State { joined, left, dead };
+  struct Peer {
+    TcpPeer lanes;
+    State state = State::joined;
+    int lost = 0;             // lanes
+    CallCard last_card = {};  // of the call it said it waits in
+    WaitStatus waits = {};
+    std::int64_t waits_ns = 0;  // when it said so
+  };
+  struct Sending {
+    Outgoing what;
+    TcpLane* lane;
+    OutgoingFrame frame;
+    bool done() const { return frame.sent == kFrameHeaderBytes + what.bytes.size(); }
+  };
+  struct Receiving {
+    Incoming what;
+    TcpLane* lane;
+    bool opened = false;  // its header has come and fits
+    std::size_t got = 0;
+    std::size_t tail = 0;  // bytes of an element that is not whole yet
+    std::array<std::byte, 16> rest = {};
+    bool done() const { return opened && got == what.bytes.size(); }
+  };
+
+  void plan(std::span<const Outgoing> sends, std::span<const Incoming> recvs);
+  bool turn(const kernel::Reduction& reduction);
+  bool pull(Receiving& recv, const kernel::Reduction& reduction);
+  bool open(Receiving& recv);
+  void fold(Receiving& recv, const kernel::Reduction& reduction, std::size_t came);
+  bool finished() const;
+  bool awaited(const TcpLane& lane) const;  // this exchange still expects bytes there
+  void wait(std::int64_t& told_ns);
+  // Takes in the news on every connection; throws what they mean.
+  void attend();
+  void attend(int peer, TcpLane& lane);
+  void heard(int peer, const FrameHeader& header, std::span<const std::byte> payload);
+  [[noreturn]] void lost(int peer, const std::string& reason);
+  void tell(FrameKind kind, std::span<const std::byte> payload) noexcept;
+  void flush_news() noexcept;
+  std::vector<int> waiting_for() const;
+  std::vector<int> at_fault(const std::vector<int>& ranks) const;
+  std::string where() const;
+  int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
+  std::string named(int rank) const { return "rank " + std::to_string(name_of(rank)); }
+  template <class Body>
+  void each_lane(int peer, Body&& body);
+
+  std::shared_ptr<TcpFabric> fabric_;
+  std::string group_;
+  int rank_;
+  std::vector<int> members_;
+  std::vector<int> names_;  // of ranks in errors; empty: their own
+  std::vector<Peer> peers_;
+  Call* call_ = nullptr;
+  CallCard card_;
+  Kind kind_ = Kind::collective;
+  Deadline deadline_ = Deadline::never();
+  std::optional<FailureRecord> failure_;
+  SpinBudget spin_;
+  std::vector<Sending> sending_;  // kept between calls: no allocation on the way
+  std::vector<Receiving> receiving_;
+  std::vector<std::byte> room_;  // where bytes to be folded arrive
+};
+
+}  // namespace lockstep

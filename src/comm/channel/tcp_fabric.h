@@ -1,0 +1,47 @@
+// What one process needs for TCP channels: its gate, its peers' endpoints, and the secret. All channels of a
+// job (the world's and its sub-groups') are connected through it.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/channel/wire_channel.h"
+#include "net/gate.h"
+
+namespace lockstep {
+
+struct TcpFabricOptions {
+  std::string address;  // of this machine, numeric; only this one is bound
+  net::Secret secret;
+  net::Security security = net::Security::tls;
+  int streams = 1;                        // bulk connections between two ranks
+  std::chrono::nanoseconds spin{50'000};  // polling before sleeping
+};
+
+class TcpFabric {
+ public:
+  explicit TcpFabric(TcpFabricOptions options);
+
+  // Where this process listens: what its peers must know.
+  net::Endpoint endpoint() const { return gate_.endpoint(); }
+  // Everybody's, by world rank. Before the first connect.
+  void set_endpoints(std::vector<net::Endpoint> endpoints) { endpoints_ = std::move(endpoints); }
+
+  std::chrono::nanoseconds spin() const { return options_.spin; }
+  net::Security security() const { return options_.security; }
+
+  // A channel among the world ranks `members`, of which this process is number `rank`. Collective over them:
+  // of two ranks the later dials the earlier. Throws TimeoutError naming who did not come.
+  static std::unique_ptr<WireChannel> connect(const std::shared_ptr<TcpFabric>& fabric,
+                                              const std::vector<int>& members, int rank,
+                                              const std::string& group, std::chrono::milliseconds timeout);
+
+ private:
+  TcpFabricOptions options_;
+  net::Gate gate_;
+  std::vector<net::Endpoint> endpoints_;
+};
+
+}  // namespace lockstep

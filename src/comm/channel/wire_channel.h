@@ -1,0 +1,48 @@
+// A channel between ranks that share no memory: TCP's, MPI's. Beside moving bytes it carries the group's
+// rules: every message says which call it belongs to (a CallCard), so that ranks which called different
+// things are told; a rank that gives up tells its peers why; and failure is sticky.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/call_card.h"
+#include "comm/channel/channel.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+class WireChannel : public Channel {
+ public:
+  // Which messages: those of collectives, or send and recv, which are not numbered and keep to themselves.
+  enum class Kind { collective, point_to_point };
+
+  // The exchanges that follow belong to `call` (until the next begin); its timeout starts now. When the call
+  // leaves its divisor to the others (kDivisorOfOthers), arriving cards tell it and `call.divisor` is set as
+  // soon as one does; cards sent from then on carry it further.
+  virtual void begin(Call& call, const CallCard& card, Kind kind) = 0;
+
+  // exchange(): throws MismatchError when an arriving message belongs to another call or has another length,
+  // PeerError for a peer that died or left, TimeoutError naming the ranks that are missing, and whatever a
+  // peer gave up with. An Outgoing may name only bytes that no Incoming of the same exchange writes.
+
+  // Makes `error` the group's failure unless it has one, and tells every peer, without waiting for any.
+  // Every later exchange throws it.
+  virtual void fail(const Error& error) noexcept = 0;
+  // Throws the group's failure, if there is one.
+  virtual void check() = 0;
+
+  // A channel of its own for some of the ranks, in this order; collective over these. `group` is its name.
+  virtual std::unique_ptr<WireChannel> among(const std::vector<int>& ranks, const std::string& group,
+                                             std::chrono::milliseconds timeout) = 0;
+
+  // What the ranks are called in errors (and their rank() and missing()), when this group is a part of the one that
+  // the user knows.
+  virtual void call_ranks(std::vector<int> names) = 0;
+
+  // "joined", "left" or "dead", as far as this rank knows.
+  virtual std::string peer_state(int rank) const = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+// Our algorithms over a channel between ranks that share no memory: TCP's, MPI's. The ranks don't meet before
+// a call; its messages carry what was called (comm/call_card.h), and every rank picks the algorithm alone,
+// from the same table.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/algo/algorithm.h"
+#include "comm/channel/wire_channel.h"
+#include "comm/engine/engine.h"
+#include "comm/tune/selector.h"
+
+namespace lockstep {
+
+class ChannelEngine : public Engine {
+ public:
+  // `name`: the engine's, a constant; `nodes[r]`: rank r's node; `forced`: LOCKSTEP_ALGORITHM, or empty.
+  ChannelEngine(const char* name, std::unique_ptr<WireChannel> channel, std::string group,
+                std::vector<int> nodes, Selector selector);
+
+  const char* name() const override { return name_; }
+  int rank() const override { return channel_->rank(); }
+  int size() const override { return channel_->size(); }
+  const std::vector<int>& nodes() const override { return nodes_; }
+  std::string refuses(const Call& call) const override;
+  std::vector<std::string> algorithms(Collective what) const override;
+  void run(const Call& call) override;
+  CommMemory allocate(std::size_t bytes) override;
+  std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override;
+  std::string peer_state(int rank) const override { return channel_->peer_state(rank); }
+  Selector* selector() override { return &selector_; }
+  double expected_seconds(const Call& call) const override;
+  void fail(const Error& error) noexcept override { channel_->fail(error); }
+  void call_ranks(std::vector<int> names) override { channel_->call_ranks(std::move(names)); }
+
+  WireChannel& channel() { return *channel_; }
+  const std::string& group() const { return group_; }
+
+ protected:
+  // A sub-group's, over its channel; what split() makes.
+  virtual std::unique_ptr<Engine> over(std::unique_ptr<WireChannel> channel, std::string group,
+                                       std::vector<int> nodes);
+
+ private:
+  Shape shape_of(const Call& call) const;
+  template <class Body>
+  auto together(const Call& call, WireChannel::Kind kind, Body&& body);
+
+  const char* name_;
+  std::unique_ptr<WireChannel> channel_;
+  std::string group_;
+  std::vector<int> nodes_;
+  Selector selector_;
+  Scratch scratch_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,256 @@
+#include "comm/engine/node_engine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/nodes.h"
+#include "comm/range.h"
+
+namespace lockstep {
+namespace {
+
+// Who waits for whom decides who times out first: a node that misses one of its own says so before the other
+// nodes give up on it, and they before their own members that wait for them.
+constexpr std::chrono::milliseconds kAcrossGrace{1000};
+constexpr std::chrono::milliseconds kInsideGrace{2000};
+
+}  // namespace
+
+std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engine> flat,
+                                         std::unique_ptr<ShmEngine> inside, AcrossMaker make_across,
+                                         std::string group, const Call& call) {
+  auto members = members_of_nodes(flat->nodes());
+  const bool alone =
+      std::all_of(members.begin(), members.end(), [](const auto& ranks) { return ranks.size() == 1; });
+  if (members.size() == 1 && inside != nullptr) return inside;
+  if (alone) return flat;
+
+  std::unique_ptr<NodeEngine> engine(new NodeEngine);
+  engine->name_ = name;
+  engine->group_ = std::move(group);
+  engine->aligned_ = kHierarchical.canonical(flat->nodes());
+  engine->members_ = std::move(members);
+  std::size_t smallest = engine->members_.front().size();
+  for (std::size_t m = 0; m < engine->members_.size(); ++m) {
+    const auto& ranks = engine->members_[m];
+    smallest = std::min(smallest, ranks.size());
+    const auto at = std::find(ranks.begin(), ranks.end(), flat->rank());
+    if (at == ranks.end()) continue;
+    engine->node_ = m;
+    engine->place_ = static_cast<int>(at - ranks.begin());
+  }
+  engine->parts_ = static_cast<int>(smallest);
+  const bool owner = engine->place_ < engine->parts_;
+  engine->across_ = make_across(*flat, owner ? engine->place_ : -1, static_cast<int>(engine->node_),
+                                engine->group_ + "/across" + std::to_string(engine->place_), call);
+  if (engine->across_ != nullptr) {
+    std::vector<int> column;
+    for (const auto& ranks : engine->members_)
+      column.push_back(ranks[static_cast<std::size_t>(engine->place_)]);
+    engine->across_->call_ranks(std::move(column));
+  }
+  inside->call_ranks(engine->members_[engine->node_]);
+  engine->inside_ = std::move(inside);
+  engine->flat_ = std::move(flat);
+  engine->make_across_ = std::move(make_across);
+  return engine;
+}
+
+std::string NodeEngine::refuses(const Call& call) const {
+  if (std::string why = flat_->refuses(call); !why.empty()) return why;
+  if (across_ == nullptr || !by_nodes(call) || !reduces(call.what)) return {};
+  Call part = call;
+  part.algorithm.clear();
+  part.dtype = accumulator_of(call.dtype);
+  return across_->refuses(part);
+}
+
+int NodeEngine::place_of(int rank) const {
+  const auto& local = members_[node_];
+  const auto at = std::find(local.begin(), local.end(), rank);
+  return at == local.end() ? -1 : static_cast<int>(at - local.begin());
+}
+
+// The same on every rank: it follows from the call alone.
+bool NodeEngine::by_nodes(const Call& call) const {
+  const bool free = call.algorithm.empty() || call.algorithm == kHierarchical.name();
+  switch (call.what) {
+    case Collective::all_reduce:
+      return free && (call.algorithm == kHierarchical.name() || aligned_ || call.order == Order::any);
+    case Collective::barrier: return call.algorithm.empty();
+    case Collective::broadcast: {
+      if (!call.algorithm.empty()) return false;
+      for (const auto& ranks : members_)
+        if (const auto at = std::find(ranks.begin(), ranks.end(), call.root); at != ranks.end())
+          return at - ranks.begin() < parts_;
+      return false;
+    }
+    default: return false;
+  }
+}
+
+// Inside: everybody's part is read and written once, as in a direct all-reduce. Across: one part, beside the others.
+double NodeEngine::expected_seconds(const Call& call) const {
+  if (!by_nodes(call) || call.what != Collective::all_reduce) return flat_->expected_seconds(call);
+  if (across_ == nullptr) return 0;
+  Call part = call;
+  part.algorithm.clear();
+  part.count = part_of(call.count, parts_, place_, size_of(call.dtype)).count();
+  part.dtype = accumulator_of(call.dtype);
+  return inside_->expected_seconds(call) + across_->expected_seconds(part);
+}
+
+template <class Body>
+auto NodeEngine::together(Body&& body) {
+  if (failure_) throw_record(*failure_);
+  try {
+    return body();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& error) {
+    fail(error);
+    throw;
+  }
+}
+
+void NodeEngine::fail(const Error& error) noexcept {
+  if (!failure_) failure_ = record_of(error);
+  inside_->fail(error);
+  if (across_ != nullptr) across_->fail(error);
+  flat_->fail(error);
+}
+
+void NodeEngine::run(const Call& call) {
+  together([&] {
+    if ((call.what == Collective::send || call.what == Collective::recv) && place_of(call.root) >= 0) {
+      Call local = call;
+      local.root = place_of(call.root);
+      return inside_->run(local);
+    }
+    if (!by_nodes(call)) return flat_->run(call);
+    switch (call.what) {
+      case Collective::all_reduce: return all_reduce(call);
+      case Collective::barrier: return barrier(call);
+      default: return broadcast(call);
+    }
+  });
+}
+
+// Part `own` of everybody on this node, then of all nodes; ends in the own output.
+void NodeEngine::reduce_own_part(Channel& channel, const Call& call, Range own) {
+  const std::size_t element = size_of(call.dtype);
+  const DType wide = accumulator_of(call.dtype);
+  auto* const out = static_cast<std::byte*>(call.out) + own.begin * element;
+  // In place, only this rank reads its own part of its own input.
+  std::byte* const sum = wide == call.dtype ? out : scratch_.take(own.count() * size_of(wide));
+  std::vector<const void*> ins;
+  for (int r = 0; r < channel.size(); ++r)
+    ins.push_back(static_cast<const std::byte*>(channel.reach()->in(r)) + own.begin * element);
+  kernel::reduce_tree_raw(sum, ins, own.count(), {.dtype = call.dtype, .op = call.op, .divisor = 1});
+
+  Call across = call;
+  across.in = sum;
+  across.out = sum;
+  across.count = own.count();
+  across.dtype = wide;
+  across.algorithm.clear();
+  across.timeout += kAcrossGrace;
+  across.divisor = call.divisor == 0 ? size() : call.divisor;
+  across_->run(across);
+  if (sum != out)
+    kernel::finish(out, sum, own.count(), {.dtype = call.dtype, .op = ReduceOp::sum, .divisor = 1});
+}
+
+void NodeEngine::all_reduce(const Call& call) {
+  const std::size_t bytes = call.bytes();
+  if (bytes == 0) return inside_->run(call);
+  call.running("hierarchical");
+  // Buffers that the node's other ranks can't reach go through one that they can.
+  const bool staged = !inside_->reaches(call.in) || !inside_->reaches(call.out);
+  Call reachable = call;
+  reachable.flight = nullptr;
+  reachable.timing = nullptr;
+  reachable.algorithm.clear();
+  if (staged) {
+    if (stage_.bytes() < bytes) stage_ = inside_->allocate(bytes);
+    std::memcpy(stage_.data(), call.in, bytes);
+    reachable.in = stage_.data();
+    reachable.out = stage_.data();
+  }
+  inside_->with_peers(reachable, kInsideGrace, [&](Channel& channel, const Call& told) {
+    const std::size_t element = size_of(call.dtype);
+    const auto part = [&](int j) { return part_of(call.count, parts_, j, element); };
+    if (place_ < parts_ && part(place_).count() > 0) reduce_own_part(channel, told, part(place_));
+    Reach& reach = *channel.reach();
+    reach.barrier();
+    auto* const to = static_cast<std::byte*>(call.out);
+    for (int j = 0; j < parts_; ++j) {
+      if (j == place_ && !staged) continue;
+      const std::size_t at = part(j).begin * element;
+      std::memcpy(to + at, static_cast<const std::byte*>(reach.out(j)) + at, part(j).count() * element);
+    }
+    reach.barrier();  // nobody changes its output before all have read it
+  });
+}
+
+void NodeEngine::barrier(const Call& call) {
+  call.running("hierarchical");
+  inside_->with_peers(call, kInsideGrace, [&](Channel& channel, const Call&) {
+    if (place_ == 0) {
+      Call across = call;
+      across.timeout += kAcrossGrace;
+      across_->run(across);
+    }
+    channel.reach()->barrier();
+  });
+}
+
+// Across first, among the ranks that stand where root stands in its node; then inside each node.
+void NodeEngine::broadcast(const Call& call) {
+  int place = 0;
+  int node = 0;
+  for (std::size_t m = 0; m < members_.size(); ++m)
+    if (const auto at = std::find(members_[m].begin(), members_[m].end(), call.root);
+        at != members_[m].end()) {
+      node = static_cast<int>(m);
+      place = static_cast<int>(at - members_[m].begin());
+    }
+  call.running("hierarchical");
+  if (place_ == place) {
+    Call across = call;
+    across.root = node;
+    across_->run(across);
+  }
+  Call inside = call;
+  inside.root = place;
+  inside.timeout += kInsideGrace;
+  inside_->run(inside);
+}
+
+std::unique_ptr<Engine> NodeEngine::split(int colour, int key, const std::string& name, const Call& call) {
+  return together([&]() -> std::unique_ptr<Engine> {
+    auto flat = flat_->split(colour, key, name, call);
+    std::unique_ptr<Engine> inside = inside_->split(colour, key, name, call);
+    if (flat == nullptr) return nullptr;
+    // What a shared-memory engine splits into is one.
+    std::unique_ptr<ShmEngine> local(static_cast<ShmEngine*>(inside.release()));
+    return make(name_, std::move(flat), std::move(local), make_across_, name, call);
+  });
+}
+
+std::span<std::byte> NodeEngine::flight_memory(int rank) {
+  const int place = place_of(rank);
+  return place < 0 ? std::span<std::byte>() : inside_->flight_memory(place);
+}
+
+std::string NodeEngine::peer_state(int rank) const {
+  const int place = place_of(rank);
+  return place < 0 ? flat_->peer_state(rank) : inside_->peer_state(place);
+}
+
+int NodeEngine::peer_pid(int rank) const {
+  const int place = place_of(rank);
+  return place < 0 ? 0 : inside_->peer_pid(place);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,90 @@
+// The engine of several machines (nodes) with several ranks each: shared memory inside a node, another engine
+// (TCP, MPI, Gloo) across nodes. Every rank moves its own part across, in parallel with the others of its
+// node:
+//
+//   all_reduce  1. inside: the j-th rank of each node sums everybody's part j, straight from their buffers
+//               2. across: the j-th ranks of all nodes all-reduce part j
+//               3. inside: everybody copies the other parts from where they are
+//
+// Sums are canonical when the nodes are aligned subtrees of the canonical tree (docs/algorithms.md); when
+// they are not and canonical sums are asked for, and for collectives that gain nothing from nodes, the flat
+// engine over all ranks does the call.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/algo/algorithm.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/shm_engine.h"
+#include "comm/failure_record.h"
+#include "comm/range.h"
+
+namespace lockstep {
+
+// Makes the engine of the ranks that gave the same colour, ordered by key, out of the flat one; null for a
+// negative colour. Collective over `flat`.
+using AcrossMaker = std::function<std::unique_ptr<Engine>(Engine& flat, int colour, int key,
+                                                          const std::string& group, const Call& call)>;
+
+class NodeEngine final : public Engine {
+ public:
+  // `flat`: all ranks of the group; `inside`: those of this rank's node, in the same order. Collective.
+  // Returns one of the two when there is only one node, or only one rank on each.
+  static std::unique_ptr<Engine> make(const char* name, std::unique_ptr<Engine> flat,
+                                      std::unique_ptr<ShmEngine> inside, AcrossMaker make_across,
+                                      std::string group, const Call& call);
+
+  const char* name() const override { return name_; }
+  int rank() const override { return flat_->rank(); }
+  int size() const override { return flat_->size(); }
+  const std::vector<int>& nodes() const override { return flat_->nodes(); }
+  std::string refuses(const Call& call) const override;
+  std::vector<std::string> algorithms(Collective what) const override { return flat_->algorithms(what); }
+  void run(const Call& call) override;
+  CommMemory allocate(std::size_t bytes) override { return inside_->allocate(bytes); }
+  std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override;
+  std::span<std::byte> flight_memory(int rank) override;
+  std::string peer_state(int rank) const override;
+  int peer_pid(int rank) const override;
+  Selector* selector() override { return flat_->selector(); }
+  bool reaches(const void* data) const override { return inside_->reaches(data); }
+  void fail(const Error& error) noexcept override;
+  double expected_seconds(const Call& call) const override;
+
+  Engine& flat() { return *flat_; }
+  Engine* across() { return across_.get(); }
+  ShmEngine& inside() { return *inside_; }
+
+ private:
+  NodeEngine() = default;
+  bool by_nodes(const Call& call) const;
+  void all_reduce(const Call& call);
+  void barrier(const Call& call);
+  void broadcast(const Call& call);
+  void reduce_own_part(Channel& channel, const Call& call, Range own);
+  int place_of(int rank) const;  // in this rank's node; -1: it is on another
+  // Runs `body`; an error that is the group's becomes the failure of all its engines.
+  template <class Body>
+  auto together(Body&& body);
+
+  const char* name_ = "";
+  std::string group_;
+  std::unique_ptr<ShmEngine> inside_;
+  std::unique_ptr<Engine> across_;  // null on ranks that own no part
+  std::unique_ptr<Engine> flat_;
+  AcrossMaker make_across_;
+  std::vector<std::vector<int>> members_;  // ranks of each node
+  std::size_t node_ = 0;                   // this rank's, as an index of members_
+  int place_ = 0;                          // in its node
+  int parts_ = 1;                          // ranks of the smallest node
+  bool aligned_ = false;                   // sums by nodes are canonical
+  CommMemory stage_;                       // for buffers that peers can't reach
+  Scratch scratch_;
+  std::optional<FailureRecord> failure_;
+};
+
+}  // namespace lockstep

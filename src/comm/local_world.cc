@@ -1,0 +1,70 @@
+#include "comm/local_world.h"
+
+#include <sched.h>
+
+#include <numeric>
+
+#include "comm/shm/message.h"
+#include "comm/shm/rendezvous.h"
+#include "comm/shm/session.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+std::unique_ptr<ShmEngine> engine_over(std::shared_ptr<shm::Session> session, const std::string& group,
+                                       int rank) {
+  std::vector<int> everybody(static_cast<std::size_t>(session->size()));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  // The head of the arena lives as long as the session.
+  auto* const head = reinterpret_cast<shm::Control*>(session->arena().at(0));
+  std::shared_ptr<shm::Control> control(session, head);
+  return std::make_unique<ShmEngine>(std::move(session), std::move(control), group, rank,
+                                     std::move(everybody));
+}
+
+std::shared_ptr<shm::Session> session_over(UniqueFd arena_fd, const shm::ArenaShape& shape,
+                                           std::vector<int> nodes, int cores, const Knobs& knobs) {
+  auto arena = std::make_shared<shm::Arena>(std::move(arena_fd), shape);
+  arena->use_huge_pages(knobs.huge_pages);
+  return std::make_shared<shm::Session>(arena, std::move(nodes), cores);
+}
+
+}  // namespace
+
+int cores_here() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+std::unique_ptr<ShmEngine> local_world(const std::string& job, const std::string& group, int rank, int size,
+                                       std::vector<int> nodes, const Knobs& knobs) {
+  if (static_cast<std::size_t>(size) + 1 > shm::kMostDescriptors)
+    throw UsageError("a job has at most " + std::to_string(shm::kMostDescriptors - 1) +
+                     " workers on one machine, not " + std::to_string(size));
+  const shm::ArenaShape shape = shm::arena_shape(size, knobs.arena_bytes);
+  shm::Met met;
+  if (size > 1) {
+    met = shm::rendezvous({job, rank, size, shape, knobs.init_timeout});
+  } else {
+    met.arena = shm::Arena::create(shape);
+    met.cores = cores_here();
+  }
+  auto session = session_over(std::move(met.arena), shape, std::move(nodes), met.cores, knobs);
+  auto engine = engine_over(session, group, rank);
+  if (size > 1) session->watch(std::move(met.pidfds));
+  return engine;
+}
+
+std::vector<std::unique_ptr<ShmEngine>> local_threads(const std::string& group, std::vector<int> nodes,
+                                                      const Knobs& knobs) {
+  const int size = static_cast<int>(nodes.size());
+  const shm::ArenaShape shape = shm::arena_shape(size, knobs.arena_bytes);
+  auto session = session_over(shm::Arena::create(shape), shape, std::move(nodes), cores_here(), knobs);
+  std::vector<std::unique_ptr<ShmEngine>> engines;
+  for (int r = 0; r < size; ++r) engines.push_back(engine_over(session, group, r));
+  return engines;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,225 @@
+#include "comm/tcp_world.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <thread>
+
+#include "comm/channel/tcp_fabric.h"
+#include "comm/local_world.h"
+#include "lockstep/base/log.h"
+#include "net/address.h"
+#include "net/roster.h"
+
+namespace lockstep {
+namespace {
+
+// What tells the machines of a job apart: the running kernel, and the network and process namespaces, which
+// shared memory does not cross. A launcher that speaks of nodes has its say too.
+std::string node_key(const Identity& who, const Knobs& knobs) {
+  std::string key;
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::getline(boot, key);
+  for (const char* ns : {"/proc/self/ns/net", "/proc/self/ns/pid"}) {
+    std::array<char, 64> link{};
+    if (::readlink(ns, link.data(), link.size() - 1) > 0) key += std::string(" ") + link.data();
+  }
+  if (const char* const node = std::getenv("GROUP_RANK"); node != nullptr)
+    key += std::string(" node ") + node;
+  if (knobs.node_size > 0) key += " part " + std::to_string(who.rank / knobs.node_size);
+  return key;
+}
+
+net::Secret secret_of(const Identity& who) {
+  const auto secret = net::Secret::from_environment();
+  if (!secret)
+    throw UsageError(
+        "workers that talk over TCP need the job's secret and there is none; start them with lockstep run, "
+        "or make one "
+        "with `lockstep secret > job.key` and set LOCKSTEP_SECRET_FILE to it on every machine");
+  return secret->derive("job " + who.job);
+}
+
+net::Endpoint endpoint_of(const Identity& who) {
+  const char* const host = std::getenv("MASTER_ADDR");
+  const char* const port = std::getenv("MASTER_PORT");
+  if (host != nullptr && port != nullptr)
+    return net::Endpoint::parse("MASTER_ADDR and MASTER_PORT", std::string(host) + ":" + port, 0);
+  throw UsageError("where rank 0 listens is not known (" + who.launcher +
+                   "): set MASTER_ADDR and MASTER_PORT to an address of its machine and a free port there");
+}
+
+net::Security security_of(const Knobs& knobs, bool one_machine) {
+  if (knobs.tls == "auto") return one_machine ? net::Security::plaintext : net::Security::tls;
+  return knobs.tls == "on" ? net::Security::tls : net::Security::plaintext;
+}
+
+std::chrono::nanoseconds spin_of(const Knobs& knobs, int ranks_here) {
+  const bool crowded = ranks_here > cores_here();
+  return knobs.spin.value_or(std::chrono::microseconds(crowded ? 0 : 50));
+}
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+Selector selector_for_wires(const Knobs& knobs) {
+  Selector selector(knobs.algorithm);
+  Costs costs;
+  costs.message_s = 20e-6;
+  costs.send = Curve({{65536, 2.5e-10}, {1e9, 5e-10}});
+  selector.set_costs(costs);
+  return selector;
+}
+
+// Text from peers that know the secret; still checked, so that a bug there is a message here.
+struct Card {
+  net::Endpoint endpoint;
+  std::string node;
+};
+
+std::string write(const Card& card) {
+  return nlohmann::json{{"host", card.endpoint.host}, {"port", card.endpoint.port}, {"node", card.node}}
+      .dump();
+}
+
+Card read(const std::string& text, int rank) try {
+  const auto json = nlohmann::json::parse(text);
+  return {{json.at("host").get<std::string>(), json.at("port").get<std::uint16_t>()},
+          json.at("node").get<std::string>()};
+} catch (const nlohmann::json::exception&) {
+  throw SystemError("rank " + std::to_string(rank) +
+                    " sent a card that is none; is it another version of Lockstep?");
+}
+
+struct Roster {
+  std::vector<net::Endpoint> endpoints;
+  std::vector<int> nodes;
+};
+
+Roster read_all(const std::vector<std::string>& cards) {
+  Roster roster;
+  std::map<std::string, int> index;
+  for (std::size_t r = 0; r < cards.size(); ++r) {
+    Card card = read(cards[r], static_cast<int>(r));
+    roster.endpoints.push_back(std::move(card.endpoint));
+    roster.nodes.push_back(index.try_emplace(card.node, static_cast<int>(index.size())).first->second);
+  }
+  return roster;
+}
+
+void refuse_loopback(const Roster& roster, int rank) {
+  for (std::size_t r = 0; r < roster.nodes.size(); ++r)
+    if (roster.nodes[r] != roster.nodes[static_cast<std::size_t>(rank)] &&
+        net::is_loopback(roster.endpoints[r].host))
+      throw UsageError("rank " + std::to_string(r) +
+                       " is on another machine but listens on its loopback address " +
+                       roster.endpoints[r].host +
+                       "; set MASTER_ADDR (--rdzv-endpoint) to an address that all machines reach, or "
+                       "LOCKSTEP_SOCKET_IFNAME to an interface of the network");
+}
+
+std::unique_ptr<ChannelEngine> engine_over(const std::shared_ptr<TcpFabric>& fabric, Roster roster, int rank,
+                                           const Knobs& knobs) {
+  const int size = static_cast<int>(roster.nodes.size());
+  fabric->set_endpoints(std::move(roster.endpoints));
+  auto channel = TcpFabric::connect(fabric, all_ranks(size), rank, "world", knobs.init_timeout);
+  return std::make_unique<ChannelEngine>("tcp", std::move(channel), "world", std::move(roster.nodes),
+                                         selector_for_wires(knobs));
+}
+
+}  // namespace
+
+std::unique_ptr<ChannelEngine> tcp_world(const Identity& who, const Knobs& knobs) {
+  const net::Secret secret = secret_of(who);
+  const net::Endpoint meeting = endpoint_of(who);
+  const net::Security security = security_of(knobs, who.local_size == who.size);
+  auto fabric = std::make_shared<TcpFabric>(TcpFabricOptions{.address = net::own_address(meeting),
+                                                             .secret = secret,
+                                                             .security = security,
+                                                             .streams = knobs.tcp_streams,
+                                                             .spin = spin_of(knobs, who.local_size)});
+  const auto cards = net::exchange_cards({.endpoint = meeting,
+                                          .secret = secret,
+                                          .security = security,
+                                          .rank = who.rank,
+                                          .size = who.size,
+                                          .timeout = knobs.init_timeout},
+                                         write({fabric->endpoint(), node_key(who, knobs)}));
+  Roster roster = read_all(cards);
+  if (who.local_size != who.size) refuse_loopback(roster, who.rank);
+  log().info("rank {} listens on {}, {}", who.rank, fabric->endpoint().text(),
+             security == net::Security::tls ? "TLS 1.3" : "plaintext");
+  return engine_over(fabric, std::move(roster), who.rank, knobs);
+}
+
+std::unique_ptr<ChannelEngine> tcp_beside(const Group& world, net::Security security) {
+  const Knobs knobs = Knobs::from_environment();
+  const Identity who = Identity::from_environment();
+  constexpr std::size_t kCardBytes = 512;
+  // Rank 0 makes the secret and the group carries it: whoever is in the group may know it.
+  std::string hex = world.rank() == 0 ? net::Secret::make().hex() : std::string(2 * net::Secret::kBytes, '0');
+  world.broadcast({hex.data(), hex.size(), DType::u8}, 0);
+  const bool several =
+      *std::max_element(world.nodes().begin(), world.nodes().end()) > 0 && knobs.node_size == 0;
+  auto fabric = std::make_shared<TcpFabric>(
+      TcpFabricOptions{.address = several ? net::own_address(endpoint_of(who)) : "127.0.0.1",
+                       .secret = net::Secret::parse(hex),
+                       .security = security,
+                       .streams = knobs.tcp_streams,
+                       .spin = spin_of(knobs, who.local_size)});
+  std::string mine =
+      write({fabric->endpoint(), std::to_string(world.nodes()[static_cast<std::size_t>(world.rank())])});
+  mine.resize(kCardBytes, ' ');
+  std::string all(kCardBytes * static_cast<std::size_t>(world.size()), ' ');
+  world.all_gather({mine.data(), mine.size(), DType::u8}, {all.data(), all.size(), DType::u8});
+  std::vector<std::string> cards;
+  for (int r = 0; r < world.size(); ++r)
+    cards.push_back(all.substr(kCardBytes * static_cast<std::size_t>(r), kCardBytes));
+  return engine_over(fabric, read_all(cards), world.rank(), knobs);
+}
+
+std::vector<std::unique_ptr<ChannelEngine>> tcp_threads(std::vector<int> nodes, net::Security security,
+                                                        std::chrono::milliseconds timeout) {
+  Knobs knobs = Knobs::from_environment();
+  knobs.init_timeout = timeout;
+  const int size = static_cast<int>(nodes.size());
+  const net::Secret secret = net::Secret::make();
+  std::vector<std::shared_ptr<TcpFabric>> fabrics;
+  Roster roster{.endpoints = {}, .nodes = std::move(nodes)};
+  for (int r = 0; r < size; ++r) {
+    fabrics.push_back(std::make_shared<TcpFabric>(TcpFabricOptions{.address = "127.0.0.1",
+                                                                   .secret = secret,
+                                                                   .security = security,
+                                                                   .streams = knobs.tcp_streams,
+                                                                   .spin = spin_of(knobs, size)}));
+    roster.endpoints.push_back(fabrics.back()->endpoint());
+  }
+  std::vector<std::unique_ptr<ChannelEngine>> engines(static_cast<std::size_t>(size));
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
+  {
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < size; ++r)
+      threads.emplace_back([&, r] {
+        try {
+          engines[static_cast<std::size_t>(r)] =
+              engine_over(fabrics[static_cast<std::size_t>(r)], roster, r, knobs);
+        } catch (...) {
+          errors[static_cast<std::size_t>(r)] = std::current_exception();
+        }
+      });
+  }
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+  return engines;
+}
+
+}  // namespace lockstep

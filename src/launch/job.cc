@@ -1,0 +1,38 @@
+#include "launch/job.h"
+
+#include <unistd.h>
+
+#include "launch/worker_environment.h"
+#include "net/secret.h"
+
+namespace lockstep::launcher {
+
+Job job_on_one_machine(const LaunchOptions& options) {
+  Job job;
+  job.name = random_name();
+  NodeEnd here;
+  here.host = host_name();
+  here.workers = options.workers;
+  job.nodes = {here};
+  job.master_addr = options.master_addr.empty() ? "127.0.0.1" : options.master_addr;
+  job.master_port = options.master_port != 0 ? options.master_port : free_port();
+  job.max_restarts = options.max_restarts;
+  job.worker_secret = net::Secret::make().hex();
+  return job;
+}
+
+void number_ranks(std::vector<NodeEnd>& nodes) {
+  int next = 0;
+  for (NodeEnd& node : nodes) {
+    node.first_rank = next;
+    next += node.workers;
+  }
+}
+
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "unnamed host";
+  return name;
+}
+
+}  // namespace lockstep::launcher

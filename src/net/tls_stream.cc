@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <stdexcept>
+
+#include "net/silence.h"
+#include "net/socket.h"
+#include "net/tls.h"
+
+namespace lockstep::net {
+namespace {
+
+constexpr std::size_t kRecord = std::size_t{16} << 10;
+constexpr std::size_t kBatch = 16 * kRecord;  // plaintext encrypted before the socket is written to
+
+// Walks over the parts of one write.
+class Walk {
+ public:
+  explicit Walk(std::span<const Bytes> parts) : parts_(parts) { settle(); }
+  bool done() const { return at_ == parts_.size(); }
+  Bytes here() const { return parts_[at_].subspan(offset_); }
+  // False when there are fewer.
+  bool skip(std::size_t bytes) {
+    while (bytes > 0 && !done()) {
+      const std::size_t step = std::min(bytes, here().size());
+      bytes -= step;
+      offset_ += step;
+      settle();
+    }
+    return bytes == 0;
+  }
+
+ private:
+  void settle() {
+    while (at_ < parts_.size() && offset_ == parts_[at_].size()) {
+      ++at_;
+      offset_ = 0;
+    }
+  }
+  std::span<const Bytes> parts_;
+  std::size_t at_ = 0;
+  std::size_t offset_ = 0;
+};
+
+class TlsStream final : public Stream {
+ public:
+  TlsStream(std::unique_ptr<TlsLink> link, std::string peer)
+      : link_(std::move(link)), peer_(std::move(peer)) {
+    tune(link_->fd());
+  }
+
+  int fd() const override { return link_->fd(); }
+  const std::string& peer() const override { return peer_; }
+  bool pending() const override { return SSL_pending(link_->ssl()) > 0 || link_->unread(); }
+
+  // A batch counts as written once all of its ciphertext has left; until then `batch_` says how many bytes of
+  // what the caller brings again are encrypted already.
+  std::size_t write(std::span<const Bytes> parts) override {
+    Walk walk(parts);
+    std::size_t written = 0;
+    for (;;) {
+      if (!link_->flush()) {
+        silence_.check(fd());
+        return written;
+      }
+      if (!walk.skip(batch_)) throw std::logic_error("a TLS stream was not given the rest of a write again");
+      written += std::exchange(batch_, 0);
+      if (walk.done()) return written;
+      batch_ = encrypt(walk);
+    }
+  }
+
+  std::size_t read(std::span<std::byte> into) override {
+    const std::size_t got = link_->read(into);
+    if (got == 0 && !into.empty()) silence_.check(fd());
+    return got;
+  }
+
+ private:
+  // Full records straight from the caller's memory; what is smaller is gathered first, so that a header and
+  // its payload share a record.
+  std::size_t encrypt(Walk walk) {
+    std::size_t total = 0;
+    std::size_t gathered = 0;
+    while (!walk.done() && total < kBatch) {
+      const Bytes here = walk.here();
+      std::size_t step;
+      if (gathered == 0 && here.size() >= kRecord) {
+        step = std::min(here.size() / kRecord * kRecord, kBatch - total);
+        link_->write(here.first(step));
+      } else {
+        step = std::min({here.size(), kRecord - gathered, kBatch - total});
+        std::memcpy(gather_.data() + gathered, here.data(), step);
+        gathered += step;
+      }
+      total += step;
+      walk.skip(step);
+      if (gathered > 0 && (gathered == kRecord || walk.done() || total == kBatch))
+        link_->write(std::span(gather_).first(std::exchange(gathered, 0)));
+    }
+    return total;
+  }
+
+  std::unique_ptr<TlsLink> link_;
+  std::string peer_;
+  SilenceWatch silence_;
+  std::size_t batch_ = 0;
+  std::array<std::byte, kRecord> gather_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stream> tls_stream(std::unique_ptr<TlsLink> link, std::string peer) {
+  return std::make_unique<TlsStream>(std::move(link), std::move(peer));
+}
+
+}  // namespace lockstep::net

@@ -1,0 +1,74 @@
+// The kinds of groups that cross a wire, all with four ranks, for tests of what every one of them promises.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "comm/expect_error.h"
+#include "comm/fault_plan.h"
+#include "comm/thread_ranks.h"
+#include "comm/wire_ranks.h"
+
+namespace lockstep::testing {
+
+using std::chrono::milliseconds;
+using Floats = std::vector<float>;
+
+inline constexpr milliseconds kPatient{60'000};
+// A difference between ranks or a rank that went is told within this.
+inline constexpr milliseconds kTold{3000 * slowness()};
+
+struct Wire {
+  std::string name;
+  std::function<std::vector<Group>(milliseconds timeout)> make;
+  bool nodes = false;  // shared memory inside
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Wire& wire) { return out << wire.name; }
+
+inline std::vector<Wire> wires() {
+  using net::Security;
+  return {
+      {"Plaintext", [](milliseconds t) { return tcp_groups(4, Security::plaintext, t); }},
+      {"Tls", [](milliseconds t) { return tcp_groups(4, Security::tls, t); }},
+      {"TwoByTwo", [](milliseconds t) { return node_groups({0, 0, 1, 1}, Security::plaintext, t); }, true},
+      {"OneApart", [](milliseconds t) { return node_groups({0, 0, 0, 1}, Security::tls, t); }, true},
+      {"Alternating", [](milliseconds t) { return node_groups({0, 1, 0, 1}, Security::plaintext, t); }, true},
+  };
+}
+
+class OverWires : public ::testing::TestWithParam<Wire> {};
+
+inline std::string wire_name(const ::testing::TestParamInfo<Wire>& info) { return info.param.name; }
+
+inline milliseconds time_of(const std::function<void()>& body) {
+  const auto start = Clock::now();
+  body();
+  return std::chrono::duration_cast<milliseconds>(Clock::now() - start);
+}
+
+// The group still does its work.
+inline void expect_usable(const Group& group) {
+  Floats x(5, static_cast<float>(group.rank() + 1));
+  group.all_reduce(buffer(x));
+  const int n = group.size();
+  EXPECT_EQ(x, Floats(5, static_cast<float>(n * (n + 1)) / 2));
+}
+
+// Sets a variable while it lives; no other thread runs then.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  ~Variable() { ::unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+}  // namespace lockstep::testing

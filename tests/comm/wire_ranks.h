@@ -1,0 +1,58 @@
+// Threads as ranks whose groups cross a wire: TCP over loopback, alone or with shared memory inside pretended
+// nodes.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "comm/engine/node_engine.h"
+#include "comm/group_impl.h"
+#include "comm/local_world.h"
+#include "comm/nodes.h"
+#include "comm/tcp_world.h"
+#include "lockstep/base/knobs.h"
+
+namespace lockstep::testing {
+
+inline constexpr std::chrono::minutes kWirePatience{2};
+
+inline std::vector<Group> tcp_groups(int size, net::Security security,
+                                     std::chrono::milliseconds timeout = kWirePatience) {
+  std::vector<int> nodes;
+  for (int r = 0; r < size; ++r) nodes.push_back(r);
+  std::vector<Group> groups;
+  for (auto& engine : tcp_threads(std::move(nodes), security, kWirePatience))
+    groups.push_back(make_group(std::move(engine), "world", timeout));
+  return groups;
+}
+
+// nodes[r]: the node that rank r is on.
+inline std::vector<Group> node_groups(const std::vector<int>& nodes, net::Security security,
+                                      std::chrono::milliseconds timeout = kWirePatience) {
+  auto flat = tcp_threads(nodes, security, kWirePatience);
+  std::vector<std::unique_ptr<ShmEngine>> inside(nodes.size());
+  for (const auto& ranks : members_of_nodes(nodes)) {
+    auto local = local_threads("world", std::vector<int>(ranks.size(), 0), Knobs::from_environment());
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      inside[static_cast<std::size_t>(ranks[i])] = std::move(local[i]);
+  }
+  std::vector<Group> groups(nodes.size());
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < nodes.size(); ++r)
+    threads.emplace_back([&, r] {
+      Call call;
+      call.what = Collective::split;
+      call.timeout = kWirePatience;
+      const AcrossMaker across = [](Engine& all, int colour, int key, const std::string& group,
+                                    const Call& split) { return all.split(colour, key, group, split); };
+      groups[r] = make_group(
+          NodeEngine::make("shm+tcp", std::move(flat[r]), std::move(inside[r]), across, "world", call),
+          "world", timeout);
+    });
+  threads.clear();
+  return groups;
+}
+
+}  // namespace lockstep::testing

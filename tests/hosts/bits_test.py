@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""One run, the same bits: on one machine, and across hosts. bits_test.py PATH_TO_LOCKSTEP [TEST_CLASS]"""
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+from cluster import MODEL, PROGRAM, Case
+from harness import TOOL, main
+
+
+class Tcp(Case):
+    HOSTS = 4
+
+    def test_two_and_four_hosts_with_tls(self):
+        alone = self.alone()
+        for count in (2, 4):
+            with self.subTest(hosts=count):
+                self.assertEqual(self.trained(1, flags=["--hosts", str(count)]), alone)
+                self.assertEqual(self.summary("run")["workers"], count)
+                for rank in range(count):
+                    self.assertRegex(self.said("run"), rf"rank {rank} listens on 10\.77\.0\.{rank + 1}:\d+, TLS 1\.3")
+
+    def test_two_workers_on_each_of_two_hosts(self):
+        alone = self.alone()
+        for engine in ("auto", "tcp"):
+            with self.subTest(engine=engine):
+                self.assertEqual(self.trained(2, flags=["--hosts", "2"], LOCKSTEP_ENGINE=engine), alone)
+                self.assertEqual(self.summary("run")["workers"], 4)
+                algorithms = {row["algorithm"] for row in self.rows("run", "buckets.csv")}
+                self.assertEqual(algorithms == {"hierarchical"}, engine == "auto", algorithms)
+
+    def test_plaintext(self):
+        self.assertEqual(self.trained(1, flags=["--hosts", "2", "--plaintext"]), self.alone())
+        self.assertRegex(self.said("run"), r"rank 0 listens on 10\.77\.0\.1:\d+, plaintext")
+
+    def test_several_streams_between_two_workers(self):
+        self.assertEqual(self.trained(1, flags=["--hosts", "2"], LOCKSTEP_TCP_STREAMS="3"), self.alone())
+
+    def test_every_canonical_algorithm(self):
+        alone = self.alone()
+        for algorithm in ("tree", "halving-doubling", "pairwise"):
+            with self.subTest(algorithm=algorithm):
+                found = self.trained(1, "--algorithm", algorithm, LOCKSTEP_ENGINE="tcp")
+                self.assertEqual({row["algorithm"] for row in self.rows("run", "buckets.csv")}, {algorithm})
+                self.assertEqual(found, alone)
+
+
+class Others(Case):
+    """Across the hosts by MPI and Gloo."""
+
+    def mpirun(self, engine, per_host):
+        command = [sys.executable, TOOL, "exec", "1", "--name", self.set, "--", "mpirun", "--allow-run-as-root",
+                   "--oversubscribe", "--mca", "plm_rsh_agent", f"{TOOL} rsh", "-H",
+                   f"host1:{per_host},host2:{per_host}"]
+        for name in ("LOCKSTEP_ENGINE", "LOCKSTEP_CACHE_DIR", "LOCKSTEP_ALGORITHM", "TMPDIR"):
+            command += ["-x", name]
+        command += [PROGRAM, "train", "--out", self.path("run"), *MODEL, "--steps", "5", "--overwrite"]
+        variables = {"LOCKSTEP_ENGINE": engine, "LOCKSTEP_ALGORITHM": ""}
+        done = subprocess.run(command, env=self.environment | variables, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(self.summary("run")["workers"], 2 * per_host)
+        return self.bits("run")
+
+    def test_mpirun_with_our_algorithms(self):
+        alone = self.alone()
+        for engine, per_host in (("auto", 2), ("shm+mpi", 2), ("auto", 1)):
+            with self.subTest(engine=engine, per_host=per_host):
+                self.assertEqual(self.mpirun(engine, per_host), alone)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+// What agents are made of, each part by itself.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <map>
+#include <string>
+
+#include "launch/agent_mail.h"
+#include "launch/first_failure.h"
+#include "launch/listening.h"
+#include "launch/slurm.h"
+#include "lockstep/base/error.h"
+#include "net/stream.h"
+
+namespace lockstep::launcher {
+namespace {
+
+Failure worker(int node, double seconds, int exit_code, int signal = 0) {
+  Failure failure{.kind = Failure::Kind::worker, .node = node, .seconds = seconds};
+  failure.end.rank = node;
+  failure.end.node = node;
+  failure.end.exit_code = exit_code;
+  failure.end.signal = signal;
+  return failure;
+}
+
+Failure lost(int node, double seconds) {
+  return {.kind = Failure::Kind::lost, .node = node, .seconds = seconds};
+}
+
+Failure interrupted(int node, double seconds) {
+  return {.kind = Failure::Kind::interrupted, .node = node, .seconds = seconds};
+}
+
+TEST(FirstFailureOfNodes, MessagesMayTakeAWhile) {
+  EXPECT_EQ(first_failure({worker(0, 1, 1), worker(1, 1.2, 0, SIGKILL)})->node, 1);
+  EXPECT_EQ(first_failure({worker(0, 1, 1), worker(1, 1.3, 0, SIGKILL)})->node, 0);
+  EXPECT_EQ(first_failure({worker(0, 1, 1), worker(1, 1.2, 1)})->node, 0);
+}
+
+TEST(FirstFailureOfNodes, AVanishedMachineIsNoticedLate) {
+  const auto first = first_failure({worker(0, 6, 1), worker(2, 6.1, 0, SIGABRT), lost(1, 8)});
+  EXPECT_EQ(first->node, 1);
+  EXPECT_EQ(first->kind, Failure::Kind::lost);
+  EXPECT_EQ(first_failure({worker(0, 6, 1), lost(1, 20)})->node, 0);
+  EXPECT_EQ(first_failure({worker(0, 6, 0, SIGSEGV), lost(1, 7)})->node, 0);
+  EXPECT_EQ(first_failure({worker(1, 6, 1), lost(1, 7)})->kind, Failure::Kind::worker);
+}
+
+TEST(FirstFailureOfNodes, AnInterruptExplainsFailuresAroundIt) {
+  EXPECT_EQ(first_failure({worker(0, 6, 1), interrupted(1, 6.5)})->kind, Failure::Kind::interrupted);
+  EXPECT_EQ(first_failure({worker(0, 6, 1), interrupted(1, 8)})->kind, Failure::Kind::worker);
+  EXPECT_EQ(first_failure(std::vector<Failure>{}), std::nullopt);
+}
+
+TEST(AgentMails, ComeBackAsTheyWere) {
+  Verdict verdict;
+  verdict.nodes = {
+      {.node = 0, .host = "a", .workers = 1},
+      {.node = 1, .host = "b", .first_rank = 1, .workers = 2, .lost = "went", .interrupted_by = 2}};
+  verdict.workers = {{.rank = 1, .node = 1, .pid = 77, .signal = 9, .core_dumped = true, .seconds = 1.5}};
+  verdict.first_failed = 1;
+  verdict.last_lines = {"bytes \xff", "more"};
+  verdict.next_master_port = 5;
+  const auto back = std::get<Verdict>(read_mail(write_mail(verdict)));
+  ASSERT_EQ(back.nodes.size(), 2U);
+  EXPECT_EQ(back.nodes[1].host, "b");
+  EXPECT_EQ(back.nodes[1].lost, "went");
+  EXPECT_EQ(back.nodes[1].interrupted_by, 2);
+  ASSERT_EQ(back.workers.size(), 1U);
+  EXPECT_EQ(back.workers[0].pid, 77);
+  EXPECT_EQ(back.workers[0].signal, 9);
+  EXPECT_TRUE(back.workers[0].core_dumped);
+  EXPECT_EQ(back.first_failed, 1);
+  EXPECT_EQ(back.first_failed_node, std::nullopt);
+  EXPECT_EQ(back.last_lines[1], "more");
+  EXPECT_TRUE(back.again());
+
+  const Finished finished{{.workers = verdict.workers, .last_lines = {{1, {"x"}}}}};
+  EXPECT_EQ(std::get<Finished>(read_mail(write_mail(finished))).end.last_lines.at(1).at(0), "x");
+  EXPECT_EQ(std::get<Join>(read_mail(write_mail(Join{.nodes = 2, .workers = 3, .host = "h"}))).node,
+            std::nullopt);
+  EXPECT_EQ(std::get<Stop>(read_mail(write_mail(Stop{{.signal = 2}}))).order.signal, 2);
+}
+
+TEST(AgentMails, NonsenseIsALostConnection) {
+  for (const char* text :
+       {"", "{", "[]", "7", "{}", R"({"is":"dance"})", R"({"is":"stop"})", R"({"is":"stop","signal":"two"})",
+        R"({"is":"finished","workers":7,"last_lines":[]})",
+        R"({"is":"welcome","job":"j","node":4,"nodes":[],"master_addr":"","master_port":1,)"
+        R"("max_restarts":0})"})
+    EXPECT_THROW(read_mail(text), net::ConnectionLost) << text;
+}
+
+TEST(Listening, OnThisMachineOnly) {
+  EXPECT_TRUE(is_here({.host = "127.0.0.1", .port = 1}));
+  EXPECT_TRUE(is_here({.host = "localhost", .port = 1}));
+  EXPECT_FALSE(is_here({.host = "192.0.2.7", .port = 1}));
+  EXPECT_FALSE(is_here({.host = "no.such.host.invalid", .port = 1}));
+  EXPECT_EQ(listening_address({.host = "127.3.4.5", .port = 1}), "127.3.4.5");
+  EXPECT_THROW(listening_address({.host = "192.0.2.7", .port = 1}), UsageError);
+  EXPECT_THROW(listening_address({.host = "no.such.host.invalid", .port = 1}), SystemError);
+}
+
+TEST(Slurm, TheFirstHostOfAList) {
+  const std::map<std::string, std::string> lists = {{"node1", "node1"},
+                                                    {"n1,n2", "n1"},
+                                                    {"node[01-03,7]", "node01"},
+                                                    {"node[7,01-03]", "node7"},
+                                                    {"gpu-[2,5]-ib,login", "gpu-2-ib"},
+                                                    {"rack[1-2]n[08-11]", "rack1n08"},
+                                                    {"a.b-c_d[3]", "a.b-c_d3"}};
+  for (const auto& [list, host] : lists) EXPECT_EQ(first_slurm_host(list), host) << list;
+  for (const char* bad : {"", ",n1", "node[", "node[]", "node[-3]", "node[a-b]", "no de", "$(x)", "n]1"})
+    EXPECT_EQ(first_slurm_host(bad), "") << bad;
+}
+
+std::optional<SlurmNodes> nodes_of(std::map<std::string, std::string> change) {
+  std::map<std::string, std::string> variables = {{"SLURM_JOB_ID", "1234"},
+                                                  {"SLURM_STEP_ID", "0"},
+                                                  {"SLURM_PROCID", "2"},
+                                                  {"SLURM_NODEID", "2"},
+                                                  {"SLURM_NNODES", "3"},
+                                                  {"SLURM_STEP_NUM_TASKS", "3"},
+                                                  {"SLURM_STEP_NODELIST", "node[08-10]"}};
+  for (const auto& [name, value] : change) variables[name] = value;
+  return slurm_nodes([&variables](const char* name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() || found->second == "unset" ? std::nullopt : std::optional(found->second);
+  });
+}
+
+TEST(Slurm, OneTaskANodeIsAnAgent) {
+  const auto nodes = nodes_of({});
+  ASSERT_TRUE(nodes);
+  EXPECT_EQ(nodes->nodes, 3);
+  EXPECT_EQ(nodes->node, 2);
+  EXPECT_TRUE(nodes->endpoint.starts_with("node08:")) << nodes->endpoint;
+  const int port = std::stoi(nodes->endpoint.substr(7));
+  EXPECT_GE(port, 15000);
+  EXPECT_LT(port, 30000);
+  EXPECT_EQ(nodes_of({{"SLURM_NODEID", "0"}})->endpoint, nodes->endpoint);
+  EXPECT_NE(nodes_of({{"SLURM_JOB_ID", "1235"}})->endpoint, nodes->endpoint);
+  EXPECT_NE(nodes_of({{"SLURM_STEP_ID", "1"}})->endpoint, nodes->endpoint);
+  EXPECT_TRUE(nodes_of({{"SLURM_STEP_NUM_TASKS", "unset"}, {"SLURM_NTASKS_PER_NODE", "1"}}));
+}
+
+TEST(Slurm, AnythingElseIsByItself) {
+  EXPECT_FALSE(nodes_of({{"SLURM_STEP_ID", "unset"}}));
+  EXPECT_FALSE(nodes_of({{"SLURM_STEP_ID", "4294967291"}}));  // a batch script
+  EXPECT_FALSE(nodes_of({{"SLURM_STEP_ID", "batch"}}));
+  EXPECT_FALSE(nodes_of({{"SLURM_NNODES", "1"}, {"SLURM_STEP_NUM_TASKS", "1"}}));
+  EXPECT_FALSE(nodes_of({{"SLURM_STEP_NUM_TASKS", "6"}}));  // two tasks a node: they are the workers
+  EXPECT_FALSE(nodes_of({{"SLURM_STEP_NUM_TASKS", "unset"}}));
+  EXPECT_FALSE(nodes_of({{"SLURM_NODEID", "unset"}}));
+}
+
+TEST(Slurm, NonsenseIsNamed) {
+  EXPECT_THROW(nodes_of({{"SLURM_NODEID", "3"}}), UsageError);
+  EXPECT_THROW(nodes_of({{"SLURM_NODEID", "x"}}), UsageError);
+  EXPECT_THROW(nodes_of({{"SLURM_STEP_NODELIST", "node["}}), UsageError);
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

@@ -1,0 +1,44 @@
+// Several agents of one job, all on this machine.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launch/harness.h"
+
+namespace lockstep::test {
+
+class Agents {
+ public:
+  // `nodes`: what every agent says.
+  explicit Agents(int nodes);
+
+  const std::string& host() const { return host_; }  // a loopback address that no other test has
+  const std::string& endpoint() const { return endpoint_; }
+  const std::string& secret_file() const { return secret_file_; }
+  const std::string& secret() const { return secret_; }  // hexadecimal
+
+  // `lockstep run` with what all agents need, `flags` and `program`.
+  std::vector<std::string> arguments(const std::vector<std::string>& flags,
+                                     const std::vector<std::string>& program) const;
+  std::unique_ptr<Program> start(const std::vector<std::string>& flags,
+                                 const std::vector<std::string>& program,
+                                 const std::vector<std::string>& environment = {}) const;
+  // The agent of `node` with `workers` workers that run `script` in a shell.
+  std::unique_ptr<Program> start(int node, int workers, const std::string& script,
+                                 const std::vector<std::string>& flags = {}) const;
+
+ private:
+  int nodes_;
+  TempFolder folder_;
+  std::string host_;
+  std::string endpoint_;
+  std::string secret_;
+  std::string secret_file_;
+};
+
+// Whether every one of `words` is in `text`; a test fails with what is missing.
+void expect_words(const std::string& text, const std::vector<std::string>& words);
+
+}  // namespace lockstep::test

@@ -1,0 +1,183 @@
+// lockstep run on several machines when something goes wrong on one of them.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "launch/agents.h"
+
+namespace lockstep::test {
+namespace {
+
+const char* const kLong = "echo up $RANK; exec sleep 60";
+
+void expect_failed(const Outcome& outcome, const std::vector<std::string>& words) {
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_LT(outcome.seconds, 5);
+  expect_words(outcome.err, words);
+}
+
+void expect_nothing_left(const Program& one, const Program& two) {
+  EXPECT_TRUE(one.leftovers().empty());
+  EXPECT_TRUE(two.leftovers().empty());
+}
+
+TEST(AgentsFailure, AWorkerIsNamedFirstOnEveryNode) {
+  const Agents agents(2);
+  auto lead = agents.start(0, 1, "sleep 60");
+  auto other = agents.start(1, 2, "[ $RANK = 2 ] && { echo almost; kill -KILL $$; }; sleep 60");
+  for (Program* agent : {lead.get(), other.get()}) {
+    const Outcome outcome = agent->finish();
+    expect_failed(outcome, {"lockstep run: rank 2 (node 1, ", "failed first: it was killed by SIGKILL",
+                            "    | almost\n", "ranks 0, 1 stopped by the launcher"});
+    if (agent == lead.get()) {
+      EXPECT_TRUE(outcome.err.starts_with("lockstep run: rank 2")) << outcome.err;
+    }
+  }
+  expect_nothing_left(*lead, *other);
+}
+
+TEST(AgentsFailure, AWorkerOfNodeZeroLikewise) {
+  const Agents agents(3);
+  auto second = agents.start(2, 1, "sleep 60");
+  auto other = agents.start(1, 1, "sleep 60");
+  auto lead = agents.start(0, 2, "[ $RANK = 1 ] && exit 7; sleep 60");
+  for (Program* agent : {lead.get(), other.get(), second.get()}) {
+    const Outcome outcome = agent->finish();
+    expect_failed(outcome, {"rank 1 (node 0, ", "exited with status 7", "ranks 0, 2, 3 stopped"});
+    EXPECT_TRUE(outcome.err.starts_with("lockstep run: rank 1")) << outcome.err;
+  }
+}
+
+TEST(AgentsFailure, ASignalComesBeforeTheExitsItCausesElsewhere) {
+  const Agents agents(2);
+  const std::string flag = agents.secret_file() + ".gone";
+  // Rank 0 fails because rank 1 is about to; what it leaves is seen first.
+  auto other =
+      agents.start(1, 1, "while [ ! -e " + flag + " ]; do sleep 0.01; done; sleep 0.05; kill -SEGV $$");
+  auto lead = agents.start(0, 1, "sleep 0.3; touch " + flag + "; exit 1");
+  for (Program* agent : {lead.get(), other.get()})
+    expect_failed(agent->finish(), {"rank 1 (node 1, ", "SIGSEGV", "rank 0 exited with status 1"});
+}
+
+TEST(AgentsFailure, EndsNodesWhoseWorkersHaveEnded) {
+  const Agents agents(2);
+  auto other = agents.start(1, 1, "true");
+  auto lead = agents.start(0, 1, "sleep 0.5; exit 3");
+  for (Program* agent : {lead.get(), other.get()})
+    expect_failed(agent->finish(), {"rank 0 (node 0, ", "exited with status 3", "rank 1 ended well"});
+}
+
+TEST(AgentsFailure, AKilledAgentIsNamedAndLeavesNothing) {
+  const Agents agents(2);
+  auto lead = agents.start(0, 1, kLong, {"--max-restarts", "3"});
+  auto other = agents.start(1, 2, "setsid sleep 61 & echo up $RANK; exec sleep 60");
+  ASSERT_TRUE(lead->wait_for("up 0") && other->wait_for("up 1") && other->wait_for("up 2"));
+  ::kill(other->pid(), SIGKILL);
+  const Outcome outcome = lead->finish();
+  expect_failed(outcome, {"lockstep run: node 1 (", "failed first: its agent ", "rank 0 stopped",
+                          "ranks 1, 2 of node 1"});
+  EXPECT_EQ(outcome.err.find("restart"), std::string::npos) << outcome.err;  // not with a node less
+  other->finish();
+  expect_nothing_left(*lead, *other);
+}
+
+TEST(AgentsFailure, AKilledLeadIsNoticedByAll) {
+  const Agents agents(3);
+  auto lead = agents.start(0, 1, kLong);
+  auto other = agents.start(1, 1, kLong);
+  auto second = agents.start(2, 1, kLong);
+  ASSERT_TRUE(lead->wait_for("up 0") && other->wait_for("up 1") && second->wait_for("up 2"));
+  ::kill(lead->pid(), SIGKILL);
+  for (Program* agent : {other.get(), second.get()})
+    expect_failed(agent->finish(), {"lockstep run: node 0 (", "failed first: its agent "});
+  lead->finish();
+  expect_nothing_left(*lead, *other);
+  EXPECT_TRUE(second->leftovers().empty());
+}
+
+TEST(AgentsFailure, AnInterruptAnywhereEndsAll) {
+  for (const int interrupted : {0, 1}) {
+    const Agents agents(2);
+    const std::string script =
+        "trap 'echo caught INT; exit 0' INT; echo up $RANK; while :; do sleep 0.05; done";
+    std::unique_ptr<Program> all[] = {agents.start(0, 1, script), agents.start(1, 1, script)};
+    ASSERT_TRUE(all[0]->wait_for("up 0") && all[1]->wait_for("up 1"));
+    ::kill(all[interrupted]->pid(), SIGINT);
+    const Outcome here = all[interrupted]->finish();
+    EXPECT_EQ(here.status, 130);
+    expect_words(here.out, {"caught INT"});
+    expect_words(here.err, {"lockstep run: stopped by SIGINT", "all 2 workers on 2 machines"});
+    const Outcome there = all[1 - interrupted]->finish();
+    expect_failed(there, {"node " + std::to_string(interrupted) + " (", "was told to stop by SIGINT"});
+    expect_words(there.out, {"caught INT"});
+    expect_nothing_left(*all[0], *all[1]);
+  }
+}
+
+TEST(AgentsFailure, AnInterruptEndsTheOthersWhenNothingRunsHere) {
+  const Agents agents(2);
+  auto lead = agents.start(0, 1, kLong);
+  auto other = agents.start(1, 1, "echo up 1");
+  ASSERT_TRUE(lead->wait_for("up 0") && other->wait_for("up 1"));
+  ::usleep(200'000);
+  ::kill(other->pid(), SIGINT);
+  EXPECT_EQ(other->finish().status, 130);
+  expect_failed(lead->finish(), {"node 1 (", "was told to stop by SIGINT"});
+}
+
+TEST(AgentsFailure, RestartsAllNodesTogether) {
+  const Agents agents(2);
+  const std::string script =
+      "echo start $LOCKSTEP_RESTART $RANK; [ $LOCKSTEP_RESTART = 2 ] && exit 0; "
+      "[ $RANK = $LOCKSTEP_RESTART ] && exit 5; sleep 60";
+  auto other = agents.start(1, 1, script);
+  auto lead = agents.start(0, 1, script, {"--max-restarts", "3"});  // node 0's counts
+  Program* const all[] = {lead.get(), other.get()};
+  for (int node = 0; node < 2; ++node) {
+    const Outcome outcome = all[node]->finish();
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    for (int restart = 0; restart <= 2; ++restart)
+      expect_words(outcome.out, {"start " + std::to_string(restart) + " " + std::to_string(node) + "\n"});
+    expect_words(outcome.err, {"rank 0 (node 0, ", "rank 1 (node 1, ", "restart 1 of 3", "restart 2 of 3"});
+    EXPECT_EQ(outcome.err.find("restart 3 of 3"), std::string::npos);
+  }
+}
+
+TEST(AgentsFailure, RestartsEnd) {
+  const Agents agents(2);
+  auto other = agents.start(1, 1, "exit 4");
+  auto lead = agents.start(0, 1, "sleep 60", {"--max-restarts", "1"});
+  for (Program* agent : {lead.get(), other.get()}) {
+    const Outcome outcome = agent->finish();
+    expect_failed(outcome, {"rank 1 (node 1, ", "restart 1 of 1"});
+    EXPECT_EQ(outcome.err.find("restart 2"), std::string::npos);
+  }
+}
+
+TEST(AgentsFailure, AnAgentThatCannotStartItsWorkersSaysWhy) {
+  const Agents agents(2);
+  const std::string broken = agents.secret_file() + ".program";
+  std::ofstream(broken) << "\x7f"
+                           "ELF nonsense";
+  ::chmod(broken.c_str(), 0755);
+  auto lead = agents.start(0, 1, "sleep 60");
+  auto other = agents.start({"--node-rank", "1"}, {broken});
+  EXPECT_EQ(other->finish().status, 1);
+  expect_failed(lead->finish(), {"node 1 (", "gave up", "Exec format error"});
+}
+
+TEST(AgentsFailure, FilesAreNamedByRank) {
+  const Agents agents(2);
+  const TempFolder folder;
+  const std::vector<std::string> flags = {"--log-dir", folder.path(), "--redirects", "3"};
+  auto other = agents.start(1, 2, "echo out of $RANK; [ $RANK = 1 ] && exit 3; sleep 60", flags);
+  auto lead = agents.start(0, 1, "echo out of $RANK; sleep 60", flags);
+  for (Program* agent : {lead.get(), other.get()})
+    expect_failed(agent->finish(), {"rank 1 (node 1, ", "    | out of 1\n", "logs: " + folder.path()});
+}
+
+}  // namespace
+}  // namespace lockstep::test

@@ -1,0 +1,345 @@
+// lockstep run on several machines when all goes well, and when agents are started wrongly.
+#include "launch/agents.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+namespace lockstep::test {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+// What `env` printed, by rank.
+std::map<int, Variables> environments(const std::string& out) {
+  std::map<int, Variables> result;
+  for (const std::string& line : lines_of(out)) {
+    int rank = -1;
+    if (std::sscanf(line.c_str(), "[rank %d] ", &rank) != 1) continue;
+    const std::string text = line.substr(line.find("] ") + 2);
+    result[rank][text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
+  }
+  return result;
+}
+
+// One line on standard error with all `words`.
+void expect_line(const Outcome& outcome, int status, const std::vector<std::string>& words) {
+  EXPECT_EQ(outcome.status, status) << outcome.err;
+  EXPECT_EQ(lines_of(outcome.err).size(), 1U) << outcome.err;
+  expect_words(outcome.err, words);
+}
+
+void expect_well(const Outcome& outcome) {
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+}
+
+TEST(Agents, TellWorkersWhoTheyAre) {
+  const Agents agents(3);
+  auto second = agents.start({"--node-rank", "2"}, {"env"});
+  auto first = agents.start({"--node-rank", "1", "-n", "2"}, {"env"}, {"LOCKSTEP_SECRET_FILE=/nowhere"});
+  auto lead = agents.start({"--node-rank", "0", "--max-restarts", "7"}, {"env"});
+  std::string out;
+  for (Program* agent : {lead.get(), first.get(), second.get()}) {
+    const Outcome outcome = agent->finish();
+    expect_well(outcome);
+    out += outcome.out;
+  }
+  auto seen = environments(out);
+  ASSERT_EQ(seen.size(), 4U) << out;
+  const int node_of[] = {0, 1, 1, 2};
+  const int local_rank_of[] = {0, 0, 1, 0};
+  for (int rank = 0; rank < 4; ++rank) {
+    Variables& env = seen[rank];
+    EXPECT_EQ(env["RANK"], std::to_string(rank));
+    EXPECT_EQ(env["ROLE_RANK"], std::to_string(rank));
+    EXPECT_EQ(env["LOCAL_RANK"], std::to_string(local_rank_of[rank]));
+    EXPECT_EQ(env["GROUP_RANK"], std::to_string(node_of[rank]));
+    EXPECT_EQ(env["WORLD_SIZE"], "4");
+    EXPECT_EQ(env["ROLE_WORLD_SIZE"], "4");
+    EXPECT_EQ(env["LOCAL_WORLD_SIZE"], node_of[rank] == 1 ? "2" : "1");
+    EXPECT_EQ(env["GROUP_WORLD_SIZE"], "3");
+    EXPECT_EQ(env["MASTER_ADDR"], agents.host());
+    EXPECT_EQ(env["MASTER_PORT"], seen[0]["MASTER_PORT"]);
+    EXPECT_NE(agents.host() + ":" + env["MASTER_PORT"], agents.endpoint());
+    EXPECT_EQ(env["LOCKSTEP_JOB"].size(), 32U);
+    EXPECT_EQ(env["LOCKSTEP_JOB"], seen[0]["LOCKSTEP_JOB"]);
+    EXPECT_EQ(env["LOCKSTEP_RESTART"], "0");
+    EXPECT_EQ(env["TORCHELASTIC_MAX_RESTARTS"], "7");
+    EXPECT_EQ(env["LOCKSTEP_SECRET"].size(), 64U);
+    EXPECT_EQ(env["LOCKSTEP_SECRET"], seen[0]["LOCKSTEP_SECRET"]);
+    EXPECT_NE(env["LOCKSTEP_SECRET"], agents.secret());
+    EXPECT_EQ(env.count("LOCKSTEP_SECRET_FILE"), 0U);
+    EXPECT_EQ(env.count("LOCKSTEP_TLS"), 0U);
+  }
+}
+
+TEST(Agents, PlaintextIsPassedOn) {
+  const Agents agents(2);
+  auto other = agents.start(1, 1, "echo tls $LOCKSTEP_TLS", {"--plaintext"});
+  auto lead = agents.start(0, 1, "echo tls $LOCKSTEP_TLS", {"--plaintext"});
+  EXPECT_EQ(lead->finish().out, "[rank 0] tls off\n");
+  EXPECT_EQ(other->finish().out, "[rank 1] tls off\n");
+}
+
+TEST(Agents, WithoutNumbersGetThemAsTheyCome) {
+  const Agents agents(3);
+  std::vector<std::unique_ptr<Program>> all;
+  for (int i = 0; i < 3; ++i) all.push_back(agents.start({}, {"sh", "-c", "echo node $GROUP_RANK"}));
+  std::set<std::string> out;
+  for (auto& agent : all) {
+    const Outcome outcome = agent->finish();
+    expect_well(outcome);
+    out.insert(outcome.out);
+  }
+  EXPECT_EQ(out, (std::set<std::string>{"[rank 0] node 0\n", "[rank 1] node 1\n", "[rank 2] node 2\n"}));
+}
+
+TEST(Agents, FindEachOtherByMasterAddrAndPortToo) {
+  const Agents agents(2);
+  const std::string port = agents.endpoint().substr(agents.endpoint().find(':') + 1);
+  const auto start = [&](const std::string& node) {
+    return Program({"run", "--nnodes", "2", "--node_rank", node, "--master_addr", agents.host(),
+                    "--master_port", port, "--secret-file", agents.secret_file(), "sh", "-c",
+                    "echo $MASTER_ADDR $RANK"});
+  };
+  Program other = start("1");
+  Program lead = start("0");
+  EXPECT_EQ(lead.finish().out, "[rank 0] " + agents.host() + " 0\n");
+  EXPECT_EQ(other.finish().out, "[rank 1] " + agents.host() + " 1\n");
+}
+
+TEST(Agents, StartedBySrunNeedNoFlags) {
+  const Agents agents(2);
+  const auto start = [&](const std::string& node) {
+    // The port follows from the job's number: one that no other test has.
+    return Program(
+        {"run", "-n", "2", "sh", "-c", "echo $RANK of $WORLD_SIZE at $MASTER_ADDR"},
+        {"SLURM_JOB_ID=" + agents.secret().substr(0, 8), "SLURM_STEP_ID=0", "SLURM_PROCID=" + node,
+         "SLURM_NODEID=" + node, "SLURM_NNODES=2", "SLURM_STEP_NUM_TASKS=2",
+         "SLURM_STEP_NODELIST=" + agents.host() + ",other[1-2]", "LOCKSTEP_SECRET=" + agents.secret()});
+  };
+  Program other = start("1");
+  Program lead = start("0");
+  expect_words(lead.finish().out, {"[rank 0] 0 of 4 at " + agents.host(), "[rank 1] 1 of 4"});
+  expect_words(other.finish().out, {"[rank 2] 2 of 4", "[rank 3] 3 of 4"});
+}
+
+TEST(Agents, WaitForTheSlowest) {
+  const Agents agents(2);
+  auto other = agents.start(1, 1, "true");
+  auto lead = agents.start(0, 1, "sleep 0.7");
+  const Outcome outcome = other->finish();
+  expect_well(outcome);
+  EXPECT_GT(outcome.seconds, 0.6);
+  expect_well(lead->finish());
+}
+
+TEST(Agents, ReportEveryNodeAsJson) {
+  const Agents agents(2);
+  auto other = agents.start(1, 2, "echo hi", {"--json"});
+  auto lead = agents.start(0, 1, "echo hi", {"--json"});
+  for (Program* agent : {lead.get(), other.get()}) {
+    const Outcome outcome = agent->finish();
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    ASSERT_EQ(lines_of(outcome.out).size(), 1U) << outcome.out;
+    expect_words(outcome.out,
+                 {"\"ok\":true", "\"workers\":3", "\"nodes\":[{\"node\":0,", "{\"node\":1,",
+                  "{\"rank\":0,\"node\":0,", "{\"rank\":1,\"node\":1,", "{\"rank\":2,\"node\":1,"});
+    EXPECT_EQ(outcome.out.find(agents.secret()), std::string::npos);
+  }
+}
+
+std::string command_line(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(Agents, ShowTheSecretToNobody) {
+  const Agents agents(2);
+  const std::vector<std::string> secret = {"LOCKSTEP_SECRET=" + agents.secret()};
+  const auto start = [&](const std::string& node) {
+    return Program(
+        {"run", "--nnodes", "2", "--node-rank", node, "--rdzv-endpoint", agents.endpoint(), "-n", "2",
+         "--json", "sh", "-c", "echo up >&2; echo $LOCKSTEP_SECRET > /dev/null; sleep 0.5; exit 1"},
+        {"LOCKSTEP_SECRET=" + agents.secret(), "LOCKSTEP_LOG=trace"});
+  };
+  Program other = start("1");
+  Program lead = start("0");
+  ::usleep(300'000);
+  int seen = 0;
+  for (Program* agent : {&lead, &other}) {
+    std::vector<pid_t> processes = agent->descendants();
+    processes.push_back(agent->pid());
+    for (const pid_t pid : processes) {
+      const std::string text = command_line(pid);
+      seen += text.empty() ? 0 : 1;
+      EXPECT_EQ(text.find(agents.secret()), std::string::npos) << text;
+    }
+  }
+  EXPECT_GE(seen, 2);
+  for (Program* agent : {&lead, &other}) {
+    const Outcome outcome = agent->finish();
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_EQ((outcome.out + outcome.err).find(agents.secret()), std::string::npos);
+  }
+}
+
+TEST(Agents, WithAnotherSecretAreSentAway) {
+  const Agents agents(2);
+  const Agents strangers(2);
+  auto lead = agents.start(0, 1, "true");
+  auto stranger = strangers.start({"--node-rank", "1", "--rdzv-endpoint", agents.endpoint()}, {"true"});
+  expect_line(stranger->finish(), 1, {agents.endpoint(), "secret"});
+  auto other = agents.start(1, 1, "true");  // node 0 goes on waiting
+  expect_well(other->finish());
+  EXPECT_EQ(lead->finish().status, 0);
+}
+
+TEST(Agents, WithAnotherNumberOfNodesAreToldSo) {
+  const Agents agents(2);
+  auto lead = agents.start(0, 1, "true");
+  auto wrong = agents.start({"--nnodes", "3", "--node-rank", "1"}, {"true"});
+  expect_line(wrong->finish(), 2, {"--nnodes 3", "--nnodes 2", "the same"});
+  auto other = agents.start(1, 1, "true");
+  expect_well(other->finish());
+  const Outcome outcome = lead->finish();
+  EXPECT_EQ(outcome.status, 0);
+  expect_words(outcome.err, {"refused the agent on", "--nnodes 3"});
+}
+
+TEST(Agents, WithOneNumberTwiceAreToldSo) {
+  const Agents agents(3);
+  auto lead = agents.start(0, 1, "true");
+  auto one = agents.start(1, 1, "true");
+  auto same = agents.start(1, 1, "true");
+  ::usleep(300'000);
+  auto last = agents.start(2, 1, "true");
+  EXPECT_EQ(lead->finish().status, 0);
+  EXPECT_EQ(last->finish().status, 0);
+  Outcome first = one->finish();
+  Outcome second = same->finish();
+  if (first.status != 0) std::swap(first, second);  // whoever came first has it
+  expect_well(first);
+  expect_line(second, 2, {"--node-rank 1 is taken", "a different one"});
+}
+
+TEST(Agents, MayLeaveAndComeAgainBeforeTheJobBegins) {
+  const Agents agents(3);
+  auto lead = agents.start(0, 1, "true");
+  auto one = agents.start(1, 1, "true");
+  ::usleep(400'000);
+  ::kill(one->pid(), SIGKILL);
+  one->finish();
+  auto again = agents.start(1, 1, "true");
+  auto last = agents.start(2, 1, "true");
+  expect_well(again->finish());
+  expect_well(last->finish());
+  EXPECT_EQ(lead->finish().status, 0);
+}
+
+TEST(Agents, NameWhoDidNotCome) {
+  const Agents agents(3);
+  const std::vector<std::string> soon = {"--rdzv-conf", "timeout=900,join_timeout=1.2"};
+  auto other = agents.start(1, 1, "true");
+  auto lead = agents.start(0, 1, "true", soon);
+  expect_line(lead->finish(), 1, {"node 2 of 3 did not come", agents.endpoint(), "within 1 s"});
+  expect_line(other->finish(), 1, {"node 0", "gave up", "node 2 of 3 did not come"});
+}
+
+TEST(Agents, StartWithTheLargerNumberForNow) {
+  const Agents agents(3);
+  const std::vector<std::string> flags = {"--nnodes", "1:3", "--rdzv-conf", "join_timeout=0.5"};
+  expect_line(agents.start(0, 1, "true", flags)->finish(), 1, {"nodes 1, 2 of 3", "--nnodes 1:3", "yet"});
+  const Agents pair(2);
+  auto other = pair.start(1, 1, "true", {"--nnodes", "2:2"});
+  auto lead = pair.start(0, 1, "true", {"--nnodes", "1:2"});
+  expect_well(other->finish());
+  expect_well(lead->finish());
+}
+
+TEST(Agents, NameAnEndpointThatNobodyAnswersAt) {
+  const Agents agents(2);
+  expect_line(agents.start(1, 1, "true", {"--rdzv-conf", "join_timeout=0.5"})->finish(), 1,
+              {"no agent of node 0", agents.endpoint()});
+}
+
+TEST(Agents, ListenOnlyWhereTheyAre) {
+  const Agents agents(2);
+  expect_line(agents.start(0, 1, "true", {"--rdzv-endpoint", "192.0.2.1:29400"})->finish(), 2,
+              {"192.0.2.1:29400", "no address of this machine", "127.0.0.1 (lo)"});
+  expect_line(agents.start(0, 1, "true", {"--rdzv-endpoint", "0.0.0.0:29400"})->finish(), 2,
+              {"0.0.0.0:29400", "no address of this machine"});
+  auto lead = agents.start(0, 1, "true");
+  ::usleep(300'000);
+  expect_line(agents.start(0, 1, "true")->finish(), 1, {agents.endpoint(), "in use"});
+  auto other = agents.start(1, 1, "true");
+  EXPECT_EQ(other->finish().status, 0);
+  EXPECT_EQ(lead->finish().status, 0);
+}
+
+TEST(Agents, BadFlagsAreToldWhatIsAccepted) {
+  const Agents agents(2);
+  const auto expect_usage = [](const std::vector<std::string>& arguments,
+                               const std::vector<std::string>& words) {
+    expect_line(run(arguments, {"LOCKSTEP_SECRET="}), 2, words);
+  };
+  const std::string& at = agents.endpoint();
+  expect_usage(agents.arguments({"--node-rank", "2"}, {"true"}), {"--node-rank '2'", "0 to 1"});
+  expect_usage(agents.arguments({"--node-rank", "x"}, {"true"}), {"--node-rank 'x'", "0 to 1"});
+  expect_usage({"run", "--node-rank", "1", "true"}, {"--node-rank '1'", "0"});
+  expect_usage({"run", "--nnodes", "0", "true"}, {"--nnodes '0'", "1 to 1024"});
+  expect_usage({"run", "--nnodes", "3:2", "true"}, {"--nnodes '3:2'", "MIN:MAX"});
+  expect_usage({"run", "--nnodes", "2:", "true"}, {"--nnodes '2:'", "MIN:MAX"});
+  expect_usage({"run", "--nnodes", "2", "true"}, {"--rdzv-endpoint HOST:PORT"});
+  expect_usage({"run", "--nnodes", "2", "--standalone", "--rdzv-endpoint", at, "true"}, {"--standalone"});
+  expect_usage({"run", "--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", at, "true"},
+               {"lockstep secret > job.key", "chmod 600", "--secret-file"});
+  expect_usage(agents.arguments({"--rdzv-endpoint", "host:port"}, {"true"}), {"--rdzv-endpoint 'host:port'"});
+  expect_usage(agents.arguments({"--rdzv-conf", "join_timeout=soon"}, {"true"}), {"join_timeout", "'soon'"});
+  expect_usage(agents.arguments({"--rdzv-conf", "soon"}, {"true"}), {"--rdzv-conf 'soon'", "key=value"});
+  ::chmod(agents.secret_file().c_str(), 0644);
+  expect_usage(agents.arguments({"--node-rank", "0"}, {"true"}), {agents.secret_file(), "chmod 600"});
+}
+
+TEST(Secret, IsMadeOnceAndForItsOwnerOnly) {
+  const Outcome printed = run({"secret"});
+  EXPECT_EQ(printed.status, 0);
+  EXPECT_EQ(printed.out.size(), 65U);
+  EXPECT_EQ(printed.out.find_first_not_of("0123456789abcdef"), 64U);
+  EXPECT_NE(run({"secret"}).out, printed.out);
+
+  const TempFolder folder;
+  const std::string file = folder.path() + "/job.key";
+  const Outcome written = run({"secret", "--out", file});
+  EXPECT_EQ(written.status, 0) << written.err;
+  EXPECT_EQ(written.out + written.err, "");
+  struct stat status {};
+  ASSERT_EQ(::stat(file.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777U, 0600U);
+  EXPECT_EQ(status.st_size, 65);
+  expect_line(run({"secret", "--out", file}), 2, {file, "is there already"});
+  expect_line(run({"secret", "--out", folder.path() + "/no/such"}), 1, {"No such file"});
+}
+
+TEST(Secret, OfOneMachineIsRandomAndOnlyTheWorkers) {
+  const Outcome outcome = run({"run", "sh", "-c", "echo $LOCKSTEP_SECRET; echo file $LOCKSTEP_SECRET_FILE"},
+                              {"LOCKSTEP_SECRET=", "LOCKSTEP_SECRET_FILE=/nowhere"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const std::vector<std::string> lines = lines_of(outcome.out);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0].size(), 64U);
+  EXPECT_EQ(lines[1], "file");
+  EXPECT_NE(lines_of(run({"run", "sh", "-c", "echo $LOCKSTEP_SECRET"}).out).at(0), lines[0]);
+}
+
+}  // namespace
+}  // namespace lockstep::test

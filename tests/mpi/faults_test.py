@@ -1,0 +1,96 @@
+"""What the ranks of an MPI job report when one of them misbehaves, comes late, leaves or dies.
+
+faults_test.py MPIEXEC WORKER
+"""
+import concurrent.futures
+import re
+import subprocess
+import sys
+import time
+import unittest
+
+MPIEXEC, WORKER = sys.argv[1:3]
+
+
+def run(name, ranks=3, flags=()):
+    """What each rank printed, by rank, and how long it took."""
+    started = time.monotonic()
+    done = subprocess.run([MPIEXEC, *flags, "-n", str(ranks), WORKER, "fault", name],
+                          capture_output=True, text=True, timeout=60)
+    said = {}
+    for line in done.stdout.splitlines():
+        if match := re.match(r"rank (\d+): (.*)", line):
+            said.setdefault(int(match[1]), []).append(match[2])
+    return said, time.monotonic() - started, done
+
+
+# They mostly wait, so they wait together.
+POOL = concurrent.futures.ThreadPoolExecutor(4)
+RUNS = {name: POOL.submit(run, name, 2 if name == "message" else 3)
+        for name in ("killed", "late", "late-native", "leave", "count", "large", "count-native", "native",
+                     "operation", "divisor", "message")}
+
+
+def outcome(name):
+    return RUNS[name].result()
+
+
+class Faults(unittest.TestCase):
+    def every_rank(self, said, ranks, *patterns):
+        self.assertEqual(sorted(said), list(range(ranks)), said)
+        for rank, lines in said.items():
+            self.assertEqual(len(lines), 1, said)  # one error, and the same again
+            for pattern in patterns:
+                self.assertRegex(lines[0], pattern)
+
+    def test_different_counts_are_told_to_every_rank(self):
+        for name in ("count", "large"):
+            said, _, _ = outcome(name)
+            self.every_rank(said, 3, "^mismatch error: operation 2 of group world: ranks called different things",
+                            r"rank \d called all_reduce\(f32 × 8", "rank 2 called all_reduce")
+
+    def test_native_calls_name_everybody(self):
+        said, _, _ = outcome("count-native")
+        self.every_rank(said, 3, r"rank 0, 1 called all_reduce\(f32 × 8, sum, by native\); "
+                                 r"rank 2 called all_reduce\(f32 × 9, sum, by native\)")
+
+    def test_different_algorithms_and_operations(self):
+        said, _, _ = outcome("native")
+        self.every_rank(said, 3, "^mismatch error", "by tree", "by native")
+        said, _, _ = outcome("operation")
+        self.every_rank(said, 3, "^mismatch error", "rank 2 called barrier", "called all_reduce")
+        said, _, _ = outcome("divisor")
+        self.every_rank(said, 3, "^mismatch error", "over 2", "rank 2 called .* over 3")
+
+    def test_a_message_of_another_length(self):
+        said, _, _ = outcome("message")
+        self.every_rank(said, 2, "^mismatch error: group world: rank 0 called recv.*× 8.* but rank 1 called send.*× 7")
+
+    def test_a_late_rank_is_named(self):
+        for name in ("late", "late-native"):
+            said, _, _ = outcome(name)
+            self.every_rank(said, 3, r"^timeout error: .*no answer within 1 s on rank [01]; missing: rank 2$")
+
+    def test_a_rank_that_leaves_is_named_at_once(self):
+        said, seconds, _ = outcome("leave")
+        self.assertEqual(said.pop(2), ["no error"])
+        self.every_rank(said, 2, "^peer error: rank 2 left group world while rank [01] waits for it")
+        self.assertLess(seconds, 10)
+
+    def test_mpirun_ends_all_when_one_dies(self):
+        _, seconds, done = outcome("killed")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertLess(seconds, 10)
+
+    def test_survivors_report_when_mpirun_lets_them_live(self):
+        version = subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True).stdout
+        if "Open MPI" not in version and "OpenRTE" not in version:
+            print(f"not run: {version.splitlines()[0]} has no --enable-recovery")
+            return
+        said, seconds, _ = run("killed", flags=["--enable-recovery"])
+        self.every_rank(said, 2, r"^timeout error: .*missing: rank 2$")
+        self.assertLess(seconds, 10)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

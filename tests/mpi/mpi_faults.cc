@@ -1,0 +1,82 @@
+// Ways to fail. What each rank then reports is read by faults_test.py.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#include "mpi/mpi_worker.h"
+
+namespace lockstep::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+void reduce(const Group& world, std::size_t count, CallOptions options) {
+  std::vector<float> x(count, 1);
+  world.all_reduce(buffer(x), options);
+}
+
+// The last rank does something else than the others, after a call that went well.
+void misbehave(const Group& world, const std::string& name) {
+  const bool odd = world.rank() == world.size() - 1;
+  reduce(world, 4, {});
+  if (name == "count") return reduce(world, odd ? 9 : 8, {});
+  if (name == "count-native") return reduce(world, odd ? 9 : 8, {.algorithm = "native"});
+  if (name == "large") return reduce(world, odd ? 1 << 20 : 8, {});
+  if (name == "native") return reduce(world, 8, {.algorithm = odd ? "native" : "tree"});
+  if (name == "operation") return odd ? world.barrier() : reduce(world, 8, {});
+  if (name == "divisor")
+    return reduce(world, 8, {.op = ReduceOp::avg, .algorithm = "native", .divisor = odd ? 3.0 : 2.0});
+  if (name == "message") {
+    std::vector<float> x(8);
+    if (world.rank() == 0) return world.recv(buffer(x), world.size() - 1);
+    if (odd) world.send(ConstBuffer(x.data(), 7, DType::f32), 0);
+    return world.barrier({.timeout = milliseconds(2000)});
+  }
+  if (name == "late" || name == "late-native") {
+    const CallOptions options{.algorithm = name == "late" ? "tree" : "native", .timeout = milliseconds(1000)};
+    if (odd) std::this_thread::sleep_for(milliseconds(1800));
+    return reduce(world, 8, options);
+  }
+  if (name == "leave") {
+    if (odd) return;
+    return reduce(world, 8, {.timeout = milliseconds(20000)});
+  }
+  if (name == "killed") {
+    if (odd) std::raise(SIGKILL);
+    return reduce(world, 8, {.timeout = milliseconds(1500)});
+  }
+  throw UsageError("no fault '" + name + "'");
+}
+
+}  // namespace
+
+void run_fault(const std::string& name) {
+  int rank = -1;
+  const auto say = [&](const std::string& text) {
+    std::printf("rank %d: %s\n", rank, text.c_str());
+    std::fflush(stdout);
+  };
+  {
+    const Group world = mpi_world(std::chrono::seconds(20));
+    rank = world.rank();
+    try {
+      misbehave(world, name);
+      say("no error");
+    } catch (const Error& error) {
+      say(std::string(to_string(error.kind())) + " error: " + error.what());
+      try {
+        world.barrier();
+        say("the failure was not sticky");
+      } catch (const Error& again) {
+        if (std::string(again.what()) != error.what()) say(std::string("another error: ") + again.what());
+      }
+    }
+  }
+  // mpirun ends all as soon as one goes without MPI's end: wait until the others have reported too.
+  std::this_thread::sleep_for(milliseconds(1500));
+  std::_Exit(0);
+}
+
+}  // namespace lockstep::testing

@@ -1,0 +1,70 @@
+// A program around LLVMFuzzerTestOneInput. With libFuzzer that is libFuzzer's; otherwise a plain one, which
+// mutates the target's seeds always in the same way: one of the fast tests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/random.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+
+namespace lockstep::net {
+
+inline void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "fuzz: %s\n", what);
+  std::abort();
+}
+
+std::vector<std::string> fuzz_seeds();
+inline bool fuzz_accepted = false;  // set by the target: the input, or a part of it, was taken as good
+
+// One to four changes: a bit, a byte, a piece cut out or doubled, the end cut off.
+inline std::string mutate(std::string input, RandomStream& random) {
+  for (std::uint64_t changes = random.below(5); changes > 0; --changes) {
+    const std::size_t at = random.below(input.size() + 1);
+    switch (random.below(5)) {
+      case 0:
+        if (at < input.size()) input[at] = static_cast<char>(input[at] ^ (1 << random.below(8)));
+        break;
+      case 1:
+        if (at < input.size()) input[at] = static_cast<char>(random.below(256));
+        break;
+      case 2: input.erase(at, random.below(8)); break;
+      case 3: input.insert(at, input.substr(at, random.below(40))); break;
+      default: input.resize(at); break;
+    }
+  }
+  return input;
+}
+
+#ifndef LOCKSTEP_LIBFUZZER
+inline int run_fuzz(long rounds) {
+  const auto corpus = fuzz_seeds();
+  const auto give = [](const std::string& input) {
+    fuzz_accepted = false;
+    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
+    return fuzz_accepted;
+  };
+  for (const auto& seed : corpus) require(give(seed), "a seed was refused");
+  RandomStream random(1, 0, 0);
+  long accepted = 0;
+  for (long i = 0; i < rounds; ++i) {
+    if (give(mutate(corpus[static_cast<std::size_t>(i) % corpus.size()], random))) ++accepted;
+  }
+  std::printf("%ld mutated inputs, %ld accepted\n", rounds, accepted);
+  // If nothing (or everything) passes, the mutations no longer test anything.
+  return accepted > rounds / 1000 && accepted < rounds / 10 * 9 ? 0 : 1;
+}
+#endif
+
+}  // namespace lockstep::net
+
+#ifndef LOCKSTEP_LIBFUZZER
+int main(int argc, char** argv) { return lockstep::net::run_fuzz(argc > 1 ? std::atol(argv[1]) : 50000); }
+#endif

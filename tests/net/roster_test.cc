@@ -1,0 +1,185 @@
+#include "net/roster.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "net/mail.h"
+#include "net/roster_mail.h"
+#include "net/tools.h"
+
+namespace lockstep::net {
+namespace {
+
+class RosterTest : public testing::TestWithParam<Security> {
+ protected:
+  RosterTest() {
+    const Gate taken(loopback_gate(secret_, GetParam()));  // a port that was free a moment ago
+    endpoint_ = taken.endpoint();
+  }
+
+  RosterOptions options(int rank, int size) const {
+    return {.endpoint = endpoint_,
+            .secret = secret_,
+            .security = GetParam(),
+            .rank = rank,
+            .size = size,
+            .timeout = std::chrono::milliseconds(8000)};
+  }
+
+  using Cards = std::vector<std::string>;
+  std::future<Cards> start(const RosterOptions& options, const std::string& card) const {
+    return std::async(std::launch::async, [=] { return exchange_cards(options, card); });
+  }
+
+  Secret secret_ = Secret::make();
+  Endpoint endpoint_;
+};
+
+template <typename Expected, typename Result>
+std::string message_of(std::future<Result>& future) {
+  try {
+    future.get();
+  } catch (const Expected& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another error: ") + error.what();
+  }
+  return "no error";
+}
+
+TEST_P(RosterTest, EverybodyGetsEverybodysCard) {
+  constexpr int kSize = 9;
+  std::vector<std::future<Cards>> ranks;
+  Cards expected;
+  for (int rank = 0; rank < kSize; ++rank)
+    expected.push_back("card\n" + std::string(static_cast<std::size_t>(rank), '\0'));
+  for (int rank = kSize - 1; rank >= 0; --rank)  // rank 0 comes last
+    ranks.push_back(start(options(rank, kSize), expected[static_cast<std::size_t>(rank)]));
+  for (auto& rank : ranks) EXPECT_EQ(rank.get(), expected);
+}
+
+TEST_P(RosterTest, OneAloneIsDone) { EXPECT_EQ(exchange_cards(options(0, 1), "mine"), Cards{"mine"}); }
+
+TEST_P(RosterTest, LargeCardsPass) {
+  const std::string largest(kMostCard, 'c');
+  auto zero = start(options(0, 2), largest);
+  auto one = start(options(1, 2), largest);
+  EXPECT_TRUE(zero.get() == (Cards{largest, largest}));
+  EXPECT_TRUE(one.get() == (Cards{largest, largest}));
+  EXPECT_THROW(exchange_cards(options(0, 2), largest + "c"), UsageError);
+}
+
+TEST_P(RosterTest, TwoWithOneRankAreNamed) {
+  auto zero = start(options(0, 4), "0");
+  auto first = start(options(2, 4), "2");
+  auto second = start(options(2, 4), "2");
+  for (auto* rank : {&zero, &first, &second}) {
+    const std::string message = message_of<UsageError>(*rank);
+    EXPECT_NE(message.find("two workers say they are rank 2: one at 127.0.0.1:"), std::string::npos)
+        << message;
+  }
+}
+
+TEST_P(RosterTest, DifferentSizesAreNamed) {
+  auto zero = start(options(0, 3), "0");
+  auto one = start(options(1, 4), "1");
+  for (auto* rank : {&zero, &one}) {
+    const std::string message = message_of<UsageError>(*rank);
+    EXPECT_NE(message.find("rank 1 at 127.0.0.1:"), std::string::npos) << message;
+    EXPECT_NE(message.find("has 4 workers, rank 0 says 3"), std::string::npos) << message;
+  }
+}
+
+TEST_P(RosterTest, TheMissingAreNamedEverywhere) {
+  auto impatient = options(0, 4);
+  impatient.timeout = std::chrono::milliseconds(400);
+  auto zero = start(impatient, "0");
+  auto two = start(options(2, 4), "2");
+  for (auto* rank : {&zero, &two}) {
+    try {
+      rank->get();
+      ADD_FAILURE() << "no error";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.missing(), (std::vector<int>{1, 3})) << error.what();
+      EXPECT_NE(std::string(error.what()).find("ranks 1, 3 of 4 did not come to " + endpoint_.text()),
+                std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST_P(RosterTest, OneThatDiesWhileItWaitsIsNamed) {
+  auto zero = start(options(0, 4), "0");
+  auto two = start(options(2, 4), "2");
+  {
+    const auto stream = dial(endpoint_, secret_, GetParam(), "roster", soon());
+    send_mail(*stream, CardMail{3, 4, "3"}.text(), soon());
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  for (auto* rank : {&zero, &two}) {
+    const std::string message = message_of<PeerError>(*rank);
+    EXPECT_NE(message.find("rank 3 at 127.0.0.1:"), std::string::npos) << message;
+    EXPECT_NE(message.find("while it waited for the others"), std::string::npos) << message;
+  }
+}
+
+TEST_P(RosterTest, RankZeroGoingIsSaid) {
+  auto options_of_gate = loopback_gate(secret_, GetParam());
+  options_of_gate.port = endpoint_.port;
+  auto gate = std::make_unique<Gate>(options_of_gate);
+  auto one = start(options(1, 2), "1");
+  ASSERT_NE(gate->wait_for("roster", soon()), nullptr);  // and lets go of it
+  const std::string message = message_of<PeerError>(one);
+  EXPECT_NE(message.find("rank 0 at 127.0.0.1:"), std::string::npos) << message;
+}
+
+TEST_P(RosterTest, BadCardsAreRefusedWithoutHarm) {
+  for (const char* bad :
+       {"", "card", "card 1", "card 1 2", "card x 2\n", "card -1 2\n", "card 1 99999999999\n"})
+    EXPECT_THROW(CardMail::parse(bad), BadRosterMail) << bad;
+  for (const char* bad : {"", "cards 1\n1\na", "cards 2\n1\na", "cards 2\n1\na9\nb", "cards 2\n1\na1\nbc",
+                          "peer x\n", "peer -1\n", "cards 2\n1\na-1\n", "nonsense"})
+    EXPECT_THROW(parse_answer(bad, 2), BadRosterMail) << bad;
+  EXPECT_EQ(parse_answer("cards 2\n1\na0\n", 2), (Cards{"a", ""}));
+  try {
+    parse_answer("usage\ntwo\nlines", 2);
+    FAIL() << "accepted";
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(), "two lines");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, RosterTest, testing::Values(Security::plaintext, Security::tls),
+                         &security_name);
+
+TEST(Roster, ManyRanks) {
+  constexpr int kSize = 256;
+  const Secret secret = Secret::make();
+  Endpoint endpoint;
+  {
+    const Gate taken(loopback_gate(secret, Security::plaintext));
+    endpoint = taken.endpoint();
+  }
+  std::vector<std::jthread> ranks;
+  std::atomic<int> good = 0;
+  for (int rank = 0; rank < kSize; ++rank)
+    ranks.emplace_back([&, rank] {
+      const auto cards = exchange_cards({.endpoint = endpoint,
+                                         .secret = secret,
+                                         .security = Security::plaintext,
+                                         .rank = rank,
+                                         .size = kSize,
+                                         .timeout = std::chrono::seconds(30)},
+                                        std::string(1024, static_cast<char>('a' + rank % 26)));
+      if (cards.size() == kSize && cards[255][1023] == static_cast<char>('a' + 255 % 26)) ++good;
+    });
+  ranks.clear();
+  EXPECT_EQ(good, kSize);
+}
+
+}  // namespace
+}  // namespace lockstep::net

@@ -26,9 +26,9 @@ struct EpochRecord {
   std::int64_t step = 0;        // steps done
   std::int64_t epoch = 0;       // 1 is the first
   double seconds_per_step = 0;  // over the last 20 steps
-  StepFigures figures;
-  std::optional<double> validation_loss;
-  std::optional<double> accuracy;
+  StepFigures figures = {};
+  std::optional<double> validation_loss = {};
+  std::optional<double> accuracy = {};
   double lr = 0;
 };
 

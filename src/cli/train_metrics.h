@@ -25,7 +25,7 @@ struct BucketTimes {
   std::int64_t ready_ns = 0;
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;
-  std::string algorithm;
+  std::string algorithm = {};
 };
 
 // Only what lies before `until_ns` counts.

@@ -21,7 +21,7 @@ struct StepProfile {
   double before_s = 0;    // from the step's beginning to the backward that exchanges
   double backward_s = 0;  // alone
   double after_s = 0;     // from the end of the exchange to that of the step: buffers, optimizer
-  std::vector<BucketProfile> buckets;
+  std::vector<BucketProfile> buckets = {};
   double counts_s = 0;  // the small exchange behind the buckets
   // Processor time that a second of exchange takes on backward's core, 0 to 1.
   double exchange_cpu = 0;
@@ -33,7 +33,7 @@ struct StepTimes {
   double before_s = 0;
   double backward_s = 0;
   double after_s = 0;
-  std::vector<double> ready_s;  // of each bucket, from backward's beginning
+  std::vector<double> ready_s = {};  // of each bucket, from backward's beginning
 };
 // Their medians; what the exchanges take is left to the caller.
 StepProfile profile_of(std::span<const StepTimes> steps);

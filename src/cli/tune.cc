@@ -12,8 +12,11 @@
 #include "cli/command.h"
 #include "cli/progress.h"
 #include "cli/table.h"
+#include "comm/group_impl.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/identity.h"
+#include "lockstep/comm/init.h"
 
 namespace lockstep::cli {
 namespace {
@@ -151,7 +154,44 @@ class Results {
   std::vector<nlohmann::ordered_json> rows_;
 };
 
+// Started as a job, by lockstep run or mpirun: what its links are and what it would do.
+int show_job(const TuneFlags& flags) {
+  const Group world = init();
+  Engine& engine = world.impl().engine();
+  if (world.rank() != 0) {
+    world.barrier();
+    return 0;
+  }
+  const int nodes = 1 + *std::max_element(world.nodes().begin(), world.nodes().end());
+  if (!flags.json)
+    std::printf("%d workers on %d node%s, engine %s\n%s\n", world.size(), nodes, nodes == 1 ? "" : "s",
+                world.engine(), engine.topology().c_str());
+  Table table({{"all_reduce"}, {"expected ms"}, {"MB/s"}});
+  for (const std::size_t bytes : {std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{25} << 20}) {
+    Call call;
+    call.what = Collective::all_reduce;
+    call.count = bytes / 4;
+    const double seconds = engine.expected_seconds(call);
+    if (flags.json)
+      std::printf("%s\n", nlohmann::ordered_json{{"engine", world.engine()},
+                                                 {"workers", world.size()},
+                                                 {"nodes", nodes},
+                                                 {"bytes", bytes},
+                                                 {"expected_us", seconds * 1e6}}
+                              .dump()
+                              .c_str());
+    table.add_row({{format_bytes(bytes)},
+                   {format_number(seconds * 1e3)},
+                   {format_number(static_cast<double>(bytes) / seconds * 1e-6)}});
+  }
+  if (!flags.json) std::printf("%s", table.render(wants_colours(1)).c_str());
+  std::fflush(stdout);
+  world.barrier();
+  return 0;
+}
+
 int run_tune(const TuneFlags& flags) {
+  if (flags.report_to.empty() && Identity::from_environment().size > 1) return show_job(flags);
   const TunePlan plan = plan_of(flags);
   if (!flags.report_to.empty()) return run_tune_worker(plan, flags.report_to);
   Results results(flags);
@@ -188,6 +228,7 @@ void add_tune(Cli& cli) {
       "\n"
       "Examples:\n"
       "  lockstep tune                              two workers, all_reduce\n"
+      "  lockstep run -n 4 … -- lockstep tune       the links of a job on several machines\n"
       "  lockstep tune -n 8 --collective all_gather --memory comm\n"
       "  LOCKSTEP_ALGORITHM=tree ./train            overrules the table for one run");
   command->callback([&cli, flags] { cli.action = [flags] { return run_tune(*flags); }; });

@@ -39,10 +39,14 @@ FlightCall flight_call(const Call& call) {
 }
 
 std::string Call::describe() const {
+  if (whole != nullptr) return whole->describe();
   std::string detail = lockstep::describe(flight_call(*this));
-  if (reduces(what) && op == ReduceOp::avg && divisor > 0)
-    detail +=
-        " over " + std::to_string(divisor).substr(0, std::to_string(divisor).find_last_not_of(".0") + 1);
+  if (reduces(what) && op == ReduceOp::avg && divisor > 0) {
+    std::string number = std::to_string(divisor);
+    number.erase(number.find_last_not_of('0') + 1);
+    if (number.back() == '.') number.pop_back();
+    detail += " over " + number;
+  }
   if (order == Order::any) detail += detail.empty() ? "any order" : ", any order";
   if (!algorithm.empty()) detail += (detail.empty() ? "by " : ", by ") + algorithm;
   return std::string(to_string(what)) + "(" + detail + ")";

@@ -74,6 +74,10 @@ struct Call {
     }
   }
 
+  // The call that the user made, when this is a part of it: what errors speak of and ranks compare.
+  const Call* whole = nullptr;
+  const Call& shown() const { return whole == nullptr ? *this : *whole; }
+
   FlightRing* flight = nullptr;  // told which algorithm runs; null: nobody records
   WorkTiming* timing = nullptr;  // of an asynchronous call
 };

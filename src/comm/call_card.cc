@@ -10,11 +10,13 @@ bool same_divisor(double a, double b) { return a == b || a == kDivisorOfOthers |
 
 }  // namespace
 
-CallCard card_of(const Call& call, std::string_view forced_algorithm) {
+CallCard card_of(const Call& part, std::string_view forced_algorithm) {
+  const Call& call = part.shown();
   CallCard card;
   card.sequence = call.sequence;
   card.count = call.count;
-  card.divisor = reduces(call.what) && call.op == ReduceOp::avg ? call.divisor : 0;
+  // The part's: it may have learnt it.
+  card.divisor = reduces(call.what) && call.op == ReduceOp::avg ? part.divisor : 0;
   card.root = call.root;
   card.what = static_cast<std::uint8_t>(call.what);
   card.dtype = static_cast<std::uint8_t>(call.dtype);

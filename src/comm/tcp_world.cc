@@ -22,7 +22,7 @@ namespace {
 
 // What tells the machines of a job apart: the running kernel, and the network and process namespaces, which
 // shared memory does not cross. A launcher that speaks of nodes has its say too.
-std::string node_key(const Identity& who, const Knobs& knobs) {
+std::string machine_key() {
   std::string key;
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
   std::getline(boot, key);
@@ -30,6 +30,11 @@ std::string node_key(const Identity& who, const Knobs& knobs) {
     std::array<char, 64> link{};
     if (::readlink(ns, link.data(), link.size() - 1) > 0) key += std::string(" ") + link.data();
   }
+  return key;
+}
+
+std::string node_key(const Identity& who, const Knobs& knobs) {
+  std::string key = machine_key();
   if (const char* const node = std::getenv("GROUP_RANK"); node != nullptr)
     key += std::string(" node ") + node;
   if (knobs.node_size > 0) key += " part " + std::to_string(who.rank / knobs.node_size);
@@ -84,17 +89,22 @@ Selector selector_for_wires(const Knobs& knobs) {
 struct Card {
   net::Endpoint endpoint;
   std::string node;
+  std::string machine;
 };
 
 std::string write(const Card& card) {
-  return nlohmann::json{{"host", card.endpoint.host}, {"port", card.endpoint.port}, {"node", card.node}}
+  return nlohmann::json{{"host", card.endpoint.host},
+                        {"port", card.endpoint.port},
+                        {"node", card.node},
+                        {"machine", card.machine}}
       .dump();
 }
 
 Card read(const std::string& text, int rank) try {
   const auto json = nlohmann::json::parse(text);
   return {{json.at("host").get<std::string>(), json.at("port").get<std::uint16_t>()},
-          json.at("node").get<std::string>()};
+          json.at("node").get<std::string>(),
+          json.at("machine").get<std::string>()};
 } catch (const nlohmann::json::exception&) {
   throw SystemError("rank " + std::to_string(rank) +
                     " sent a card that is none; is it another version of Lockstep?");
@@ -103,6 +113,7 @@ Card read(const std::string& text, int rank) try {
 struct Roster {
   std::vector<net::Endpoint> endpoints;
   std::vector<int> nodes;
+  std::vector<std::string> machines;
 };
 
 Roster read_all(const std::vector<std::string>& cards) {
@@ -111,6 +122,7 @@ Roster read_all(const std::vector<std::string>& cards) {
   for (std::size_t r = 0; r < cards.size(); ++r) {
     Card card = read(cards[r], static_cast<int>(r));
     roster.endpoints.push_back(std::move(card.endpoint));
+    roster.machines.push_back(std::move(card.machine));
     roster.nodes.push_back(index.try_emplace(card.node, static_cast<int>(index.size())).first->second);
   }
   return roster;
@@ -118,7 +130,7 @@ Roster read_all(const std::vector<std::string>& cards) {
 
 void refuse_loopback(const Roster& roster, int rank) {
   for (std::size_t r = 0; r < roster.nodes.size(); ++r)
-    if (roster.nodes[r] != roster.nodes[static_cast<std::size_t>(rank)] &&
+    if (roster.machines[r] != roster.machines[static_cast<std::size_t>(rank)] &&
         net::is_loopback(roster.endpoints[r].host))
       throw UsageError("rank " + std::to_string(r) +
                        " is on another machine but listens on its loopback address " +
@@ -131,9 +143,16 @@ std::unique_ptr<ChannelEngine> engine_over(const std::shared_ptr<TcpFabric>& fab
                                            const Knobs& knobs) {
   const int size = static_cast<int>(roster.nodes.size());
   fabric->set_endpoints(std::move(roster.endpoints));
-  auto channel = TcpFabric::connect(fabric, all_ranks(size), rank, "world", knobs.init_timeout);
-  return std::make_unique<ChannelEngine>("tcp", std::move(channel), "world", std::move(roster.nodes),
-                                         selector_for_wires(knobs));
+  auto channel = TcpFabric::connect(
+      fabric, {.group = "world", .timeout = knobs.init_timeout, .rank = rank, .members = all_ranks(size)});
+  auto engine = std::make_unique<ChannelEngine>("tcp", std::move(channel), "world", std::move(roster.nodes),
+                                                selector_for_wires(knobs));
+  return engine;
+}
+
+std::unique_ptr<ChannelEngine> measured(std::unique_ptr<ChannelEngine> engine, const Knobs& knobs) {
+  if (knobs.cache_dir != "off") engine->measure_links();
+  return engine;
 }
 
 }  // namespace
@@ -153,12 +172,12 @@ std::unique_ptr<ChannelEngine> tcp_world(const Identity& who, const Knobs& knobs
                                           .rank = who.rank,
                                           .size = who.size,
                                           .timeout = knobs.init_timeout},
-                                         write({fabric->endpoint(), node_key(who, knobs)}));
+                                         write({fabric->endpoint(), node_key(who, knobs), machine_key()}));
   Roster roster = read_all(cards);
-  if (who.local_size != who.size) refuse_loopback(roster, who.rank);
+  refuse_loopback(roster, who.rank);
   log().info("rank {} listens on {}, {}", who.rank, fabric->endpoint().text(),
              security == net::Security::tls ? "TLS 1.3" : "plaintext");
-  return engine_over(fabric, std::move(roster), who.rank, knobs);
+  return measured(engine_over(fabric, std::move(roster), who.rank, knobs), knobs);
 }
 
 std::unique_ptr<ChannelEngine> tcp_beside(const Group& world, net::Security security) {
@@ -177,14 +196,14 @@ std::unique_ptr<ChannelEngine> tcp_beside(const Group& world, net::Security secu
                        .streams = knobs.tcp_streams,
                        .spin = spin_of(knobs, who.local_size)});
   std::string mine =
-      write({fabric->endpoint(), std::to_string(world.nodes()[static_cast<std::size_t>(world.rank())])});
+      write({fabric->endpoint(), std::to_string(world.nodes()[static_cast<std::size_t>(world.rank())]), ""});
   mine.resize(kCardBytes, ' ');
   std::string all(kCardBytes * static_cast<std::size_t>(world.size()), ' ');
   world.all_gather({mine.data(), mine.size(), DType::u8}, {all.data(), all.size(), DType::u8});
   std::vector<std::string> cards;
   for (int r = 0; r < world.size(); ++r)
     cards.push_back(all.substr(kCardBytes * static_cast<std::size_t>(r), kCardBytes));
-  return engine_over(fabric, read_all(cards), world.rank(), knobs);
+  return measured(engine_over(fabric, read_all(cards), world.rank(), knobs), knobs);
 }
 
 std::vector<std::unique_ptr<ChannelEngine>> tcp_threads(std::vector<int> nodes, net::Security security,
@@ -194,7 +213,7 @@ std::vector<std::unique_ptr<ChannelEngine>> tcp_threads(std::vector<int> nodes, 
   const int size = static_cast<int>(nodes.size());
   const net::Secret secret = net::Secret::make();
   std::vector<std::shared_ptr<TcpFabric>> fabrics;
-  Roster roster{.endpoints = {}, .nodes = std::move(nodes)};
+  Roster roster{.endpoints = {}, .nodes = std::move(nodes), .machines = {}};
   for (int r = 0; r < size; ++r) {
     fabrics.push_back(std::make_shared<TcpFabric>(TcpFabricOptions{.address = "127.0.0.1",
                                                                    .secret = secret,

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <string>
 #include <vector>
@@ -109,6 +110,11 @@ bool is_made(const fs::path& folder, const ShapesOptions& options) {
   return true;
 }
 
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 && name[0] != 0 ? name.data() : "host";
+}
+
 void remove_quietly(const fs::path& path) {
   std::error_code ignored;
   fs::remove_all(path, ignored);
@@ -152,7 +158,9 @@ fs::path make_shapes(const fs::path& folder, ShapesOptions options) {
   while (locked != 0 && errno == EINTR);
   if (is_made(folder, options)) return folder;
 
-  const std::string prefix = std::string(".") + target.filename().string() + ".staging-";
+  // Machines that share the file system may have locks and process numbers of their own: each touches its
+  // own.
+  const std::string prefix = std::string(".") + target.filename().string() + ".staging-" + host_name() + "-";
   if (locked == 0) remove_stale(parent, prefix);
   const fs::path staging = parent / (prefix + std::to_string(::getpid()));
   fs::create_directory(staging, error);

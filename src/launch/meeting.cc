@@ -22,8 +22,8 @@ constexpr std::chrono::milliseconds kLeadsWord{5000};  // node 0 knows better th
 net::Secret job_secret(const Machines& machines) {
   if (!machines.secret_file.empty()) return net::Secret::read(machines.secret_file);
   if (const auto secret = net::Secret::from_environment()) return *secret;
-  throw UsageError("--nnodes " + std::to_string(machines.nodes) +
-                   " needs a secret that all machines of the job share; make one with `lockstep secret > "
+  throw UsageError("a job on " + std::to_string(machines.nodes) +
+                   " machines needs a secret that all of them share; make one with `lockstep secret > "
                    "job.key`, chmod 600 job.key, copy it to every machine, and give it with --secret-file "
                    "job.key, LOCKSTEP_SECRET_FILE or LOCKSTEP_SECRET");
 }

@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -78,6 +79,8 @@ void MemberLink::give_up(const std::string& reason) { tell(GivenUp{reason}); }
 
 Verdict MemberLink::judge_alone() const {
   Verdict verdict{.nodes = job_.nodes, .workers = end_->workers};
+  std::sort(verdict.workers.begin(), verdict.workers.end(),
+            [](const WorkerEnd& a, const WorkerEnd& b) { return a.rank < b.rank; });
   const auto first = first_failure(failures_);
   if (first && first->kind == Failure::Kind::worker) {
     verdict.first_failed = first->end.rank;

@@ -77,7 +77,7 @@ std::string others(const LaunchReport& report) {
   for (const NodeEnd& node : report.nodes)
     for (int rank = node.first_rank; rank < node.first_rank + node.workers; ++rank)
       if (end_of(report, rank) == nullptr && report.first_failed != rank)
-        kinds["of " + node_name(report, node.node) + " were not heard of"].push_back(rank);
+        kinds["not heard of"].push_back(rank);
   std::string text;
   for (const auto& [kind, list] : kinds) text += (text.empty() ? "" : "; ") + ranks(list) + " " + kind;
   return text;

@@ -37,10 +37,10 @@ std::size_t receive(int socket, std::span<std::byte> into, std::span<std::byte> 
   }
 }
 
-std::size_t transmit(int socket, Bytes bytes, int flags) {
+std::size_t transmit(int socket, Bytes bytes) {
   if (bytes.empty()) return 0;
   for (;;) {
-    const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT | flags);
+    const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return static_cast<std::size_t>(sent);
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;

@@ -15,6 +15,6 @@ std::string reason_of(int error_number);
 // How many bytes were moved; 0 means wait (or that nothing was asked for). Throw ConnectionLost.
 std::size_t receive(int socket, std::span<std::byte> into);
 std::size_t receive(int socket, std::span<std::byte> into, std::span<std::byte> then);
-std::size_t transmit(int socket, Bytes bytes, int flags = 0);  // send's flags, MSG_MORE for example
+std::size_t transmit(int socket, Bytes bytes);
 
 }  // namespace lockstep::net

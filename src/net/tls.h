@@ -36,9 +36,9 @@ class TlsContext {
   std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context_;
 };
 
-// One TLS connection over a socket that it owns. Between OpenSSL and the socket nothing is copied in a long
-// transfer: a record's body is received straight into OpenSSL's buffer together with the header of the next
-// one, and a record is sent straight from it. What can't be sent now waits in `unsent_`.
+// One TLS connection over a socket that it owns. A record's body is received straight into OpenSSL's buffer,
+// together with the header of the next one; what is sent is gathered, since one large write costs the kernel
+// less than a copy costs here.
 class TlsLink {
  public:
   TlsLink(const TlsContext& context, UniqueFd socket);
@@ -55,10 +55,8 @@ class TlsLink {
 
   // Reads plaintext, as much as there is up to `into`; 0: wait. Throws ConnectionLost.
   std::size_t read(std::span<std::byte> into);
-  // Encrypts all of it and sends what goes; the rest of the ciphertext is unsent(). `more`: another write
-  // follows at once.
-  enum class More { no, yes };
-  void write(Bytes bytes, More more = More::no);
+  // Encrypts all of it; the ciphertext is unsent() until flush().
+  void write(Bytes bytes);
 
   // A new key for what is sent after so many records (RFC 8446, 5.5: AES-GCM must not see 2^24.5 under one;
   // OpenSSL does not count).
@@ -78,7 +76,6 @@ class TlsLink {
   std::size_t ahead_end_ = 0;
   std::vector<std::byte> unsent_;
   std::size_t unsent_begin_ = 0;
-  More more_ = More::no;
   std::uint64_t records_per_key_ = std::uint64_t{1} << 22;
   std::uint64_t records_ = 0;  // under the present key
   std::string lost_;           // why the socket gave up, once it did

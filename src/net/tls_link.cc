@@ -1,6 +1,5 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <climits>
@@ -55,15 +54,8 @@ struct TlsBio {
     BIO_clear_retry_flags(bio);
     TlsLink& link = *static_cast<TlsLink*>(BIO_get_data(bio));
     if (length <= 0 || !link.lost_.empty()) return -1;
-    Bytes rest(reinterpret_cast<const std::byte*>(bytes), static_cast<std::size_t>(length));
-    try {
-      if (!link.unsent())
-        rest = rest.subspan(transmit(link.fd(), rest, link.more_ == TlsLink::More::yes ? MSG_MORE : 0));
-    } catch (const ConnectionLost& lost) {
-      link.lost_ = lost.reason;
-      return -1;
-    }
-    link.unsent_.insert(link.unsent_.end(), rest.begin(), rest.end());
+    const auto* const begin = reinterpret_cast<const std::byte*>(bytes);
+    link.unsent_.insert(link.unsent_.end(), begin, begin + length);
     return length;
   }
 
@@ -140,8 +132,7 @@ std::size_t TlsLink::read(std::span<std::byte> into) {
   return done;
 }
 
-void TlsLink::write(Bytes bytes, More more) {
-  more_ = more;
+void TlsLink::write(Bytes bytes) {
   rekey_when_due(bytes.size());
   std::size_t written = 0;
   ERR_clear_error();

@@ -10,8 +10,10 @@
 namespace lockstep::net {
 namespace {
 
-constexpr std::size_t kRecord = std::size_t{16} << 10;
-constexpr std::size_t kBatch = 16 * kRecord;  // plaintext encrypted before the socket is written to
+constexpr std::size_t kRecord = std::size_t{16} << 10;  // the most that TLS allows
+// Encrypted before the socket is written to. Measured on loopback: less costs system calls, more leaves the
+// cache.
+constexpr std::size_t kBatch = 4 * kRecord;
 
 // Walks over the parts of one write.
 class Walk {
@@ -53,8 +55,8 @@ class TlsStream final : public Stream {
   const std::string& peer() const override { return peer_; }
   bool pending() const override { return SSL_pending(link_->ssl()) > 0 || link_->unread(); }
 
-  // A batch counts as written once all of its ciphertext has left; until then `batch_` says how many bytes of
-  // what the caller brings again are encrypted already.
+  // A batch counts as written once all of its ciphertext has left; until then `begun_` says how many bytes of
+  // what the caller brings again are in it.
   std::size_t write(std::span<const Bytes> parts) override {
     Walk walk(parts);
     std::size_t written = 0;
@@ -63,10 +65,10 @@ class TlsStream final : public Stream {
         silence_.check(fd());
         return written;
       }
-      if (!walk.skip(batch_)) throw std::logic_error("a TLS stream was not given the rest of a write again");
-      written += std::exchange(batch_, 0);
+      if (!walk.skip(begun_)) throw std::logic_error("a TLS stream was not given the rest of a write again");
+      written += std::exchange(begun_, 0);
       if (walk.done()) return written;
-      batch_ = encrypt(walk);
+      for (Walk ahead = walk; !ahead.done() && begun_ < kBatch;) begun_ += encrypt(ahead);
     }
   }
 
@@ -77,34 +79,30 @@ class TlsStream final : public Stream {
   }
 
  private:
-  // Full records straight from the caller's memory; what is smaller is gathered first, so that a header and
-  // its payload share a record.
-  std::size_t encrypt(Walk walk) {
-    std::size_t total = 0;
-    std::size_t gathered = 0;
-    while (!walk.done() && total < kBatch) {
-      const Bytes here = walk.here();
-      std::size_t step;
-      if (gathered == 0 && here.size() >= kRecord) {
-        step = std::min(here.size() / kRecord * kRecord, kBatch - total);
-        link_->write(here.first(step));
-      } else {
-        step = std::min({here.size(), kRecord - gathered, kBatch - total});
-        std::memcpy(gather_.data() + gathered, here.data(), step);
-        gathered += step;
+  // The next record: straight from the caller's memory where that fills it, gathered where parts are smaller,
+  // so that a header and its payload travel together.
+  std::size_t encrypt(Walk& walk) {
+    Bytes record = walk.here().first(std::min(walk.here().size(), kRecord));
+    walk.skip(record.size());
+    if (record.size() < kRecord && !walk.done()) {
+      std::size_t gathered = 0;
+      for (;;) {
+        std::memcpy(gather_.data() + gathered, record.data(), record.size());
+        gathered += record.size();
+        if (gathered == kRecord || walk.done()) break;
+        record = walk.here().first(std::min(walk.here().size(), kRecord - gathered));
+        walk.skip(record.size());
       }
-      total += step;
-      walk.skip(step);
-      if (gathered > 0 && (gathered == kRecord || walk.done() || total == kBatch))
-        link_->write(std::span(gather_).first(std::exchange(gathered, 0)));
+      record = std::span(gather_).first(gathered);
     }
-    return total;
+    link_->write(record);
+    return record.size();
   }
 
   std::unique_ptr<TlsLink> link_;
   std::string peer_;
   SilenceWatch silence_;
-  std::size_t batch_ = 0;
+  std::size_t begun_ = 0;
   std::array<std::byte, kRecord> gather_;
 };
 

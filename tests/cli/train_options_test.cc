@@ -161,6 +161,25 @@ TEST_F(TrainConfig, JsonAndFlagsWin) {
   EXPECT_TRUE(given.contains("lanes"));
 }
 
+TEST_F(TrainConfig, TheBucketSizeMayBeChosen) {
+  EXPECT_EQ(TrainOptions().bucket_cap_mb, 0);
+  for (const char* text : {"bucket_cap_mb = \"auto\"\n", "bucket-cap-mb = 0\n"}) {
+    options_.bucket_cap_mb = 4;
+    load("a.toml", text);
+    EXPECT_EQ(options_.bucket_cap_mb, 0) << text;
+    check_options(options_);
+  }
+  options_.bucket_cap_mb = 4;
+  load("a.json", R"({"bucket_cap_mb": "auto"})");
+  EXPECT_EQ(options_.bucket_cap_mb, 0);
+  expect_words(refusal([&] { load("a.json", R"({"bucket_cap_mb": "large"})"); }),
+               {"bucket_cap_mb", "large", "a number or auto"});
+  expect_words(refusal([&] { load("a.json", R"({"first_bucket_mb": "auto"})"); }),
+               {"first_bucket_mb", "auto"});
+  options_.bucket_cap_mb = -1;
+  expect_words(refusal([&] { check_options(options_); }), {"--bucket-cap-mb", "-1"});
+}
+
 TEST_F(TrainConfig, WhatIsNotUnderstoodIsRefusedByName) {
   expect_words(refusal([&] { load("a.toml", "lane_bach = 16\n"); }),
                {"a.toml", "lane_bach", "lane_batch", "optimizer", "Did you mean"});

@@ -160,6 +160,28 @@ class Resume(Case):
                 self.assertEqual(part["steps"], 12)
                 self.assertEqual(self.losses(f"part-{optimizer}"), losses[4:])
 
+    def test_only_rank_zero_needs_the_folder(self):
+        """As on machines that share no files: each worker in a folder of its own."""
+        for optimizer in ("adamw", "torch-adam"):
+            with self.subTest(optimizer=optimizer):
+                args = [*self.ARGS, "--optimizer", optimizer, "--keep", "0"]
+                whole = self.train("whole", *args, "--overwrite")
+                for rank in range(2):
+                    shutil.rmtree(self.path(f"machine{rank}"), ignore_errors=True)
+                    os.mkdir(self.path(f"machine{rank}"))
+                os.rename(self.path("whole"), self.path("machine0", "whole"))
+                resume = [PROGRAM, "train", "--resume", "whole/checkpoints/step-00000004", "--out", "rest"]
+                done = self.run_program("run", "-n", 2, "sh", "-c", 'cd "$0$RANK" && exec "$@"', self.path("machine"), *resume)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertEqual(self.summary("machine0/rest")["params_sha256"], whole["params_sha256"])
+                self.assertEqual(os.listdir(self.path("machine1")), [])
+                # Nor does a wrong one have to be refused by everybody's own eyes.
+                resume[3] = "none"
+                done = self.run_program("run", "-n", 2, "sh", "-c", 'cd "$0$RANK" && exec "$@"', self.path("machine"), *resume)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn("none", done.stdout + done.stderr)
+                shutil.rmtree(self.path("machine0"))
+
     def test_after_sigkill(self):
         process = self.start("killed", "-n", 2, *LANES, "--steps", "100000", "--checkpoint-every", "4")
         self.wait_for_steps(process, "killed", 6)
@@ -439,7 +461,51 @@ class Tools(Case):
         self.assertAlmostEqual(row["efficiency"], row["alone_ms"] / row["step_ms"])
         self.assertAlmostEqual(row["samples_per_s"], 8000 / row["step_ms"])
         self.assertEqual(row["params"], 1024 * 32 + 32 + 32 * 32 + 32 + 32 * 10 + 10)
+        self.assertEqual((row["engine"], row["bucket_cap_mb"]), ("shm", 25))
+        self.assertTrue(0 < row["comm_fraction"] < 1)
+        self.check_prediction(row["predicted_step_ms"], row["predicted_comm_fraction"])
         self.refused("bench", "step", "--model", "resnet17", words=["--model"])
+
+    def check_prediction(self, step_ms, comm_fraction):
+        """It is there and of the right kind; how good it is depends on how busy the machine is."""
+        self.assertGreater(step_ms, 0)
+        self.assertLess(step_ms, 60000)
+        self.assertTrue(0 < comm_fraction < 1)
+
+    def test_bench_step_in_a_job(self):
+        step = [PROGRAM, "bench", "step", "--model", "mlp", "--width", 32, "--layers", 2, "--lane-batch", 4, "--steps", 3,
+                "--json"]
+        tcp = dict(self.environment, LOCKSTEP_ENGINE="tcp")
+        done = self.run_program("run", "-n", 3, *step, env=tcp)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [json.loads(line[line.index("{"):]) for line in done.stdout.splitlines()]
+        self.assertEqual([(r["workers"], r["engine"]) for r in rows], [(3, "tcp")])
+        self.check_prediction(rows[0]["predicted_step_ms"], rows[0]["predicted_comm_fraction"])
+        done = self.run_program("run", "-n", 2, *step, "-n", 3)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("is not what lockstep run started: 2", done.stdout + done.stderr)
+
+    def test_training_says_what_it_chose_and_predicted(self):
+        shared = self.train("shared", "-n", 2, *LANES, "--steps", 6, "--bucket-cap-mb", "auto")
+        self.assertEqual((shared["bucket_cap_mb"], shared["engine"]), (25, "shm"))
+        self.check_prediction(shared["predicted_step_ms"], shared["predicted_comm_fraction"])
+        wires = dict(self.environment, LOCKSTEP_ENGINE="tcp", LOCKSTEP_LOG="info")
+        done = self.run_program("run", "-n", 2, PROGRAM, "train", "--out", self.path("wires"), *LANES, "--steps", 6,
+                                "--bucket-cap-mb", "auto", env=wires)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = self.summary("wires")
+        self.assertEqual(found["engine"], "tcp")
+        self.assertIn(found["bucket_cap_mb"], (1, 2, 4, 8, 16, 25))
+        said = [line for line in done.stderr.splitlines() if "bucket_cap_mb" in line]
+        self.assertEqual(len(said), 1, done.stderr)
+        self.assertIn(f"bucket_cap_mb {found['bucket_cap_mb']:g}: an all-reduce of ", said[0])
+        self.check_prediction(found["predicted_step_ms"], found["predicted_comm_fraction"])
+        self.assertEqual(found["params_sha256"], shared["params_sha256"])
+        for cap in ("auto", "0.05"):  # as it is in a file, and as it was given
+            with open(self.path("recipe.json"), "w") as file:
+                json.dump({"bucket_cap_mb": cap if cap == "auto" else float(cap)}, file)
+            summary = self.train("file" + cap, *MLP[:-4], "--config", self.path("recipe.json"), "--steps", 3)
+            self.assertEqual(summary["bucket_cap_mb"], 25 if cap == "auto" else 0.05)
 
 
 if __name__ == "__main__":

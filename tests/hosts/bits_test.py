@@ -45,8 +45,8 @@ class Tcp(Case):
                 self.assertEqual(found, alone)
 
 
-class Others(Case):
-    """Across the hosts by MPI and Gloo."""
+class Mpi(Case):
+    """Started by mpirun, which reaches the other host through tools/hosts as it would through ssh."""
 
     def mpirun(self, engine, per_host):
         command = [sys.executable, TOOL, "exec", "1", "--name", self.set, "--", "mpirun", "--allow-run-as-root",

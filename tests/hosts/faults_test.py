@@ -74,9 +74,9 @@ class Fault(Case):
                 for rank in {0, 1, 2, 3} - {victim}:
                     self.check_survivor(rank, {victim})
                 node = victim // 2
+                first = rf"rank {victim} \(node {node}, host{node + 1}\) failed first: it was killed by SIGKILL"
                 for host in (1, 2):
-                    self.check_agent(host, rf"rank {victim} \(node {node}, host{node + 1}\) failed first: it was killed "
-                                           "by SIGKILL")
+                    self.check_agent(host, first)
                 self.go_on(per_host=1, workers_alone=3)
 
     def test_an_agent(self):

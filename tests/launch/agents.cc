@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <utility>
 
 #include "launch/worker_environment.h"
 
@@ -32,9 +34,13 @@ Agents::Agents(int nodes)
 
 std::vector<std::string> Agents::arguments(const std::vector<std::string>& flags,
                                            const std::vector<std::string>& program) const {
-  std::vector<std::string> words = {
-      "run",           "--nnodes",   std::to_string(nodes_), "--rdzv-endpoint", endpoint_,
-      "--secret-file", secret_file_, "--rdzv-conf",          "join_timeout=15"};
+  std::vector<std::string> words = {"run"};
+  const std::pair<std::string, std::string> usual[] = {{"--nnodes", std::to_string(nodes_)},
+                                                       {"--rdzv-endpoint", endpoint_},
+                                                       {"--secret-file", secret_file_},
+                                                       {"--rdzv-conf", "join_timeout=15"}};
+  for (const auto& [flag, value] : usual)
+    if (std::find(flags.begin(), flags.end(), flag) == flags.end()) words.insert(words.end(), {flag, value});
   words.insert(words.end(), flags.begin(), flags.end());
   words.emplace_back("--");
   words.insert(words.end(), program.begin(), program.end());

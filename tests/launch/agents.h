@@ -19,7 +19,7 @@ class Agents {
   const std::string& secret_file() const { return secret_file_; }
   const std::string& secret() const { return secret_; }  // hexadecimal
 
-  // `lockstep run` with what all agents need, `flags` and `program`.
+  // `lockstep run` with what all agents need unless `flags` has it, `flags` and `program`.
   std::vector<std::string> arguments(const std::vector<std::string>& flags,
                                      const std::vector<std::string>& program) const;
   std::unique_ptr<Program> start(const std::vector<std::string>& flags,

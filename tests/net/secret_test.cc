@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 #include <new>
-#include <regex>
 
 #include "lockstep/base/error.h"
 
@@ -56,7 +55,7 @@ TEST(Secret, IsWrittenAndReadAsHex) {
 }
 
 TEST(Secret, RefusesOtherTextWithoutRepeatingIt) {
-  for (const std::string& bad : {std::string(), kHex.substr(1), kHex + "0", "g" + kHex.substr(1),
+  for (const std::string& bad : {std::string(), kHex.substr(1), kHex + "0", kHex.substr(0, 63) + "g",
                                  kHex.substr(0, 32) + " " + kHex.substr(33)}) {
     const std::string message = refusal(bad);
     EXPECT_NE(message.find("openssl rand -hex 32"), std::string::npos) << message;
@@ -67,7 +66,8 @@ TEST(Secret, RefusesOtherTextWithoutRepeatingIt) {
 TEST(Secret, MadeOnesDiffer) {
   const Secret a = Secret::make();
   EXPECT_FALSE(same(a, Secret::make()));
-  EXPECT_TRUE(std::regex_match(a.hex(), std::regex("[0-9a-f]{64}")));
+  EXPECT_EQ(a.hex().size(), 64U);
+  EXPECT_EQ(a.hex().find_first_not_of("0123456789abcdef"), std::string::npos);
 }
 
 TEST(Secret, DerivedOnesDependOnSecretAndPurpose) {

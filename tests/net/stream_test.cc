@@ -164,9 +164,11 @@ struct Links {
     gate = std::make_unique<TlsLink>(gate_context, UniqueFd(sockets[0]));
     dialler = std::make_unique<TlsLink>(dial_context, UniqueFd(sockets[1]));
     for (bool done = false; !done;) {
-      const bool one = SSL_do_handshake(dialler->ssl()) == 1;
-      const bool other = SSL_do_handshake(gate->ssl()) == 1;
-      done = one && other;
+      done = true;
+      for (const auto& link : {dialler.get(), gate.get()}) {
+        done = SSL_do_handshake(link->ssl()) == 1 && done;
+        link->flush();
+      }
     }
   }
 };

@@ -249,6 +249,13 @@ TEST(DataParallel, ALaneCallsBackwardOnce) {
   ddp.reset();
 }
 
+TEST(DataParallel, BucketSizesAreTakenAsGivenOrChosen) {
+  const Group group = thread_groups(1)[0];
+  auto net = std::make_shared<Net>();
+  EXPECT_EQ(DataParallel(net, group, {.bucket_cap_mb = 3}).bucket_cap_mb(), 3);
+  EXPECT_EQ(DataParallel(net, group).bucket_cap_mb(), 25);
+}
+
 TEST(DataParallel, BadOptionsAreNamed) {
   const Group group = thread_groups(1)[0];
   auto net = std::make_shared<Net>();

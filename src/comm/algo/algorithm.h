@@ -2,11 +2,13 @@
 // docs/algorithms.md gives steps, bytes and order of summation side by side.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "comm/algo/routes.h"
 #include "comm/call.h"
 #include "comm/channel/channel.h"
 
@@ -26,7 +28,8 @@ struct Stage {
   const Call& call;
   Channel& channel;
   Scratch& scratch;
-  std::span<const int> nodes;  // the node of each rank
+  std::span<const int> nodes;      // the node of each rank
+  const Routes* routes = nullptr;  // null: the plain ones
 
   int rank() const { return channel.rank(); }
   int size() const { return channel.size(); }
@@ -36,14 +39,23 @@ struct Stage {
   kernel::Reduction reduction() const { return {call.dtype, call.op, call.divisor_among(size())}; }
 };
 
+// What messages cost between ranks that share no memory; comm/tune/links.h measures it.
+class Wires {
+ public:
+  virtual ~Wires() = default;
+  virtual double seconds(int from, int to, double bytes) const = 0;  // with all ranks at work
+};
+
 // What a call looks like to the cost model.
 struct Shape {
   Collective what = Collective::all_reduce;
   int ranks = 2;
-  std::size_t bytes = 0;   // Call::bytes()
-  bool reachable = false;  // all buffers lie in comm memory
+  std::size_t bytes = 0;       // Call::bytes()
+  bool reachable = false;      // all buffers lie in comm memory
   bool messages_only = false;  // the ranks share no memory
   std::span<const int> nodes = {};
+  const Wires* wires = nullptr;    // null: not measured
+  const Routes* routes = nullptr;  // with wires
 };
 
 // What one rank does on the critical path; comm/tune prices it.
@@ -68,6 +80,8 @@ class Algorithm {
   // Largest input of one rank that it takes, in bytes.
   virtual std::size_t limit_bytes() const { return ~std::size_t{0}; }
   virtual Cost cost(const Shape& shape) const = 0;
+  // How long an all_reduce spends on shape.wires, step by step; 0: it does not say, and `cost` counts.
+  virtual double wire_seconds(const Shape& shape) const { return (void)shape, 0.0; }
   virtual void run(Stage& stage) const = 0;
 
  protected:
@@ -76,6 +90,16 @@ class Algorithm {
 
 // All of them, in the order in which ties are broken.
 std::span<const Algorithm* const> all_algorithms();
+// The slowest of the messages that go from `rank` to `to(rank)` at the same time, one a rank.
+template <class To>
+double slowest_step(const Shape& shape, double bytes, To to) {
+  double slowest = 0;
+  for (int r = 0; r < shape.ranks; ++r)
+    if (const int peer = to(r); peer >= 0 && peer < shape.ranks && peer != r)
+      slowest = std::max(slowest, shape.wires->seconds(r, peer, bytes));
+  return slowest;
+}
+
 // Null when there is none of that name.
 const Algorithm* find_algorithm(std::string_view name);
 

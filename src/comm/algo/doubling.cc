@@ -35,6 +35,16 @@ class Doubling final : public Algorithm {
             .copied_bytes = steps * s,
             .reduced_bytes = 3 * steps * s};
   }
+  double wire_seconds(const Shape& shape) const override {
+    double time = 0;
+    const auto bytes = static_cast<double>(shape.bytes);
+    const int block = static_cast<int>(std::bit_floor(static_cast<unsigned>(shape.ranks)));
+    for (int distance = 1; distance < block; distance *= 2)
+      time += slowest_step(shape, bytes, [&](int r) { return r ^ distance; });
+    if (block != shape.ranks)
+      time += 2 * slowest_step(shape, bytes, [&](int r) { return r >= block ? r - block : -1; });
+    return time;
+  }
   void run(Stage& stage) const override;
 };
 

@@ -104,6 +104,18 @@ class HalvingDoublingAlgorithm final : public Algorithm {
             .sent_bytes = 4 * once + (even ? 0 : s),
             .reduced_bytes = 3 * once};
   }
+  double wire_seconds(const Shape& shape) const override {
+    double time = 0;
+    double bytes = static_cast<double>(shape.bytes);
+    const bool even = std::has_single_bit(static_cast<unsigned>(shape.ranks));
+    const int block = static_cast<int>(std::bit_floor(static_cast<unsigned>(shape.ranks)));
+    for (int distance = 1; distance < block; distance *= 2) {
+      bytes /= 2;
+      time += 2 * slowest_step(shape, bytes, [&](int r) { return r ^ distance; });
+    }
+    if (!even) time += 2 * slowest_step(shape, bytes, [&](int r) { return r >= block ? r - block : -1; });
+    return time;
+  }
   void run(Stage& stage) const override {
     const Accumulator sum(stage, stage.out());
     Team team = Team::whole(stage.channel);

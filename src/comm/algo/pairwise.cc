@@ -125,6 +125,13 @@ class Pairwise final : public Algorithm {
       default: return {.messages = steps, .sent_bytes = steps * s, .copied_bytes = 2 * s};
     }
   }
+  double wire_seconds(const Shape& shape) const override {
+    double time = 0;
+    const double part = static_cast<double>(shape.bytes) / shape.ranks;
+    for (int step = 1; step < shape.ranks; ++step)
+      time += 2 * slowest_step(shape, part, [&](int r) { return (r + step) % shape.ranks; });
+    return time;
+  }
   void run(Stage& stage) const override {
     if (stage.call.bytes() == 0) return;
     switch (stage.call.what) {

@@ -37,9 +37,10 @@ void go_round(Team& team, std::byte* data, std::size_t element, int first, PartO
   }
 }
 
+// In the order of the routes, where there are any: parts belong to places in the ring, not to ranks.
 void all_reduce(Stage& stage) {
   const Accumulator sum(stage, stage.out());
-  Team team = Team::whole(stage.channel);
+  Team team = stage.routes != nullptr ? Team(stage.channel, stage.routes->ring) : Team::whole(stage.channel);
   const auto part = [&](int i) { return part_of(stage.call.count, stage.size(), i, stage.element()); };
   // The part that is complete here after the first round is the next rank's number.
   go_round(team, sum.data(), sum.element(), team.me(), part, Arrival::fold_before, sum.reduction());
@@ -116,6 +117,12 @@ class Ring final : public Algorithm {
       case Collective::broadcast: return {.messages = steps, .sent_bytes = s};
       default: return {.messages = steps, .sent_bytes = 2 * steps * s};
     }
+  }
+  double wire_seconds(const Shape& shape) const override {
+    const auto& ring = shape.routes->ring;
+    const double part = static_cast<double>(shape.bytes) / shape.ranks;
+    return 2.0 * (shape.ranks - 1) *
+           slowest_link(ring, [&](int from, int to) { return shape.wires->seconds(from, to, part); });
   }
   void run(Stage& stage) const override {
     switch (stage.call.what) {

@@ -1,6 +1,7 @@
 // tree: a binomial tree, pipelined in chunks. Rank r takes from r+1, r+2, r+4 … (as long as that bit of r
 // is zero), in that order, and gives to r minus its lowest set bit; rank 0 ends with the whole sum, and
-// results go down the same way.
+// results go down the same way. Where links were measured, another rank of the two may hold a partial sum
+// (algo/routes.h): the same sums, on other ways.
 //
 //   all_reduce  2⌈log2 n⌉ steps, S bytes up and up to ⌈log2 n⌉·S down through rank 0
 //   reduce      the upper half (a root other than 0 gets it from rank 0)      broadcast  the lower half
@@ -51,35 +52,67 @@ class Chunks {
   std::size_t count_;
 };
 
-// Sums to index 0. A chunk goes up while the next one comes in from the first child.
-void go_up(Team& team, const Chunks& chunks, const kernel::Reduction& reduction) {
-  const Kin kin = kin_of(team.me(), team.size());
-  for (std::size_t c = 0; c < chunks.count(); ++c) {
-    for (std::size_t i = 0; i < kin.children.size(); ++i) {
-      const bool also_send = i == 0 && c > 0 && kin.parent >= 0;
-      if (also_send)
-        team.swap(kin.parent, chunks[c - 1], kin.children[i], chunks[c], Arrival::fold_after, reduction);
-      else
-        team.recv(kin.children[i], chunks[c], Arrival::fold_after, reduction);
-    }
-    if (kin.parent >= 0 && kin.children.empty()) team.send(kin.parent, chunks[c], reduction);
+// A rank's part in the way up.
+struct Climb {
+  struct Child {
+    int rank;
+    Arrival arrival;
+  };
+  std::vector<Child> children;  // in the order in which their sums are added
+  int parent = -1;              // -1 for the root
+};
+
+Climb climb_of(int rank, const std::vector<Merge>& tree) {
+  Climb climb;
+  for (const Merge& merge : tree) {
+    if (merge.into == rank)
+      climb.children.push_back({merge.from, merge.into_is_left ? Arrival::fold_after : Arrival::fold_before});
+    if (merge.from == rank) climb.parent = merge.into;
   }
-  if (kin.parent >= 0 && !kin.children.empty()) team.send(kin.parent, chunks[chunks.count() - 1], reduction);
+  return climb;
 }
 
-// Copies root's data to all: the same tree, turned so that root is its index 0.
-void go_down(Channel& channel, int root, const Chunks& chunks, const kernel::Reduction& reduction) {
-  const int n = channel.size();
-  const Kin kin = kin_of((channel.rank() - root + n) % n, n);
-  const auto rank_of = [&](int index) { return (index + root) % n; };
+// The tree of this call, and its root.
+class Shapes {
+ public:
+  explicit Shapes(const Stage& stage)
+      : tree_(stage.routes != nullptr ? stage.routes->tree : plain_routes(stage.size()).tree) {}
+  const std::vector<Merge>& merges() const { return tree_; }
+  int root() const { return tree_.empty() ? 0 : tree_.back().into; }
+
+ private:
+  std::vector<Merge> tree_;
+};
+
+// Sums to the tree's root. A chunk goes up while the next one comes in from the first child.
+void go_up(Team& team, const std::vector<Merge>& tree, const Chunks& chunks,
+           const kernel::Reduction& reduction) {
+  const Climb climb = climb_of(team.me(), tree);
+  for (std::size_t c = 0; c < chunks.count(); ++c) {
+    for (std::size_t i = 0; i < climb.children.size(); ++i) {
+      const auto [child, arrival] = climb.children[i];
+      const bool also_send = i == 0 && c > 0 && climb.parent >= 0;
+      if (also_send)
+        team.swap(climb.parent, chunks[c - 1], child, chunks[c], arrival, reduction);
+      else
+        team.recv(child, chunks[c], arrival, reduction);
+    }
+    if (climb.parent >= 0 && climb.children.empty()) team.send(climb.parent, chunks[c], reduction);
+  }
+  if (climb.parent >= 0 && !climb.children.empty())
+    team.send(climb.parent, chunks[chunks.count() - 1], reduction);
+}
+
+// One rank's part in the way down: who gives, and to whom it goes on, those with the most to pass on first.
+void go_down(Channel& channel, int parent, const std::vector<int>& children, const Chunks& chunks,
+             const kernel::Reduction& reduction) {
   std::vector<Outgoing> sends;
   for (std::size_t c = 0; c <= chunks.count(); ++c) {
     sends.clear();
-    if (c > 0)  // furthest first: it has the most to pass on
-      for (auto child = kin.children.rbegin(); child != kin.children.rend(); ++child)
-        sends.push_back({rank_of(*child), chunks[c - 1]});
-    if (kin.parent >= 0 && c < chunks.count()) {
-      const Incoming recv{rank_of(kin.parent), chunks[c]};
+    if (c > 0)
+      for (int child : children) sends.push_back({child, chunks[c - 1]});
+    if (parent >= 0 && c < chunks.count()) {
+      const Incoming recv{parent, chunks[c]};
       channel.exchange(sends, {&recv, 1}, reduction);
     } else {
       channel.exchange(sends, {}, reduction);
@@ -87,15 +120,39 @@ void go_down(Channel& channel, int root, const Chunks& chunks, const kernel::Red
   }
 }
 
+// The way up, backwards.
+void return_down(Channel& channel, const std::vector<Merge>& tree, const Chunks& chunks,
+                 const kernel::Reduction& reduction) {
+  const Climb climb = climb_of(channel.rank(), tree);
+  std::vector<int> children;
+  for (auto child = climb.children.rbegin(); child != climb.children.rend(); ++child)
+    children.push_back(child->rank);
+  go_down(channel, climb.parent, children, chunks, reduction);
+}
+
+// Copies root's data to all: the plain tree, turned so that root is its index 0.
+void broadcast(Stage& stage) {
+  const int n = stage.size();
+  const int root = stage.call.root;
+  const Kin kin = kin_of((stage.rank() - root + n) % n, n);
+  const auto rank_of = [&](int index) { return (index + root) % n; };
+  std::vector<int> children;
+  for (auto child = kin.children.rbegin(); child != kin.children.rend(); ++child)
+    children.push_back(rank_of(*child));
+  go_down(stage.channel, kin.parent < 0 ? -1 : rank_of(kin.parent), children,
+          Chunks(stage.out(), stage.call.count, stage.element()), stage.reduction());
+}
+
 void reduce(Stage& stage) {
   const int root = stage.call.root;
   const Range all{0, stage.call.count};
   const Accumulator sum(stage, stage.rank() == root ? stage.out() : nullptr);
   Team team = Team::whole(stage.channel);
-  go_up(team, Chunks(sum.data(), all.count(), sum.element()), sum.reduction());
-  if (root != 0) {
-    if (stage.rank() == 0) team.send(root, sum.bytes(all), sum.reduction());
-    if (stage.rank() == root) team.recv(0, sum.bytes(all), Arrival::store, sum.reduction());
+  const Shapes shapes(stage);
+  go_up(team, shapes.merges(), Chunks(sum.data(), all.count(), sum.element()), sum.reduction());
+  if (const int top = shapes.root(); root != top) {
+    if (stage.rank() == top) team.send(root, sum.bytes(all), sum.reduction());
+    if (stage.rank() == root) team.recv(top, sum.bytes(all), Arrival::store, sum.reduction());
   }
   if (stage.rank() == root) sum.finish(all);
 }
@@ -103,9 +160,11 @@ void reduce(Stage& stage) {
 void all_reduce(Stage& stage) {
   const Accumulator sum(stage, stage.out());
   Team team = Team::whole(stage.channel);
-  go_up(team, Chunks(sum.data(), stage.call.count, sum.element()), sum.reduction());
-  if (stage.rank() == 0) sum.finish({0, stage.call.count});
-  go_down(stage.channel, 0, Chunks(stage.out(), stage.call.count, stage.element()), sum.reduction());
+  const Shapes shapes(stage);
+  go_up(team, shapes.merges(), Chunks(sum.data(), stage.call.count, sum.element()), sum.reduction());
+  if (stage.rank() == shapes.root()) sum.finish({0, stage.call.count});
+  return_down(stage.channel, shapes.merges(), Chunks(stage.out(), stage.call.count, stage.element()),
+              sum.reduction());
 }
 
 void barrier(Stage& stage) {
@@ -113,8 +172,9 @@ void barrier(Stage& stage) {
   std::byte token{};
   const kernel::Reduction none{DType::u8, ReduceOp::max, 1};
   Team team = Team::whole(stage.channel);
-  go_up(team, Chunks(&token, 1, 1), none);
-  go_down(stage.channel, 0, Chunks(&token, 1, 1), none);
+  const Shapes shapes(stage);
+  go_up(team, shapes.merges(), Chunks(&token, 1, 1), none);
+  return_down(stage.channel, shapes.merges(), Chunks(&token, 1, 1), none);
 }
 
 class Tree final : public Algorithm {
@@ -136,13 +196,24 @@ class Tree final : public Algorithm {
       default: return {.messages = 2 * depth};
     }
   }
+  // Chunks follow each other: what counts is the way of the first one, and the rank that has the most to do.
+  double wire_seconds(const Shape& shape) const override {
+    const auto& tree = shape.routes->tree;
+    const auto bytes = static_cast<double>(shape.bytes);
+    std::vector<double> busy(static_cast<std::size_t>(shape.ranks), 0);
+    for (const Merge& merge : tree)
+      busy[static_cast<std::size_t>(merge.into)] += shape.wires->seconds(merge.from, merge.into, bytes) -
+                                                    shape.wires->seconds(merge.from, merge.into, 0);
+    const double first = tree_time(tree, shape.ranks, [&](int from, int to) {
+      return shape.wires->seconds(from, to, std::min<double>(bytes, kChunkBytes));
+    });
+    return 2 * (first + *std::max_element(busy.begin(), busy.end()));
+  }
   void run(Stage& stage) const override {
     switch (stage.call.what) {
       case Collective::all_reduce: return all_reduce(stage);
       case Collective::reduce: return reduce(stage);
-      case Collective::broadcast:
-        return go_down(stage.channel, stage.call.root, Chunks(stage.out(), stage.call.count, stage.element()),
-                       stage.reduction());
+      case Collective::broadcast: return broadcast(stage);
       default: return barrier(stage);
     }
   }

@@ -168,10 +168,20 @@ void MpiChannel::run(std::span<const Outgoing> sends, std::span<const Incoming> 
       [&] { return transfer_.waiting_for(); });
 }
 
-// News first: a peer that gave up says why, which is better than what this rank could say.
-void MpiChannel::look(const std::vector<int>& waits_for) {
+// What peers gave up with comes first: it is better than what this rank could say.
+void MpiChannel::hear() {
   line_->listen();
   line_->check();
+  if (kind_ != Kind::collective) return;
+  for (int r = 0; r < size(); ++r)
+    if (const auto card = line_->waits_in(r);
+        card && card->sequence == card_.sequence && !is_message(*card) && !same_call(*card, card_))
+      throw MismatchError(describe_mismatch(group_, name_of(rank()), card_, name_of(r), *card));
+}
+
+void MpiChannel::look(const std::vector<int>& waits_for) {
+  hear();
+  if (whole_ != nullptr) whole_->hear();
   const std::int64_t now = now_ns();
   for (const int r : waits_for) {
     if (!line_->has_left(r)) continue;
@@ -181,26 +191,25 @@ void MpiChannel::look(const std::vector<int>& waits_for) {
                                       " waits for it in " + where());
     break;
   }
-  if (kind_ == Kind::collective)
-    for (int r = 0; r < size(); ++r)
-      if (const auto card = line_->waits_in(r);
-          card && card->sequence == card_.sequence && !is_message(*card) && !same_call(*card, card_))
-        throw MismatchError(describe_mismatch(group_, name_of(rank()), card_, name_of(r), *card));
-  if (deadline_.passed()) {
-    std::vector<int> missing = line_->at_fault(card_.sequence, waits_for);
-    std::string names;
-    for (int& r : missing) {
-      names += (names.empty() ? "" : "; ") + named(r);
-      r = name_of(r);
-    }
-    throw TimeoutError(missing, where() + ": no answer within " + seconds(call_->timeout) + " on " +
-                                    named(rank()) +
-                                    "; missing: " + (names.empty() ? "unknown, MPI does not say" : names));
+  if (deadline_.passed()) throw late(waits_for);
+  if (now - told_ns_ <= std::chrono::nanoseconds(mpi::Line::kSayEvery).count()) return;
+  told_ns_ = now;
+  line_->say_waiting(card_, waits_for);
+  if (whole_ == nullptr) return;
+  std::vector<int> names;  // the whole's ranks
+  for (const int r : waits_for) names.push_back(name_of(r));
+  whole_->line_->say_waiting(whole_->card_, names);
+}
+
+TimeoutError MpiChannel::late(const std::vector<int>& waits_for) const {
+  std::vector<int> missing = line_->at_fault(card_.sequence, waits_for);
+  std::string names;
+  for (int& r : missing) {
+    names += (names.empty() ? "" : "; ") + named(r);
+    r = name_of(r);
   }
-  if (now - told_ns_ > std::chrono::nanoseconds(mpi::Line::kSayEvery).count()) {
-    told_ns_ = now;
-    line_->say_waiting(card_, waits_for);
-  }
+  return {missing, where() + ": no answer within " + seconds(call_->timeout) + " on " + named(rank()) +
+                       "; missing: " + (names.empty() ? "unknown, MPI does not say" : names)};
 }
 
 std::vector<std::byte> MpiChannel::meet(std::span<const std::byte> word) {

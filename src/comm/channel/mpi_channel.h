@@ -38,6 +38,7 @@ class MpiChannel final : public WireChannel {
   std::unique_ptr<MpiChannel> part(const std::vector<int>& ranks, const std::string& group,
                                    std::chrono::milliseconds timeout);  // the same, by its own type
   void call_ranks(std::vector<int> names) override { names_ = std::move(names); }
+  void watch(WireChannel* whole) override { whole_ = dynamic_cast<MpiChannel*>(whole); }
   std::string peer_state(int rank) const override { return line_->has_left(rank) ? "left" : "joined"; }
 
   // For MPI's own collectives, between one begin() and the next:
@@ -59,6 +60,8 @@ class MpiChannel final : public WireChannel {
   // Takes turns until finished(), with `bytes` that move without a turn saying so.
   template <class Turn, class Finished, class WaitsFor>
   void wait_until(std::size_t bytes, Turn&& turn, Finished&& finished, WaitsFor&& waits_for);
+  void hear();  // the news; throws what they mean
+  TimeoutError late(const std::vector<int>& waits_for) const;
   void look(const std::vector<int>& waits_for);  // what a waiting rank does now and then
   std::string where() const;
   int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
@@ -71,7 +74,8 @@ class MpiChannel final : public WireChannel {
   std::chrono::nanoseconds most_spin_;
   SpinBudget spin_;
   mpi::Transfer transfer_;
-  std::vector<int> names_;  // of ranks in errors; empty: their own
+  MpiChannel* whole_ = nullptr;  // that is watched; its call is announced by its own begin()
+  std::vector<int> names_;       // of ranks in errors; empty: their own
   Call* call_ = nullptr;
   CallCard card_;
   Kind kind_ = Kind::collective;

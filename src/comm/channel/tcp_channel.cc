@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #include "comm/channel/tcp_fabric.h"
 #include "comm/range.h"
@@ -16,8 +18,17 @@ constexpr std::size_t kRoomBytes = std::size_t{128} << 10;
 // Messages from here on are cut into parts for the bulk connections, if there are several.
 constexpr std::size_t kStripeBytes = std::size_t{256} << 10;
 constexpr std::chrono::milliseconds kNap{100};        // looks at the world this often when asleep
-constexpr std::int64_t kQuiet = 500'000'000;          // ns of waiting before it is told to the peers
+constexpr std::chrono::milliseconds kQuiet{500};      // of waiting before it is told to the peers, at most
 constexpr std::chrono::milliseconds kLastWords{200};  // for the reason of a peer that went
+
+bool is_message(const CallCard& card) {
+  return card.what == static_cast<std::uint8_t>(Collective::send) ||
+         card.what == static_cast<std::uint8_t>(Collective::recv);
+}
+
+bool waits_for(const WaitStatus& status, int rank) {
+  return rank < 256 && (status.waits_for[rank / 64] >> (rank % 64) & 1U) != 0;
+}
 
 }  // namespace
 
@@ -33,7 +44,10 @@ TcpChannel::TcpChannel(std::shared_ptr<TcpFabric> fabric, std::string group, int
 }
 
 TcpChannel::~TcpChannel() {
-  if (!failure_) tell(FrameKind::leave, {});
+  if (failure_)
+    tell_failure();
+  else
+    tell(FrameKind::leave, {});
   flush_news();
   for (int p = 0; p < size(); ++p) each_lane(p, [](TcpLane& lane) { lane.hang_up(); });
 }
@@ -50,6 +64,9 @@ void TcpChannel::begin(Call& call, const CallCard& card, Kind kind) {
   card_ = card;
   kind_ = kind;
   deadline_ = Deadline::after(call.timeout);
+  // Soon enough for the chain of who waits for whom to be known when the time is over.
+  quiet_ = std::clamp<std::chrono::nanoseconds>(call.timeout / 4, std::chrono::milliseconds(20), kQuiet);
+  if (kind == Kind::collective) past_[card.sequence % past_.size()] = card;
 }
 
 void TcpChannel::check() {
@@ -57,6 +74,7 @@ void TcpChannel::check() {
 }
 
 std::string TcpChannel::where() const {
+  if (call_ == nullptr) return "group " + group_;
   return call_->describe() + ", operation " + std::to_string(card_.sequence) + " of group " + group_;
 }
 
@@ -73,7 +91,8 @@ void TcpChannel::plan(std::span<const Outgoing> sends, std::span<const Incoming>
       if (const Range part = part_of(bytes, parts, i, 1); part.count() > 0)
         add(lanes.bulk[static_cast<std::size_t>(i)], part);
   };
-  for (const Outgoing& send : sends)
+  for (const Outgoing& send : sends) {
+    if (peers_[static_cast<std::size_t>(send.peer)].state == State::left) lost(send.peer, "left");
     cut(send.peer, send.bytes.size(), [&](TcpLane& lane, Range part) {
       const FrameHeader header{
           .kind = message ? FrameKind::message : FrameKind::data, .bytes = part.count(), .card = card_};
@@ -81,6 +100,7 @@ void TcpChannel::plan(std::span<const Outgoing> sends, std::span<const Incoming>
                           .lane = &lane,
                           .frame = OutgoingFrame(header)});
     });
+  }
   for (const Incoming& recv : recvs)
     cut(recv.peer, recv.bytes.size(), [&](TcpLane& lane, Range part) {
       receiving_.push_back(
@@ -159,8 +179,17 @@ bool TcpChannel::open(Receiving& recv) {
     card_.divisor = header.card.divisor;
   }
   recv.opened = true;
+  if (recv.what.bytes.size() >= kStripeBytes) recv.opened_ns = now_ns();
   if (header.bytes == 0) recv.lane->finish_empty();
   return true;
+}
+
+void TcpChannel::note_rate(const Receiving& recv) {
+  if (!recv.done() || recv.opened_ns == 0) return;
+  double& rate = peers_[static_cast<std::size_t>(recv.what.peer)].s_per_byte;
+  const double now =
+      static_cast<double>(now_ns() - recv.opened_ns) * 1e-9 / static_cast<double>(recv.what.bytes.size());
+  rate = rate == 0 ? now : rate + (now - rate) / 4;
 }
 
 bool TcpChannel::pull(Receiving& recv, const kernel::Reduction& reduction) {
@@ -169,11 +198,13 @@ bool TcpChannel::pull(Receiving& recv, const kernel::Reduction& reduction) {
   if (recv.what.arrival == Arrival::store) {
     const std::size_t came = recv.lane->take(recv.what.bytes.subspan(recv.got));
     recv.got += came;
+    note_rate(recv);
     return came > 0;
   }
   std::memcpy(room_.data(), recv.rest.data(), recv.tail);
   const std::size_t came = recv.lane->take(std::span(room_).subspan(recv.tail));
   if (came > 0) fold(recv, reduction, came);
+  note_rate(recv);
   return came > 0;
 }
 
@@ -220,12 +251,14 @@ void TcpChannel::wait(std::int64_t& told_ns) {
     });
   for (const Sending& send : sending_)
     if (!send.done()) fds.push_back({send.lane->fd(), POLLOUT, 0});
-  const auto nap = std::min<std::chrono::nanoseconds>(kNap, deadline_.left());
+  const auto nap = std::min<std::chrono::nanoseconds>({kNap, quiet_, deadline_.left()});
   const int ready = ::poll(fds.data(), static_cast<nfds_t>(fds.size()),
                            static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(nap).count()));
   if (told_ns == 0) told_ns = now_ns();
-  if (ready <= 0 || now_ns() - told_ns > kQuiet) {
+  const bool quiet = now_ns() - told_ns > quiet_.count();
+  if (ready <= 0 || quiet) {
     attend();
+    if (whole_ != nullptr) whole_->attend();
   } else {
     // Only what woke us: reading every connection at every step would cost more than the step.
     for (int p = 0; p < size(); ++p)
@@ -236,14 +269,16 @@ void TcpChannel::wait(std::int64_t& told_ns) {
         if (woke && !awaited(lane)) attend(p, lane);
       });
   }
-  if (now_ns() - told_ns > kQuiet) {
-    told_ns = now_ns();
-    WaitStatus status{};
-    for (int r : waiting_for())
-      if (r < 256) status.waits_for[r / 64] |= std::uint64_t{1} << (r % 64);
-    tell(FrameKind::status, std::as_bytes(std::span(&status, 1)));
-  }
   const std::vector<int> ranks = waiting_for();
+  if (quiet) {
+    told_ns = now_ns();
+    tell_waits(ranks);
+    if (whole_ != nullptr) {
+      std::vector<int> named;
+      for (int r : ranks) named.push_back(name_of(r));
+      whole_->tell_waits(named);
+    }
+  }
   if (!deadline_.passed() || ranks.empty()) return;
   const std::vector<int> missing = at_fault(ranks);
   std::string names;
@@ -270,7 +305,8 @@ void TcpChannel::attend(int peer, TcpLane& lane) {
   try {
     for (;;) {
       const FrameHeader* const header = lane.head();
-      if (header == nullptr || header->kind == FrameKind::data || header->kind == FrameKind::message) return;
+      if (header == nullptr || header->kind == FrameKind::message) return;
+      if (header->kind == FrameKind::data) return compare(peer, header->card);
       // News is small and was written at once; the rest of it is on its way.
       alignas(8) std::array<std::byte, sizeof(FailureRecord)> payload;
       const FrameHeader news = *header;
@@ -285,9 +321,10 @@ void TcpChannel::attend(int peer, TcpLane& lane) {
         ::poll(&one, 1, 10);
       }
       if (bytes == 0) lane.finish_empty();
-      heard(peer, news, std::span(payload).first(bytes));
+      heard(peer, lane, news, std::span(payload).first(bytes));
     }
   } catch (const net::ConnectionLost& loss) {
+    if (other.state == State::left && awaited(lane)) lost(peer, loss.reason);
     if (other.state != State::joined) return;
     // One connection may go before the others' bytes are read; all of them, and the peer is gone.
     if (awaited(lane) || ++other.lost >= static_cast<int>(1 + other.lanes.bulk.size()))
@@ -295,7 +332,29 @@ void TcpChannel::attend(int peer, TcpLane& lane) {
   }
 }
 
-void TcpChannel::heard(int peer, const FrameHeader& header, std::span<const std::byte> payload) {
+void TcpChannel::compare(int peer, const CallCard& card) const {
+  // Of later calls nothing is known yet; of those long ago nothing any more.
+  // Those that the engine makes of itself have no number.
+  const CallCard& own = past_[card.sequence % past_.size()];
+  if (card.sequence == 0 || card.sequence > card_.sequence || own.sequence != card.sequence) return;
+  if (!same_call(card, own))
+    throw MismatchError(describe_mismatch(group_, name_of(rank_), own, name_of(peer), card));
+}
+
+// It has not come to the collective and can't before the peer has left it. The peer said so on the connection
+// of messages: none of its messages is still on the way.
+void TcpChannel::compare_waits(int peer, const CallCard& card) const {
+  if (kind_ != Kind::point_to_point || card.sequence <= card_.sequence) return;
+  const std::vector<int> ranks = waiting_for();
+  if (!waits_for(peers_[static_cast<std::size_t>(peer)].waits, rank_) ||
+      std::find(ranks.begin(), ranks.end(), peer) == ranks.end())
+    return;
+  throw MismatchError("group " + group_ + ": ranks called different things: " + named(rank_) + " called " +
+                      describe(card_) + " but " + named(peer) + " called " + describe(card));
+}
+
+void TcpChannel::heard(int peer, const TcpLane& lane, const FrameHeader& header,
+                       std::span<const std::byte> payload) {
   Peer& other = peers_[static_cast<std::size_t>(peer)];
   switch (header.kind) {
     case FrameKind::leave: other.state = State::left; return;
@@ -309,10 +368,9 @@ void TcpChannel::heard(int peer, const FrameHeader& header, std::span<const std:
       std::memcpy(&other.waits, payload.data(), sizeof other.waits);
       other.last_card = header.card;
       other.waits_ns = now_ns();
-      if (kind_ == Kind::collective && call_ != nullptr && header.card.sequence == card_.sequence &&
-          header.card.what != static_cast<std::uint8_t>(Collective::send) &&
-          header.card.what != static_cast<std::uint8_t>(Collective::recv) && !same_call(header.card, card_))
-        throw MismatchError(describe_mismatch(group_, name_of(rank_), card_, name_of(peer), header.card));
+      if (is_message(header.card)) return;
+      compare(peer, header.card);
+      if (&lane == &other.lanes.side.front()) compare_waits(peer, header.card);
       return;
     case FrameKind::data:
     case FrameKind::message: return;
@@ -326,20 +384,20 @@ void TcpChannel::lost(int peer, const std::string& reason) {
   if (!left_before) {
     other.state = State::dead;
     const Deadline patience = Deadline::after(kLastWords);
-    TcpLane& side = other.lanes.side.front();
-    try {
-      while (!patience.passed()) {
-        if (const FrameHeader* const header = side.head(); header != nullptr) {
-          if (header->kind == FrameKind::data || header->kind == FrameKind::message) break;
-          attend(peer, side);
-          if (other.state == State::left) break;
-          continue;
+    each_lane(peer, [&](TcpLane& lane) {
+      try {
+        while (other.state == State::dead && !patience.passed()) {
+          if (const FrameHeader* const header = lane.head(); header != nullptr) {
+            if (header->kind == FrameKind::data || header->kind == FrameKind::message) break;
+            attend(peer, lane);
+            continue;
+          }
+          pollfd one{lane.fd(), POLLIN, 0};
+          ::poll(&one, 1, 10);
         }
-        pollfd one{side.fd(), POLLIN, 0};
-        ::poll(&one, 1, 10);
+      } catch (const net::ConnectionLost&) {  // nothing more to hear
       }
-    } catch (const net::ConnectionLost&) {  // nothing more to hear
-    }
+    });
   }
   const std::string who = named(peer) + " of group " + group_;
   const std::string address = other.lanes.side.front().peer();
@@ -356,14 +414,27 @@ void TcpChannel::tell(FrameKind kind, std::span<const std::byte> payload) noexce
   for (int p = 0; p < size(); ++p) {
     Peer& other = peers_[static_cast<std::size_t>(p)];
     if (p == rank_ || other.state != State::joined || other.lanes.side.empty()) continue;
-    TcpLane& side = other.lanes.side.front();
-    TcpLane& lane = side.sending() ? other.lanes.bulk.front() : side;
-    if (lane.sending()) continue;
-    try {
-      lane.post({.kind = kind, .bytes = payload.size(), .card = card_}, payload);
-    } catch (const net::ConnectionLost&) {  // it is gone; it needs no telling
-    }
+    // The last words on every connection: on each they come behind what was sent there before, and a peer
+    // reads only those where it expects something.
+    const bool last = kind == FrameKind::failure || kind == FrameKind::leave;
+    bool told = false;
+    each_lane(p, [&](TcpLane& lane) {
+      if (lane.sending() || (told && !last)) return;
+      told = true;
+      try {
+        lane.post({.kind = kind, .bytes = payload.size(), .card = card_}, payload);
+      } catch (const net::ConnectionLost&) {  // it is gone; it needs no telling
+      } catch (const std::bad_alloc&) {
+      }
+    });
   }
+}
+
+void TcpChannel::tell_waits(const std::vector<int>& ranks) noexcept {
+  WaitStatus status{};
+  for (int r : ranks)
+    if (r < 256) status.waits_for[r / 64] |= std::uint64_t{1} << (r % 64);
+  tell(FrameKind::status, std::as_bytes(std::span(&status, 1)));
 }
 
 // What was told last has a moment to leave: nobody may come back to send it.
@@ -382,16 +453,22 @@ void TcpChannel::flush_news() noexcept {
 }
 
 void TcpChannel::fail(const Error& error) noexcept {
-  if (failure_) return;
-  failure_ = record_of(error);
-  tell(FrameKind::failure, std::as_bytes(std::span(&*failure_, 1)));
+  if (!failure_) failure_ = record_of(error);
+  tell_failure();
   flush_news();
+}
+
+// Also when this rank has only heard of it: a peer that has not yet would take this rank's end for the
+// reason.
+void TcpChannel::tell_failure() noexcept {
+  if (std::exchange(told_failure_, true)) return;
+  tell(FrameKind::failure, std::as_bytes(std::span(&*failure_, 1)));
 }
 
 // As in shared memory (shm/meeting.cc): along the chain of who waits for whom, those that do not wait
 // themselves.
 std::vector<int> TcpChannel::at_fault(const std::vector<int>& ranks) const {
-  const std::int64_t fresh = now_ns() - 4 * kQuiet;
+  const std::int64_t fresh = now_ns() - 3 * quiet_.count();
   std::vector<bool> seen(peers_.size());
   seen[static_cast<std::size_t>(rank_)] = true;
   std::vector<int> chain = ranks;
@@ -405,8 +482,8 @@ std::vector<int> TcpChannel::at_fault(const std::vector<int>& ranks) const {
       found.push_back(r);
       continue;
     }
-    for (int next = 0; next < std::min(size(), 256); ++next)
-      if ((other.waits.waits_for[next / 64] >> (next % 64) & 1U) != 0) chain.push_back(next);
+    for (int next = 0; next < size(); ++next)
+      if (waits_for(other.waits, next)) chain.push_back(next);
   }
   if (found.empty()) return ranks;  // all wait for each other
   std::sort(found.begin(), found.end());
@@ -415,13 +492,13 @@ std::vector<int> TcpChannel::at_fault(const std::vector<int>& ranks) const {
 
 std::unique_ptr<WireChannel> TcpChannel::among(const std::vector<int>& ranks, const std::string& group,
                                                std::chrono::milliseconds timeout) {
-  std::vector<int> members;
-  int place = -1;
+  TcpMeeting meeting{.group = group, .timeout = timeout, .watch = [this] { attend(); }};
   for (int r : ranks) {
-    if (r == rank_) place = static_cast<int>(members.size());
-    members.push_back(members_[static_cast<std::size_t>(r)]);
+    if (r == rank_) meeting.rank = static_cast<int>(meeting.members.size());
+    meeting.members.push_back(members_[static_cast<std::size_t>(r)]);
+    meeting.names.push_back(name_of(r));
   }
-  return TcpFabric::connect(fabric_, members, place, group, timeout);
+  return TcpFabric::connect(fabric_, meeting);
 }
 
 std::string TcpChannel::peer_state(int rank) const {

@@ -40,7 +40,11 @@ class TcpChannel final : public WireChannel {
   std::unique_ptr<WireChannel> among(const std::vector<int>& ranks, const std::string& group,
                                      std::chrono::milliseconds timeout) override;
   std::string peer_state(int rank) const override;
+  double observed_s_per_byte(int rank) const override {
+    return peers_[static_cast<std::size_t>(rank)].s_per_byte;
+  }
   void call_ranks(std::vector<int> names) override { names_ = std::move(names); }
+  void watch(WireChannel* whole) override { whole_ = dynamic_cast<TcpChannel*>(whole); }
 
  private:
   enum class State { joined, left, dead };
@@ -51,6 +55,7 @@ class TcpChannel final : public WireChannel {
     CallCard last_card = {};  // of the call it said it waits in
     WaitStatus waits = {};
     std::int64_t waits_ns = 0;  // when it said so
+    double s_per_byte = 0;      // of its large messages, lately
   };
   struct Sending {
     Outgoing what;
@@ -62,6 +67,7 @@ class TcpChannel final : public WireChannel {
     Incoming what;
     TcpLane* lane;
     bool opened = false;  // its header has come and fits
+    std::int64_t opened_ns = 0;
     std::size_t got = 0;
     std::size_t tail = 0;  // bytes of an element that is not whole yet
     std::array<std::byte, 16> rest = {};
@@ -72,6 +78,7 @@ class TcpChannel final : public WireChannel {
   bool turn(const kernel::Reduction& reduction);
   bool pull(Receiving& recv, const kernel::Reduction& reduction);
   bool open(Receiving& recv);
+  void note_rate(const Receiving& recv);
   void fold(Receiving& recv, const kernel::Reduction& reduction, std::size_t came);
   bool finished() const;
   bool awaited(const TcpLane& lane) const;  // this exchange still expects bytes there
@@ -79,9 +86,15 @@ class TcpChannel final : public WireChannel {
   // Takes in the news on every connection; throws what they mean.
   void attend();
   void attend(int peer, TcpLane& lane);
-  void heard(int peer, const FrameHeader& header, std::span<const std::byte> payload);
+  void heard(int peer, const TcpLane& lane, const FrameHeader& header, std::span<const std::byte> payload);
+  // Throws MismatchError when `card`, of a collective, is not what this rank called under the same number.
+  void compare(int peer, const CallCard& card) const;
+  // Throws MismatchError when this rank is in send or recv with a peer that waits for it in a collective.
+  void compare_waits(int peer, const CallCard& card) const;
   [[noreturn]] void lost(int peer, const std::string& reason);
   void tell(FrameKind kind, std::span<const std::byte> payload) noexcept;
+  void tell_waits(const std::vector<int>& ranks) noexcept;
+  void tell_failure() noexcept;  // once
   void flush_news() noexcept;
   std::vector<int> waiting_for() const;
   std::vector<int> at_fault(const std::vector<int>& ranks) const;
@@ -100,8 +113,12 @@ class TcpChannel final : public WireChannel {
   Call* call_ = nullptr;
   CallCard card_;
   Kind kind_ = Kind::collective;
+  std::array<CallCard, 8> past_;       // of the last collectives, by their number
+  std::chrono::nanoseconds quiet_{0};  // of waiting before it is told to the peers
+  TcpChannel* whole_ = nullptr;        // attended too while this one waits
   Deadline deadline_ = Deadline::never();
   std::optional<FailureRecord> failure_;
+  bool told_failure_ = false;
   SpinBudget spin_;
   std::vector<Sending> sending_;  // kept between calls: no allocation on the way
   std::vector<Receiving> receiving_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +21,16 @@ struct TcpFabricOptions {
   std::chrono::nanoseconds spin{50'000};  // polling before sleeping
 };
 
+// The ranks of a channel to be.
+struct TcpMeeting {
+  std::string group = {};
+  std::chrono::milliseconds timeout = {};
+  int rank = 0;                      // of this process
+  std::vector<int> members = {};     // world rank of each
+  std::vector<int> names = {};       // what each is called in errors; empty: its number
+  std::function<void()> watch = {};  // asked again and again meanwhile; may throw
+};
+
 class TcpFabric {
  public:
   explicit TcpFabric(TcpFabricOptions options);
@@ -32,11 +43,10 @@ class TcpFabric {
   std::chrono::nanoseconds spin() const { return options_.spin; }
   net::Security security() const { return options_.security; }
 
-  // A channel among the world ranks `members`, of which this process is number `rank`. Collective over them:
-  // of two ranks the later dials the earlier. Throws TimeoutError naming who did not come.
+  // Collective over the members: of two ranks the later dials the earlier. Throws TimeoutError naming who did
+  // not come.
   static std::unique_ptr<WireChannel> connect(const std::shared_ptr<TcpFabric>& fabric,
-                                              const std::vector<int>& members, int rank,
-                                              const std::string& group, std::chrono::milliseconds timeout);
+                                              const TcpMeeting& meeting);
 
  private:
   TcpFabricOptions options_;

@@ -46,7 +46,8 @@ bool TcpLane::send(OutgoingFrame& frame, std::span<const std::byte> payload) {
     parts[count++] = payload.subspan(from, std::min(payload.size() - from, kMostWritten));
   const std::size_t moved = stream_->write(std::span(parts).first(count));
   frame.sent += moved;
-  sending_ = frame.sent > 0 && frame.sent < whole;
+  // Even when nothing counts as sent yet: TLS may have encrypted the beginning, and wants it again.
+  sending_ = frame.sent < whole;
   return moved > 0;
 }
 

@@ -37,9 +37,17 @@ class WireChannel : public Channel {
   virtual std::unique_ptr<WireChannel> among(const std::vector<int>& ranks, const std::string& group,
                                              std::chrono::milliseconds timeout) = 0;
 
-  // What the ranks are called in errors (and their rank() and missing()), when this group is a part of the one that
-  // the user knows.
+  // What the ranks are called in errors (and their rank() and missing()), when this group is a part of the
+  // one that the user knows.
   virtual void call_ranks(std::vector<int> names) = 0;
+
+  // While this channel waits it also takes in the news of `whole`, and tells its ranks that it waits: the
+  // group that this one is a part of, and which goes with it. For ranks whose call runs elsewhere than their
+  // peers think.
+  virtual void watch(WireChannel* whole) { (void)whole; }
+
+  // Seconds a byte that the last large messages from this rank took to arrive once they had begun; 0: none came.
+  virtual double observed_s_per_byte(int rank) const { return (void)rank, 0.0; }
 
   // "joined", "left" or "dead", as far as this rank knows.
   virtual std::string peer_state(int rank) const = 0;

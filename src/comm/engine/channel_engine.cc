@@ -5,6 +5,7 @@
 
 #include "comm/algo/team.h"
 #include "comm/engine/vendor.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep {
 namespace {
@@ -82,9 +83,30 @@ void ChannelEngine::run(const Call& call) {
       call.algorithm.empty() ? selector_.choose(shape_of(call), call.order) : find_algorithm(call.algorithm);
   together(call, WireChannel::Kind::collective, [&](Call& told) {
     told.running(algorithm->name());
-    Stage stage{told, *channel_, scratch_, nodes_};
+    if (call.count == 0 && call.what != Collective::barrier) return meet(told);
+    Stage stage{told, *channel_, scratch_, nodes_, routes_.get()};
     algorithm->run(stage);
   });
+  if (links_ != nullptr && size() > 1 && ++calls_ >= look_after_) watch_links(call);
+}
+
+// Nothing to move, but peers that have something must learn of it.
+void ChannelEngine::meet(const Call& call) {
+  Call barrier = call;
+  barrier.what = Collective::barrier;
+  Stage stage{barrier, *channel_, scratch_, nodes_, routes_.get()};
+  kTree.run(stage);
+}
+
+void ChannelEngine::announce(const Call& call) {
+  channel_->check();
+  announced_ = call;
+  channel_->begin(announced_, card_of(call, selector_.forced()), WireChannel::Kind::collective);
+}
+
+void ChannelEngine::watch(Engine* whole) {
+  auto* const other = dynamic_cast<ChannelEngine*>(whole);
+  channel_->watch(other == nullptr ? nullptr : other->channel_.get());
 }
 
 double ChannelEngine::expected_seconds(const Call& call) const {
@@ -95,8 +117,73 @@ double ChannelEngine::expected_seconds(const Call& call) const {
 
 CommMemory ChannelEngine::allocate(std::size_t bytes) { return private_memory(bytes); }
 
-std::unique_ptr<Engine> ChannelEngine::over(std::unique_ptr<WireChannel> channel, std::string group,
-                                            std::vector<int> nodes) {
+void ChannelEngine::measure_links() {
+  if (size() > 1) set_links(lockstep::measure_links(*this, *channel_));
+}
+
+void ChannelEngine::set_links(std::shared_ptr<Links> links) {
+  links_ = std::move(links);
+  std::vector<std::string> reasons;
+  routes_ = std::make_shared<Routes>(links_->routes(&reasons));
+  selector_.set_links(links_, routes_);
+  if (rank() != 0) return;
+  for (const std::string& reason : reasons) log().info("group {}: {}", group_, reason);
+}
+
+// What the ranks saw of their links against the table. All count the same calls, so all look at the same
+// time.
+void ChannelEngine::watch_links(const Call& call) {
+  constexpr double kChanged = 1.5;
+  constexpr double kBytes = 1 << 20;
+  calls_ = 0;
+  double worst = 1;
+  for (int r = 0; r < size(); ++r) {
+    const double seen = channel_->observed_s_per_byte(r);
+    if (seen == 0 || r == rank()) continue;
+    const double known = (links_->seconds(r, rank(), kBytes) - links_->seconds(r, rank(), 0)) / kBytes;
+    worst = std::max(worst, std::max(seen / known, known / seen));
+  }
+  Call agree;
+  agree.what = Collective::all_reduce;
+  agree.in = &worst;
+  agree.out = &worst;
+  agree.count = 1;
+  agree.dtype = DType::f64;
+  agree.op = ReduceOp::max;
+  agree.timeout = call.timeout;
+  run(agree);
+  if (worst <= kChanged) return;
+  const std::shared_ptr<Links> before = links_;
+  // All groups that share a node's links measure at this moment: the sharing is in the figures.
+  set_links(lockstep::measure_links(*this, *channel_));
+  if (before->sharing() > 0) share_links(1);
+  const double changed = links_->largest_change(*before);
+  if (rank() == 0)
+    log().info(
+        "group {}: a link seemed to have changed by a factor of {:.1f}; measured again, the largest change "
+        "is {:.1f}",
+        group_, worst, changed);
+  look_after_ = changed > kChanged ? 64 : look_after_ * 2;
+}
+
+std::string ChannelEngine::topology() const {
+  if (links_ == nullptr) return {};
+  std::string text = links_->describe() + "\n";
+  std::vector<std::string> reasons;
+  links_->routes(&reasons);
+  for (const std::string& reason : reasons) text += reason + "\n";
+  if (reasons.empty()) text += "ring and tree as they are: no other way is faster by a tenth\n";
+  return text;
+}
+
+void ChannelEngine::share_links(int ranks) {
+  if (links_ == nullptr) return;
+  links_->set_sharing(ranks);
+  set_links(links_);
+}
+
+std::unique_ptr<ChannelEngine> ChannelEngine::over(std::unique_ptr<WireChannel> channel, std::string group,
+                                                   std::vector<int> nodes) {
   return std::make_unique<ChannelEngine>(name_, std::move(channel), std::move(group), std::move(nodes),
                                          selector_);
 }
@@ -124,7 +211,9 @@ std::unique_ptr<Engine> ChannelEngine::split(int colour, int key, const std::str
       return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
     });
     for (int r : ranks) nodes.push_back(nodes_[static_cast<std::size_t>(r)]);
-    return over(channel_->among(ranks, name, told.timeout), name, std::move(nodes));
+    auto part = over(channel_->among(ranks, name, told.timeout), name, std::move(nodes));
+    if (links_ != nullptr) part->set_links(links_->among(ranks));
+    return part;
   });
 }
 

@@ -10,6 +10,7 @@
 #include "comm/algo/algorithm.h"
 #include "comm/channel/wire_channel.h"
 #include "comm/engine/engine.h"
+#include "comm/tune/links.h"
 #include "comm/tune/selector.h"
 
 namespace lockstep {
@@ -33,18 +34,30 @@ class ChannelEngine : public Engine {
   Selector* selector() override { return &selector_; }
   double expected_seconds(const Call& call) const override;
   void fail(const Error& error) noexcept override { channel_->fail(error); }
+  void share_links(int ranks) override;
+  std::string topology() const override;
   void call_ranks(std::vector<int> names) override { channel_->call_ranks(std::move(names)); }
+
+  // Measures the links between the nodes of this group and lets choices and routes follow them. Collective.
+  void measure_links();
+  void set_links(std::shared_ptr<Links> links);
+  std::shared_ptr<const Links> links() const { return links_; }
+
+  void announce(const Call& call) override;
+  void watch(Engine* whole) override;
 
   WireChannel& channel() { return *channel_; }
   const std::string& group() const { return group_; }
 
  protected:
   // A sub-group's, over its channel; what split() makes.
-  virtual std::unique_ptr<Engine> over(std::unique_ptr<WireChannel> channel, std::string group,
-                                       std::vector<int> nodes);
+  virtual std::unique_ptr<ChannelEngine> over(std::unique_ptr<WireChannel> channel, std::string group,
+                                              std::vector<int> nodes);
 
  private:
   Shape shape_of(const Call& call) const;
+  void watch_links(const Call& call);
+  void meet(const Call& call);
   template <class Body>
   auto together(const Call& call, WireChannel::Kind kind, Body&& body);
 
@@ -53,7 +66,12 @@ class ChannelEngine : public Engine {
   std::string group_;
   std::vector<int> nodes_;
   Selector selector_;
+  std::shared_ptr<Links> links_;          // null: not measured
+  std::shared_ptr<const Routes> routes_;  // with links
+  std::uint64_t calls_ = 0;               // collectives since the links were last looked at
+  std::uint64_t look_after_ = 64;         // grows when looking found nothing new
   Scratch scratch_;
+  Call announced_;
 };
 
 }  // namespace lockstep

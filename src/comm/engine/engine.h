@@ -42,6 +42,11 @@ class Engine {
   // What the ranks are called in errors, when the group is a part of the one that the user knows.
   virtual void call_ranks(std::vector<int> names) { (void)names; }
 
+  // For a group that stands on several engines: `call` runs on another of them; and that engine watches this
+  // one for peers who run theirs here.
+  virtual void announce(const Call& call) { (void)call; }
+  virtual void watch(Engine* whole) { (void)whole; }
+
   // The engine of the sub-group that this rank joins, to be known as `name`; null for a negative colour.
   // `call` is the split itself.
   virtual std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) = 0;
@@ -56,6 +61,11 @@ class Engine {
 
   // How long such a call should take by the cost table, once all ranks are there; 0 when the engine has none.
   virtual double expected_seconds(const Call& call) const { return (void)call, 0.0; }
+
+  // For people: the links of the group, and what follows from them; empty when nothing was measured.
+  virtual std::string topology() const { return {}; }
+  // So many ranks of each node use its links at once, though one of them is in this group.
+  virtual void share_links(int ranks) { (void)ranks; }
 
   // The table from which calls choose their algorithm; null when the engine chooses by itself.
   virtual Selector* selector() { return nullptr; }

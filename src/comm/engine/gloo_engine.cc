@@ -166,7 +166,7 @@ class GlooEngine final : public Engine {
   // Gloo's exceptions as ours, on one line. It doesn't say which rank was late or gone: that rank is -1. When
   // one rank gives up, Gloo closes its connections, which is how the others notice.
   template <class F>
-  static void translate(const std::string& what, F&& body) {
+  void translate(const std::string& what, F&& body) const {
     try {
       body();
     } catch (const Error&) {
@@ -175,8 +175,10 @@ class GlooEngine final : public Engine {
       std::string text = e.what();
       std::ranges::replace(text, '\n', ' ');
       const std::string message = "gloo " + what + ": " + text;
-      if (text.find("imed out") != std::string::npos) throw TimeoutError({}, message);
-      if (dynamic_cast<const gloo::IoException*>(&e) != nullptr) throw PeerError(-1, message);
+      const std::vector<int> peers = size_ == 2 ? std::vector<int>{1 - rank_} : std::vector<int>{};
+      if (text.find("imed out") != std::string::npos) throw TimeoutError(peers, message);
+      if (dynamic_cast<const gloo::IoException*>(&e) != nullptr)
+        throw PeerError(peers.empty() ? -1 : peers[0], message);
       throw SystemError(message);
     }
   }

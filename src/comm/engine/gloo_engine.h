@@ -4,7 +4,8 @@
 // "native". Gloo adds f16 in f16, rounding at each step; bf16, bit operations and reduce_scatter it does
 // not have: refuses() says so. min and max of NaN, and the order of sums, are Gloo's. Ranks that call
 // different things are not told apart; a call's timeout is kept, and ends the group. Gloo says neither which
-// rank was late (TimeoutError without names) nor which one went (PeerError of rank -1).
+// rank was late (TimeoutError without names) nor which one went (PeerError of rank -1), except when there are
+// but two.
 #pragma once
 
 #include <memory>

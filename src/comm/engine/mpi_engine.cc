@@ -63,7 +63,7 @@ class MpiEngine final : public ChannelEngine {
   }
 
  protected:
-  std::unique_ptr<Engine> over(std::unique_ptr<WireChannel> channel, std::string group,
+  std::unique_ptr<ChannelEngine> over(std::unique_ptr<WireChannel> channel, std::string group,
                                std::vector<int> nodes) override {
     std::unique_ptr<MpiChannel> part(
         static_cast<MpiChannel*>(channel.release()));  // as MpiChannel::among made it

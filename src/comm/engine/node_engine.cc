@@ -48,6 +48,8 @@ std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engin
     for (const auto& ranks : engine->members_)
       column.push_back(ranks[static_cast<std::size_t>(engine->place_)]);
     engine->across_->call_ranks(std::move(column));
+    engine->across_->watch(flat.get());
+    engine->across_->share_links(engine->parts_);
   }
   inside->call_ranks(engine->members_[engine->node_]);
   engine->inside_ = std::move(inside);
@@ -89,7 +91,8 @@ bool NodeEngine::by_nodes(const Call& call) const {
   }
 }
 
-// Inside: everybody's part is read and written once, as in a direct all-reduce. Across: one part, beside the others.
+// Inside: everybody's part is read and written once, as in a direct all-reduce. Across: one part, beside the
+// others.
 double NodeEngine::expected_seconds(const Call& call) const {
   if (!by_nodes(call) || call.what != Collective::all_reduce) return flat_->expected_seconds(call);
   if (across_ == nullptr) return 0;
@@ -125,15 +128,29 @@ void NodeEngine::run(const Call& call) {
     if ((call.what == Collective::send || call.what == Collective::recv) && place_of(call.root) >= 0) {
       Call local = call;
       local.root = place_of(call.root);
+      local.whole = &call;
       return inside_->run(local);
     }
-    if (!by_nodes(call)) return flat_->run(call);
+    const bool message = call.what == Collective::send || call.what == Collective::recv;
+    if (message) return flat_->run(call);
+    if (!by_nodes(call)) return run_flat(call);
+    flat_->announce(call);
     switch (call.what) {
       case Collective::all_reduce: return all_reduce(call);
       case Collective::barrier: return barrier(call);
       default: return broadcast(call);
     }
   });
+}
+
+// The node's ranks meet first, as for every other call: they may have called different things.
+void NodeEngine::run_flat(const Call& call) {
+  Call whole = call;
+  whole.timeout += kAcrossGrace;
+  Call inside = call;
+  inside.flight = nullptr;
+  inside.timing = nullptr;
+  inside_->with_peers(inside, kInsideGrace, [&](Channel&, const Call&) { flat_->run(whole); });
 }
 
 // Part `own` of everybody on this node, then of all nodes; ends in the own output.
@@ -155,6 +172,7 @@ void NodeEngine::reduce_own_part(Channel& channel, const Call& call, Range own) 
   across.dtype = wide;
   across.algorithm.clear();
   across.timeout += kAcrossGrace;
+  across.whole = &call.shown();
   across.divisor = call.divisor == 0 ? size() : call.divisor;
   across_->run(across);
   if (sum != out)
@@ -163,14 +181,14 @@ void NodeEngine::reduce_own_part(Channel& channel, const Call& call, Range own) 
 
 void NodeEngine::all_reduce(const Call& call) {
   const std::size_t bytes = call.bytes();
-  if (bytes == 0) return inside_->run(call);
+  if (bytes == 0) return barrier(call);
   call.running("hierarchical");
   // Buffers that the node's other ranks can't reach go through one that they can.
   const bool staged = !inside_->reaches(call.in) || !inside_->reaches(call.out);
   Call reachable = call;
   reachable.flight = nullptr;
   reachable.timing = nullptr;
-  reachable.algorithm.clear();
+  reachable.whole = &call;
   if (staged) {
     if (stage_.bytes() < bytes) stage_ = inside_->allocate(bytes);
     std::memcpy(stage_.data(), call.in, bytes);
@@ -219,9 +237,11 @@ void NodeEngine::broadcast(const Call& call) {
   if (place_ == place) {
     Call across = call;
     across.root = node;
+    across.whole = &call;
     across_->run(across);
   }
   Call inside = call;
+  inside.whole = &call;
   inside.root = place;
   inside.timeout += kInsideGrace;
   inside_->run(inside);
@@ -229,8 +249,10 @@ void NodeEngine::broadcast(const Call& call) {
 
 std::unique_ptr<Engine> NodeEngine::split(int colour, int key, const std::string& name, const Call& call) {
   return together([&]() -> std::unique_ptr<Engine> {
-    auto flat = flat_->split(colour, key, name, call);
     std::unique_ptr<Engine> inside = inside_->split(colour, key, name, call);
+    Call across = call;
+    across.timeout += kAcrossGrace;
+    auto flat = flat_->split(colour, key, name, across);
     if (flat == nullptr) return nullptr;
     // What a shared-memory engine splits into is one.
     std::unique_ptr<ShmEngine> local(static_cast<ShmEngine*>(inside.release()));

@@ -53,6 +53,7 @@ class NodeEngine final : public Engine {
   Selector* selector() override { return flat_->selector(); }
   bool reaches(const void* data) const override { return inside_->reaches(data); }
   void fail(const Error& error) noexcept override;
+  std::string topology() const override { return flat_->topology(); }
   double expected_seconds(const Call& call) const override;
 
   Engine& flat() { return *flat_; }
@@ -62,6 +63,7 @@ class NodeEngine final : public Engine {
  private:
   NodeEngine() = default;
   bool by_nodes(const Call& call) const;
+  void run_flat(const Call& call);
   void all_reduce(const Call& call);
   void barrier(const Call& call);
   void broadcast(const Call& call);

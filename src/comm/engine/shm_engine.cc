@@ -179,13 +179,14 @@ void ShmEngine::meet(const Call& call, const Algorithm* planned, std::int64_t fi
   d.dtype = static_cast<std::uint8_t>(call.dtype);
   d.op = static_cast<std::uint8_t>(reduces(call.what) ? call.op : ReduceOp::sum);
   d.order = static_cast<std::uint8_t>(call.order);
-  d.root = call.root;
+  d.root = call.shown().root;
   d.divisor = reduces(call.what) && call.op == ReduceOp::avg ? call.divisor : 0;
   d.payload[0] = first;
   d.payload[1] = second;
   std::memset(d.algorithm, 0, sizeof(d.algorithm));
   // A forced one too: LOCKSTEP_ALGORITHM may differ between ranks.
-  const std::string_view algorithm = call.algorithm.empty() ? selector_.forced() : call.algorithm;
+  const std::string& asked = call.shown().algorithm;
+  const std::string_view algorithm = asked.empty() ? selector_.forced() : asked;
   algorithm.copy(d.algorithm, sizeof(d.algorithm));
   const auto place = [&](const void* data) {
     return data == nullptr ? kAbsent : session_->arena().offset_of(data, 1).value_or(kPrivate);
@@ -218,9 +219,9 @@ void ShmEngine::compare(const Call& call) {
                                       }) -
                          callers.begin());
     if (first < static_cast<int>(callers.size()))
-      callers[static_cast<std::size_t>(first)].second += ", " + std::to_string(r);
+      callers[static_cast<std::size_t>(first)].second += ", " + std::to_string(meeting_.name_of(r));
     else
-      callers.emplace_back(r, std::to_string(r));
+      callers.emplace_back(r, std::to_string(meeting_.name_of(r)));
   }
   std::string text = "operation " + std::to_string(call.sequence) + " of group " + name_ +
                      ": ranks called different things: ";
@@ -312,12 +313,13 @@ void ShmEngine::point_to_point(const Call& call) {
   team.recv(call.root, std::as_writable_bytes(std::span(&came, 1)), Arrival::store, none);
   if (came.count != envelope.count || came.dtype != envelope.dtype || came.check != kEnvelopeCheck) {
     Call sent = call;
+    sent.whole = nullptr;
     sent.what = Collective::send;
     sent.count = came.count;
     sent.dtype = static_cast<DType>(came.dtype);
-    sent.root = rank();
-    meeting_.fail(MismatchError("group " + name_ + ": rank " + std::to_string(rank()) + " called " +
-                                call.describe() + " but rank " + std::to_string(call.root) + " called " +
+    sent.root = meeting_.name_of(rank());
+    meeting_.fail(MismatchError("group " + name_ + ": " + meeting_.named(rank()) + " called " +
+                                call.describe() + " but " + meeting_.named(call.root) + " called " +
                                 sent.describe()));
     meeting_.rethrow();
   }

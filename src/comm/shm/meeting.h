@@ -59,6 +59,8 @@ class Meeting {
 
   // What the ranks are called in errors, when this group is a part of the one that the user knows.
   void call_ranks(std::vector<int> names) { names_ = std::move(names); }
+  int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
+  std::string named(int rank) const { return "rank " + std::to_string(name_of(rank)); }
 
   // "all_reduce(f32 × 4, sum), operation 3 of group world"
   std::string where() const;
@@ -86,8 +88,6 @@ class Meeting {
       own_seat().waiting_ns.store(0, std::memory_order_relaxed);
   }
   void wake_everybody();
-  int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
-  std::string named(int rank) const { return "rank " + std::to_string(name_of(rank)); }
 
   Control& control_;
   std::string group_;

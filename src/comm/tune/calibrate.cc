@@ -33,9 +33,7 @@ void broadcast_bytes(Engine& engine, void* data, std::size_t bytes) {
   engine.run(internal_call(Collective::broadcast, data, bytes, 0));
 }
 
-void meet(Engine& engine) {
-  engine.run(internal_call(Collective::barrier, nullptr, 0, -1));
-}
+void meet(Engine& engine) { engine.run(internal_call(Collective::barrier, nullptr, 0, -1)); }
 
 std::string broadcast_text(Engine& engine, std::string text) {
   std::uint64_t size = text.size();

@@ -9,9 +9,9 @@
 
 namespace lockstep {
 
-// Gives every rank of the engine's group the same cost table: from the cache, or measured now (a fraction of a second,
-// once per machine and number of workers) and kept there. Collective. LOCKSTEP_CACHE_DIR=off leaves the
-// built-in costs. A cache that can't be read is measured anew; one that can't be written is only logged.
+// Gives every rank of the engine's group the same cost table: from the cache, or measured now (a fraction of
+// a second, once per machine and number of workers) and kept there. Collective. LOCKSTEP_CACHE_DIR=off leaves
+// the built-in costs. A cache that can't be read is measured anew; one that can't be written is only logged.
 void load_or_measure_costs(Engine& engine);
 
 // The measurement alone. Collective; rank 0's result counts for all.

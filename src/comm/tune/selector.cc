@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "comm/tune/links.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -83,7 +84,28 @@ void Selector::add_measurement(const Shape& shape, const Algorithm& algorithm, d
   cache_.clear();
 }
 
+// By its own account of its steps; else as if every message took the slowest way.
+double Selector::on_wires(const Algorithm& algorithm, const Shape& shape) const {
+  Shape wired = shape;
+  wired.wires = links_.get();
+  wired.routes = routes_.get();
+  if (shape.what == Collective::all_reduce)
+    if (const double seconds = algorithm.wire_seconds(wired); seconds > 0) return seconds;
+  double empty = 0;
+  double full = 0;
+  constexpr double bytes = 1 << 20;
+  for (int a = 0; a < shape.ranks; ++a)
+    for (int b = 0; b < shape.ranks; ++b) {
+      if (a == b) continue;
+      empty = std::max(empty, links_->seconds(a, b, 0));
+      full = std::max(full, links_->seconds(a, b, bytes));
+    }
+  const Cost cost = algorithm.cost(shape);
+  return cost.messages * empty + cost.sent_bytes / 2 * (full - empty) / bytes;
+}
+
 double Selector::predict(const Algorithm& algorithm, const Shape& shape) const {
+  if (links_ != nullptr && shape.messages_only && shape.ranks > 1) return on_wires(algorithm, shape);
   const Cost cost = algorithm.cost(shape);
   const double at_work = static_cast<double>(input_bytes(shape)) * shape.ranks;
   const double bytes_s = cost.sent_bytes * costs_.send.at(at_work) +

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "comm/tune/costs.h"
 
 namespace lockstep {
+
+class Links;
 
 struct Candidate {
   const Algorithm* algorithm = nullptr;
@@ -34,6 +37,13 @@ class Selector {
     cache_.clear();
   }
   const Costs& costs() const { return costs_; }
+  // From now on messages cost what these links do. All ranks must hold the same.
+  void set_links(std::shared_ptr<const Links> links, std::shared_ptr<const Routes> routes) {
+    links_ = std::move(links);
+    routes_ = std::move(routes);
+    measured_.clear();
+    cache_.clear();
+  }
 
   // Adds a measurement: seconds for one call of this shape. Between measured sizes it is interpolated.
   void add_measurement(const Shape& shape, const Algorithm& algorithm, double seconds);
@@ -62,8 +72,12 @@ class Selector {
   };
   double measured(const Algorithm& algorithm, const Shape& shape) const;
 
+  double on_wires(const Algorithm& algorithm, const Shape& shape) const;
+
   const Algorithm* forced_ = nullptr;
   Costs costs_;
+  std::shared_ptr<const Links> links_;  // null: not measured
+  std::shared_ptr<const Routes> routes_;
   std::map<Key, std::map<double, double>> measured_;  // bytes → seconds
   struct Remembered {
     Shape shape;

@@ -1,0 +1,97 @@
+#include "cli/train_prediction.h"
+
+#include <gtest/gtest.h>
+
+namespace lockstep::cli {
+namespace {
+
+// Forward 4 s, backward 10 s, optimizer 1 s.
+StepProfile profile(std::vector<BucketProfile> buckets, double exchange_cpu = 0) {
+  return {.before_s = 4,
+          .backward_s = 10,
+          .after_s = 1,
+          .buckets = std::move(buckets),
+          .exchange_cpu = exchange_cpu};
+}
+
+TEST(Prediction, WithoutAnExchangeItIsTheLocalStep) {
+  const StepPrediction p = predict_step(profile({}));
+  EXPECT_DOUBLE_EQ(p.step_s, 15);
+  EXPECT_DOUBLE_EQ(p.exposed_s, 0);
+  EXPECT_DOUBLE_EQ(p.comm_fraction(), 0);
+}
+
+TEST(Prediction, AnExchangeBehindBackwardIsHidden) {
+  const StepPrediction p = predict_step(profile({{.ready = 0.5, .exchange_s = 3}}));
+  EXPECT_DOUBLE_EQ(p.step_s, 15);
+  EXPECT_DOUBLE_EQ(p.hidden_s, 3);
+  EXPECT_DOUBLE_EQ(p.comm_fraction(), 3.0 / 18.0);
+}
+
+TEST(Prediction, BucketsWaitForTheirTurnAndForTheirGradients) {
+  // [2, 8], [8, 14]: 4 after backward. Then a last one that is ready long before its turn.
+  const StepPrediction two = predict_step(profile({{0.2, 6}, {0.5, 6}}));
+  EXPECT_DOUBLE_EQ(two.step_s, 4 + 14 + 1);
+  EXPECT_DOUBLE_EQ(two.exposed_s, 4);
+  EXPECT_DOUBLE_EQ(two.hidden_s, 8);
+  EXPECT_DOUBLE_EQ(two.comm_s, 12);
+  EXPECT_DOUBLE_EQ(two.comm_fraction(), 12.0 / 27.0);
+  EXPECT_DOUBLE_EQ(predict_step(profile({{0.2, 6}, {0.5, 6}, {1, 2}})).step_s, 4 + 16 + 1);
+  // [1, 2], idle, [10, 13]
+  const StepPrediction late = predict_step(profile({{0.1, 1}, {1, 3}}));
+  EXPECT_DOUBLE_EQ(late.step_s, 4 + 13 + 1);
+  EXPECT_DOUBLE_EQ(late.hidden_s, 1);
+}
+
+TEST(Prediction, WhatFollowsTheBucketsIsWaitedFor) {
+  StepProfile p = profile({{0.5, 3}});
+  p.counts_s = 0.5;
+  EXPECT_DOUBLE_EQ(predict_step(p).step_s, 15.5);
+  EXPECT_DOUBLE_EQ(predict_step(p).exposed_s, 0.5);
+  p.waiting_s = 2;  // for data: in the step, in no share
+  EXPECT_DOUBLE_EQ(predict_step(p).step_s, 17.5);
+  EXPECT_DOUBLE_EQ(predict_step(p).comm_fraction(), 3.0 / 18.0);
+}
+
+TEST(Prediction, AnExchangeOnBackwardsCoreSlowsItDown) {
+  // 4 s of exchange take 1 s of the core: backward ends a second later.
+  const StepPrediction light = predict_step(profile({{0.5, 4}}, 0.25));
+  EXPECT_DOUBLE_EQ(light.step_s, 16);
+  EXPECT_DOUBLE_EQ(light.comm_s, 4);
+  // It wants the whole core and gets half of it: twice as long, and in the end both have had what they need.
+  const StepPrediction heavy = predict_step(profile({{0.5, 2}}, 1));
+  EXPECT_DOUBLE_EQ(heavy.step_s, 17);
+  EXPECT_DOUBLE_EQ(heavy.comm_s, 4);
+  // Backward ends in the middle of it: 2 s at half speed do its last second, and the exchange has half its
+  // way left.
+  const StepPrediction middle = predict_step(profile({{0.9, 2}}, 1));
+  EXPECT_DOUBLE_EQ(middle.hidden_s, 2);
+  EXPECT_DOUBLE_EQ(middle.exposed_s, 1);
+  EXPECT_DOUBLE_EQ(middle.step_s, 4 + 12 + 1);
+  // After backward it has the core to itself.
+  EXPECT_DOUBLE_EQ(predict_step(profile({{1, 2}}, 1)).step_s, 17);
+  EXPECT_DOUBLE_EQ(predict_step(profile({{1, 2}}, 1)).comm_s, 2);
+}
+
+TEST(Prediction, ProfilesAreMediansOfStepsWithTheLastLayout) {
+  const std::vector<StepTimes> steps = {
+      {.before_s = 100,
+       .backward_s = 100,
+       .after_s = 100,
+       .ready_s = {1, 2, 3}},  // before buckets were laid out
+      {.waiting_s = 0, .before_s = 4, .backward_s = 10, .after_s = 1, .ready_s = {2, 10}},
+      {.waiting_s = 5, .before_s = 5, .backward_s = 20, .after_s = 2, .ready_s = {4, 20}},
+      {.waiting_s = 1, .before_s = 90, .backward_s = 16, .after_s = 1, .ready_s = {8, 12}}};
+  const StepProfile p = profile_of(steps);
+  EXPECT_DOUBLE_EQ(p.waiting_s, 1);
+  EXPECT_DOUBLE_EQ(p.before_s, 5);
+  EXPECT_DOUBLE_EQ(p.backward_s, 16);
+  EXPECT_DOUBLE_EQ(p.after_s, 1);
+  ASSERT_EQ(p.buckets.size(), 2U);
+  EXPECT_DOUBLE_EQ(p.buckets[0].ready, 0.2);
+  EXPECT_DOUBLE_EQ(p.buckets[1].ready, 1);
+  EXPECT_TRUE(profile_of({}).buckets.empty());
+}
+
+}  // namespace
+}  // namespace lockstep::cli

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/slurm.h"
 
 namespace lockstep {
 namespace {
@@ -178,18 +179,6 @@ Identity from_slurm() {
   return identity;
 }
 
-// srun makes a step; a batch script or an interactive allocation is one process that merely inherits
-// the allocation's variables, and so is one worker.
-bool under_srun() {
-  const auto step = is_set("SLURM_STEP_ID") ? read("SLURM_STEP_ID") : read("SLURM_STEPID");
-  constexpr std::string_view special[] = {"4294967290", "4294967291",  "4294967292",
-                                          "batch",      "interactive", "extern"};
-  if (!step || !is_set("SLURM_PROCID")) return false;
-  for (std::string_view name : special)
-    if (*step == name) return false;
-  return true;
-}
-
 Identity from_pmi() {
   const bool hydra = is_set("MPI_LOCALRANKID") || is_set("MPI_LOCALNRANKS");
   Identity identity = read_family({.launcher = "PMI",
@@ -215,7 +204,7 @@ Identity Identity::from_environment() {
           {"LOCKSTEP_JOB", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}))
     return from_torchrun();
   if (any_set({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"})) return from_open_mpi();
-  if (under_srun()) return from_slurm();
+  if (slurm::step_of(slurm::process_environment)) return from_slurm();
   if (any_set({"PMI_RANK", "PMI_SIZE"})) return from_pmi();
   return {};
 }

@@ -40,7 +40,7 @@ std::string find_mpirun() {
   argv.push_back(nullptr);
   // The workers are who mpirun says they are, not who an outer launcher said that this process is.
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-                           "MASTER_PORT", "LOCKSTEP_JOB", "LOCKSTEP_RESTART"})
+                           "MASTER_PORT", "LOCKSTEP_JOB", "LOCKSTEP_RESTART", "LOCKSTEP_AGENT", "LOCKSTEP_SECRET"})
     ::unsetenv(name);
   ::execv(argv[0], argv.data());
   std::perror("mpirun");

@@ -14,6 +14,7 @@
 #include "comm/channel/tcp_fabric.h"
 #include "comm/local_world.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/slurm.h"
 #include "net/address.h"
 #include "net/roster.h"
 
@@ -56,6 +57,8 @@ net::Endpoint endpoint_of(const Identity& who) {
   const char* const port = std::getenv("MASTER_PORT");
   if (host != nullptr && port != nullptr)
     return net::Endpoint::parse("MASTER_ADDR and MASTER_PORT", std::string(host) + ":" + port, 0);
+  if (who.launcher == "SLURM")
+    return net::Endpoint::parse("SLURM_STEP_NODELIST", slurm::endpoint(slurm::process_environment), 0);
   throw UsageError("where rank 0 listens is not known (" + who.launcher +
                    "): set MASTER_ADDR and MASTER_PORT to an address of its machine and a free port there");
 }

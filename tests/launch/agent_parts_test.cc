@@ -110,9 +110,9 @@ TEST(Slurm, TheFirstHostOfAList) {
                                                     {"gpu-[2,5]-ib,login", "gpu-2-ib"},
                                                     {"rack[1-2]n[08-11]", "rack1n08"},
                                                     {"a.b-c_d[3]", "a.b-c_d3"}};
-  for (const auto& [list, host] : lists) EXPECT_EQ(first_slurm_host(list), host) << list;
+  for (const auto& [list, host] : lists) EXPECT_EQ(slurm::first_host(list), host) << list;
   for (const char* bad : {"", ",n1", "node[", "node[]", "node[-3]", "node[a-b]", "no de", "$(x)", "n]1"})
-    EXPECT_EQ(first_slurm_host(bad), "") << bad;
+    EXPECT_EQ(slurm::first_host(bad), "") << bad;
 }
 
 std::optional<SlurmNodes> nodes_of(std::map<std::string, std::string> change) {

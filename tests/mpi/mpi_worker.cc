@@ -30,8 +30,7 @@ static int run_grid_on(const Group& group, const GridOptions& options, std::size
 int run_grids(const Group& world) {
   // Ours byte for byte against the reference, MPI's own within rounding. 400003: several chunks a message.
   int failures = run_grid_on(world, {.counts = {0, 1, 17, 4099}, .every_memory = false}, 1000);
-  failures += run_grid_on(
-      world, {.counts = {400003}, .dtypes = {DType::f32, DType::bf16}, .every_memory = false}, 50);
+  failures += run_grid_on(world, {.counts = {400003}, .dtypes = {DType::f32}, .every_memory = false}, 50);
   const Group part = world.split(world.rank() % 2, -world.rank());
   failures += run_grid_on(part, {.counts = {5}, .every_memory = false}, 100);
   return failures;

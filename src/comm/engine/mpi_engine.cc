@@ -64,7 +64,7 @@ class MpiEngine final : public ChannelEngine {
 
  protected:
   std::unique_ptr<ChannelEngine> over(std::unique_ptr<WireChannel> channel, std::string group,
-                               std::vector<int> nodes) override {
+                                      std::vector<int> nodes) override {
     std::unique_ptr<MpiChannel> part(
         static_cast<MpiChannel*>(channel.release()));  // as MpiChannel::among made it
     return std::make_unique<MpiEngine>(std::move(part), std::move(group), std::move(nodes), *selector(),

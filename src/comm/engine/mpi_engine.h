@@ -5,6 +5,9 @@
 // that ranks which called different things are told and a timeout can name who is missing. It is taken when
 // the call or LOCKSTEP_ALGORITHM asks for it.
 //
+// "blocking" is MPI as programs call it that know nothing else, for comparison: ranks do not meet first, so
+// nothing is compared, and no timeout ends it. With Open MPI it takes about half of native's time.
+//
 // After a failure MPI_Finalize is left out, since it could wait for ever.
 #pragma once
 

@@ -16,6 +16,7 @@
 #include "grad/backward_hooks.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/observe/histogram.h"
 
@@ -81,6 +82,7 @@ class StepBench {
   // What was measured so far is forgotten.
   void start_over() {
     records_.clear();
+    synchronized_.clear();
     in_phase_.clear();
   }
 
@@ -109,7 +111,9 @@ class StepBench {
     if (!expect_exchange(ddp_, options_, profile, buffers_s)) return {};
     profile.after_s += buffers_s;
     profile.exchange_cpu = exchange_cpu;
-    return predict_step(profile);
+    const StepPrediction predicted = predict_step(profile);
+    explain(profile, predicted);
+    return predicted;
   }
 
   double bucket_cap_mb() const { return ddp_.bucket_cap_mb(); }
@@ -121,6 +125,36 @@ class StepBench {
   }
 
  private:
+  // For who wants to know why a prediction is as it is: what it was made from, and what became of it.
+  void explain(const StepProfile& profile, const StepPrediction& predicted) const {
+    double buckets_s = 0, largest_s = 0;
+    for (const BucketProfile& b : profile.buckets) {
+      buckets_s += b.exchange_s;
+      largest_s = std::max(largest_s, b.exchange_s);
+    }
+    log().debug(
+        "alone: before {:.1f} ms, backward {:.1f}, after {:.1f}; {} buckets of {:.1f} in all, the largest "
+        "{:.1f}",
+        profile.before_s * 1e3, profile.backward_s * 1e3, profile.after_s * 1e3, profile.buckets.size(),
+        buckets_s * 1e3, largest_s * 1e3);
+    log().debug("predicted: backward {:.1f} ms, exchange {:.1f}, exposed {:.1f}, step {:.1f}",
+                (predicted.compute_s - profile.before_s - profile.after_s) * 1e3, predicted.comm_s * 1e3,
+                predicted.exposed_s * 1e3, predicted.step_s * 1e3);
+    const StepProfile measured = profile_of(synchronized_);
+    std::vector<double> comm, exposed, step;
+    for (const StepRecord& r : records_) {
+      comm.push_back(static_cast<double>(r.comm_ns) / 1e6);
+      exposed.push_back(static_cast<double>(r.exposed_ns) / 1e6);
+      step.push_back(static_cast<double>(r.step_ns()) / 1e6);
+    }
+    for (auto* list : {&comm, &exposed, &step}) std::ranges::sort(*list);
+    log().debug(
+        "measured: before {:.1f} ms, backward {:.1f}, exchange {:.1f}, exposed {:.1f}, after {:.1f}, step "
+        "{:.1f}",
+        measured.before_s * 1e3, measured.backward_s * 1e3, quantile_of_sorted(comm, 0.5),
+        quantile_of_sorted(exposed, 0.5), measured.after_s * 1e3, quantile_of_sorted(step, 0.5));
+  }
+
   void step(Kind kind) {
     if (kind != Kind::synchronized) {
       {
@@ -151,6 +185,10 @@ class StepBench {
       StepRecord record{.begin_ns = begin, .end_ns = end};
       take_exchange(ddp_.reducer(), record);
       records_.push_back(record);
+      const Reducer& reducer = ddp_.reducer();
+      synchronized_.push_back({.before_s = seconds(backward_begin_ns_ - begin),
+                               .backward_s = seconds(reducer.wait_begin_ns() - backward_begin_ns_),
+                               .after_s = seconds(end - reducer.wait_end_ns())});
     } else if (kind == Kind::in_phase) {
       std::vector<double> step = {seconds(backward_begin_ns_ - begin), seconds(backward_end_ns_ - begin),
                                   seconds(end - backward_end_ns_)};
@@ -176,6 +214,7 @@ class StepBench {
   BackwardHooks hooks_;
   std::int64_t backward_begin_ns_ = 0, backward_end_ns_ = 0;
   std::vector<StepRecord> records_;
+  std::vector<StepTimes> synchronized_;
   std::vector<std::vector<double>> in_phase_;
 };
 

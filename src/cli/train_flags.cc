@@ -22,8 +22,8 @@ void add_train_flags(CLI::App& command, TrainFlags& flags, const Given& only) {
       } else if constexpr (std::is_arithmetic_v<Field>) {
         if (field != 0) option->capture_default_str();
         if (info.zero != nullptr) {
-          option->transform([zero = std::string(info.zero)](const std::string& text) {
-            return text == zero ? std::string("0") : text;
+          option->transform([zero = std::string(info.zero)](const std::string& given) {
+            return given == zero ? std::string("0") : given;
           });
           if (field == 0) option->default_str(info.zero);
         }

@@ -146,9 +146,12 @@ void GroupImpl::dump(const Error& error) noexcept try {
   dump.error_message = error.what();
   set_time(dump);
   for (int r = 0; r < engine_->size(); ++r) {
+    const std::string state = engine_->peer_state(r);
+    const bool gone = state == "left" || state == "dead";
+    // Of a rank on another machine nothing is known, unless that it is gone.
+    if (!gone && r != engine_->rank() && engine_->flight_memory(r).empty()) continue;
     FlightRank& rank = dump.ranks.emplace_back();
     rank.rank = r;
-    const std::string state = engine_->peer_state(r);
     rank.state = state == "left" ? RankState::left : state == "dead" ? RankState::dead : RankState::alive;
     rank.pid = engine_->peer_pid(r);
     if (r == engine_->rank())

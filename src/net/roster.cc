@@ -161,9 +161,17 @@ class Desk {
   Gate gate_;
 };
 
+// Whoever is or should be there is rank 0.
+std::unique_ptr<Stream> dial_desk(const RosterOptions& options) try {
+  return dial(options.endpoint, options.secret, options.security, kHello, Deadline::after(options.timeout));
+} catch (const TimeoutError& error) {
+  throw TimeoutError({0}, error.what());
+} catch (const PeerError& error) {
+  throw PeerError(0, error.what());
+}
+
 std::vector<std::string> hand_in(const RosterOptions& options, const std::string& card) {
-  const auto stream =
-      dial(options.endpoint, options.secret, options.security, kHello, Deadline::after(options.timeout));
+  const auto stream = dial_desk(options);
   // Rank 0 answers when its own time is over at the latest: waiting for that gives every rank the names of
   // the missing.
   const Deadline deadline = Deadline::after(options.timeout + kGrace);

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <numeric>
 
 #include "comm/fault_plan.h"
@@ -161,7 +162,7 @@ class Worker {
 
   // Names that stay valid: options borrow them.
   const std::vector<std::string>& algorithms(Collective what, const Group& group) const {
-    auto& names = algorithms_[static_cast<std::size_t>(what)];
+    auto& names = algorithms_[{group.engine(), what}];
     if (names.empty()) names = group.impl().engine().algorithms(what);
     return names;
   }
@@ -325,7 +326,7 @@ class Worker {
   int rank_ = -1;
   // Buffers outlive the groups: asynchronous calls write to them until the end.
   std::array<Slot, kSlots> slots_;
-  mutable std::array<std::vector<std::string>, kCollectives> algorithms_;
+  mutable std::map<std::pair<std::string, Collective>, std::vector<std::string>> algorithms_;
   Place world_;
   Place part_;
   std::deque<Pending> pending_;

@@ -92,7 +92,7 @@ class Network(Case):
         say("one")
         self.assertEqual(taker.stdout.readline(), "got one\n")
         hosts("fail", "host1", "--name", name)
-        self.assertIn("failed", hosts("list").stdout)
+        self.assertRegex(hosts("list", "--name", name).stdout, r"host1 +10\.77\.0\.1 +failed")
         say("two")
         self.assertEqual(taker.stdout.readline(), "got nothing\n")  # and no end: the connection stays
         hosts("heal", "host1", "--name", name)

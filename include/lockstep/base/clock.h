@@ -31,6 +31,8 @@ class Deadline {
     return std::max(std::chrono::nanoseconds(0), std::chrono::nanoseconds(at_ - Clock::now()));
   }
 
+  Clock::time_point at() const { return at_; }
+
  private:
   explicit Deadline(Clock::time_point at) : at_(at) {}
   Clock::time_point at_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "comm/channel/tcp_fabric.h"
@@ -164,10 +165,10 @@ bool TcpChannel::open(Receiving& recv) {
   if (kind_ == Kind::point_to_point) {
     if (header.card.count != card_.count || header.card.dtype != card_.dtype ||
         header.kind != FrameKind::message)
-      throw MismatchError("group " + group_ + ": " + named(rank_) + " called " + describe(card_) + " but " +
-                          named(from) + " called " + describe(header.card));
+      differ(MismatchError("group " + group_ + ": " + named(rank_) + " called " + describe(card_) + " but " +
+                           named(from) + " called " + describe(header.card)));
   } else if (header.kind != FrameKind::data || !same_call(header.card, card_)) {
-    throw MismatchError(describe_mismatch(group_, name_of(rank_), card_, name_of(from), header.card));
+    differ(MismatchError(describe_mismatch(group_, name_of(rank_), card_, name_of(from), header.card)));
   }
   if (header.bytes != recv.what.bytes.size())
     throw MismatchError(where() + ": " + named(from) + " sent " + std::to_string(header.bytes) +
@@ -259,6 +260,7 @@ void TcpChannel::wait(std::int64_t& told_ns) {
   if (ready <= 0 || quiet) {
     attend();
     if (whole_ != nullptr) whole_->attend();
+    if (idle_) idle_();
   } else {
     // Only what woke us: reading every connection at every step would cost more than the step.
     for (int p = 0; p < size(); ++p)
@@ -332,25 +334,31 @@ void TcpChannel::attend(int peer, TcpLane& lane) {
   }
 }
 
-void TcpChannel::compare(int peer, const CallCard& card) const {
-  // Of later calls nothing is known yet; of those long ago nothing any more.
-  // Those that the engine makes of itself have no number.
+// A rank that calls something else may do so because it knows of a death that this one has not noticed yet.
+void TcpChannel::differ(const MismatchError& error) {
+  if (!std::exchange(differing_, true)) attend();
+  throw error;
+}
+
+void TcpChannel::compare(int peer, const CallCard& card) {
+  // Of later calls nothing is known yet; of those long ago nothing any more. Those that the engine makes of
+  // itself have no number.
   const CallCard& own = past_[card.sequence % past_.size()];
   if (card.sequence == 0 || card.sequence > card_.sequence || own.sequence != card.sequence) return;
   if (!same_call(card, own))
-    throw MismatchError(describe_mismatch(group_, name_of(rank_), own, name_of(peer), card));
+    differ(MismatchError(describe_mismatch(group_, name_of(rank_), own, name_of(peer), card)));
 }
 
 // It has not come to the collective and can't before the peer has left it. The peer said so on the connection
 // of messages: none of its messages is still on the way.
-void TcpChannel::compare_waits(int peer, const CallCard& card) const {
+void TcpChannel::compare_waits(int peer, const CallCard& card) {
   if (kind_ != Kind::point_to_point || card.sequence <= card_.sequence) return;
   const std::vector<int> ranks = waiting_for();
   if (!waits_for(peers_[static_cast<std::size_t>(peer)].waits, rank_) ||
       std::find(ranks.begin(), ranks.end(), peer) == ranks.end())
     return;
-  throw MismatchError("group " + group_ + ": ranks called different things: " + named(rank_) + " called " +
-                      describe(card_) + " but " + named(peer) + " called " + describe(card));
+  differ(MismatchError("group " + group_ + ": ranks called different things: " + named(rank_) + " called " +
+                       describe(card_) + " but " + named(peer) + " called " + describe(card)));
 }
 
 void TcpChannel::heard(int peer, const TcpLane& lane, const FrameHeader& header,
@@ -377,27 +385,43 @@ void TcpChannel::heard(int peer, const TcpLane& lane, const FrameHeader& header,
   }
 }
 
+// What a peer that goes still has to say; true when its end was seen.
+bool TcpChannel::last_words(int peer) {
+  const Peer& other = peers_[static_cast<std::size_t>(peer)];
+  const Deadline patience = Deadline::after(kLastWords);
+  bool ended = false;
+  each_lane(peer, [&](TcpLane& lane) {
+    try {
+      while (other.state != State::left && !patience.passed()) {
+        if (const FrameHeader* const header = lane.head(); header != nullptr) {
+          if (header->kind == FrameKind::data || header->kind == FrameKind::message) break;
+          attend(peer, lane);
+          continue;
+        }
+        pollfd one{lane.fd(), POLLIN, 0};
+        ::poll(&one, 1, 10);
+      }
+    } catch (const net::ConnectionLost&) {
+      ended = true;
+    }
+  });
+  return ended;
+}
+
 // Why it went, if it still said so on another connection; then that it went.
 void TcpChannel::lost(int peer, const std::string& reason) {
   Peer& other = peers_[static_cast<std::size_t>(peer)];
-  const bool left_before = other.state == State::left;
-  if (!left_before) {
+  if (other.state != State::left) {
     other.state = State::dead;
+    last_words(peer);
+  }
+  // Who is gone here because of something in the whole group has said so there.
+  if (whole_ != nullptr) {
     const Deadline patience = Deadline::after(kLastWords);
-    each_lane(peer, [&](TcpLane& lane) {
-      try {
-        while (other.state == State::dead && !patience.passed()) {
-          if (const FrameHeader* const header = lane.head(); header != nullptr) {
-            if (header->kind == FrameKind::data || header->kind == FrameKind::message) break;
-            attend(peer, lane);
-            continue;
-          }
-          pollfd one{lane.fd(), POLLIN, 0};
-          ::poll(&one, 1, 10);
-        }
-      } catch (const net::ConnectionLost&) {  // nothing more to hear
-      }
-    });
+    do {
+      whole_->attend();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    } while (!patience.passed());
   }
   const std::string who = named(peer) + " of group " + group_;
   const std::string address = other.lanes.side.front().peer();
@@ -456,6 +480,20 @@ void TcpChannel::fail(const Error& error) noexcept {
   if (!failure_) failure_ = record_of(error);
   tell_failure();
   flush_news();
+  learn_end();
+}
+
+// Of a peer whose end another rank reported: how it ended, for those who ask for its state.
+void TcpChannel::learn_end() noexcept {
+  if (failure_->kind != static_cast<std::int32_t>(ErrorKind::peer)) return;
+  for (int p = 0; p < size(); ++p) {
+    Peer& other = peers_[static_cast<std::size_t>(p)];
+    if (p == rank_ || name_of(p) != failure_->rank || other.state != State::joined) continue;
+    try {
+      if (last_words(p) && other.state == State::joined) other.state = State::dead;
+    } catch (const std::exception&) {  // it failed, too: then it is not the one that ended
+    }
+  }
 }
 
 // Also when this rank has only heard of it: a peer that has not yet would take this rank's end for the

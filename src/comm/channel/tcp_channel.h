@@ -3,6 +3,7 @@
 // group. The rank's own thread reads and writes them all without blocking; there is no thread in between.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,7 +45,10 @@ class TcpChannel final : public WireChannel {
     return peers_[static_cast<std::size_t>(rank)].s_per_byte;
   }
   void call_ranks(std::vector<int> names) override { names_ = std::move(names); }
-  void watch(WireChannel* whole) override { whole_ = dynamic_cast<TcpChannel*>(whole); }
+  void watch(WireChannel* whole, std::function<void()> idle) override {
+    whole_ = dynamic_cast<TcpChannel*>(whole);
+    idle_ = std::move(idle);
+  }
 
  private:
   enum class State { joined, left, dead };
@@ -88,13 +92,16 @@ class TcpChannel final : public WireChannel {
   void attend(int peer, TcpLane& lane);
   void heard(int peer, const TcpLane& lane, const FrameHeader& header, std::span<const std::byte> payload);
   // Throws MismatchError when `card`, of a collective, is not what this rank called under the same number.
-  void compare(int peer, const CallCard& card) const;
+  void compare(int peer, const CallCard& card);
   // Throws MismatchError when this rank is in send or recv with a peer that waits for it in a collective.
-  void compare_waits(int peer, const CallCard& card) const;
+  void compare_waits(int peer, const CallCard& card);
+  [[noreturn]] void differ(const MismatchError& error);
   [[noreturn]] void lost(int peer, const std::string& reason);
   void tell(FrameKind kind, std::span<const std::byte> payload) noexcept;
   void tell_waits(const std::vector<int>& ranks) noexcept;
   void tell_failure() noexcept;  // once
+  bool last_words(int peer);
+  void learn_end() noexcept;
   void flush_news() noexcept;
   std::vector<int> waiting_for() const;
   std::vector<int> at_fault(const std::vector<int>& ranks) const;
@@ -116,6 +123,8 @@ class TcpChannel final : public WireChannel {
   std::array<CallCard, 8> past_;       // of the last collectives, by their number
   std::chrono::nanoseconds quiet_{0};  // of waiting before it is told to the peers
   TcpChannel* whole_ = nullptr;        // attended too while this one waits
+  std::function<void()> idle_;
+  bool differing_ = false;
   Deadline deadline_ = Deadline::never();
   std::optional<FailureRecord> failure_;
   bool told_failure_ = false;

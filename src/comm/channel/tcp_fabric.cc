@@ -21,22 +21,6 @@ std::string hello_of(const std::string& group, int from, int to, int lane) {
          std::to_string(from) + ">" + std::to_string(to) + " " + std::to_string(lane);
 }
 
-// A dead peer's port answers no dial: who watches is asked in between.
-std::unique_ptr<net::Stream> dial_watched(const net::Endpoint& to, const TcpFabricOptions& options,
-                                          const std::string& hello, Deadline deadline,
-                                          const std::function<void()>& watch) {
-  for (std::chrono::nanoseconds slice = kFirstSlice;; slice *= 2) {
-    const bool last = !watch || deadline.left() <= slice;
-    const Deadline until = last ? deadline : Deadline::after(slice);
-    if (watch) watch();
-    try {
-      return net::dial(to, options.secret, options.security, hello, until, options.address);
-    } catch (const Error&) {
-      if (last || !until.passed()) throw;
-    }
-  }
-}
-
 std::unique_ptr<net::Stream> wait_watched(net::Gate& gate, const std::string& hello, Deadline deadline,
                                           const std::function<void()>& watch) {
   if (!watch) return gate.wait_for(hello, deadline);
@@ -48,6 +32,22 @@ std::unique_ptr<net::Stream> wait_watched(net::Gate& gate, const std::string& he
   }
 }
 
+// Without a word the end of these connections would look like this rank's death.
+void leave(std::vector<TcpPeer>& peers) noexcept {
+  const auto part = [](TcpLane& lane) {
+    try {
+      lane.post({.kind = FrameKind::leave, .bytes = 0, .card = {}}, {});
+      lane.hang_up();
+    } catch (const net::ConnectionLost&) {  // it has gone first
+    } catch (const std::bad_alloc&) {
+    }
+  };
+  for (TcpPeer& peer : peers) {
+    for (TcpLane& lane : peer.side) part(lane);
+    for (TcpLane& lane : peer.bulk) part(lane);
+  }
+}
+
 }  // namespace
 
 TcpFabric::TcpFabric(TcpFabricOptions options)
@@ -56,13 +56,22 @@ TcpFabric::TcpFabric(TcpFabricOptions options)
 
 std::unique_ptr<WireChannel> TcpFabric::connect(const std::shared_ptr<TcpFabric>& fabric,
                                                 const TcpMeeting& meeting) {
-  const TcpFabricOptions& options = fabric->options_;
+  std::vector<TcpPeer> peers(meeting.members.size());
+  try {
+    fabric->connect(meeting, peers);
+  } catch (...) {
+    leave(peers);
+    throw;
+  }
+  return std::make_unique<TcpChannel>(fabric, meeting.group, meeting.rank, meeting.members, std::move(peers));
+}
+
+void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) {
   const Deadline deadline = Deadline::after(meeting.timeout);
   const std::string& group = meeting.group;
   const int rank = meeting.rank;
   const int size = static_cast<int>(meeting.members.size());
-  const int lanes = options.streams + 1;
-  std::vector<TcpPeer> peers(meeting.members.size());
+  const int lanes = options_.streams + 1;
   const auto add = [&](int peer, int lane, std::unique_ptr<net::Stream> stream) {
     TcpPeer& to = peers[static_cast<std::size_t>(peer)];
     (lane == 0 ? to.side : to.bulk).emplace_back(std::move(stream));
@@ -71,26 +80,42 @@ std::unique_ptr<WireChannel> TcpFabric::connect(const std::shared_ptr<TcpFabric>
     return meeting.names.empty() ? r : meeting.names[static_cast<std::size_t>(r)];
   };
   const auto named = [&](int r) { return "rank " + std::to_string(name_of(r)); };
+  // One that does not answer must not keep this rank from the others: each has a while in turn.
+  std::vector<std::pair<int, int>> pending;  // peer and lane
   for (int peer = 0; peer < rank; ++peer)
-    for (int lane = 0; lane < lanes; ++lane) {
+    for (int lane = 0; lane < lanes; ++lane) pending.emplace_back(peer, lane);
+  for (std::chrono::nanoseconds slice = kFirstSlice; !pending.empty(); slice *= 2) {
+    std::vector<std::pair<int, int>> later;
+    for (const auto& [peer, lane] : pending) {
+      if (!later.empty() && later.back().first == peer) {
+        later.emplace_back(peer, lane);
+        continue;
+      }
+      if (meeting.watch) meeting.watch();
+      const bool last = deadline.left() <= slice;
+      const Deadline until = last ? deadline : Deadline::after(slice);
       const auto member = static_cast<std::size_t>(meeting.members[static_cast<std::size_t>(peer)]);
       const std::string what =
           "group " + group + ": " + named(rank) + " cannot connect to " + named(peer) + ": ";
-      const std::string hello = hello_of(group, rank, peer, lane);
       try {
-        add(peer, lane, dial_watched(fabric->endpoints_[member], options, hello, deadline, meeting.watch));
+        add(peer, lane,
+            net::dial(endpoints_[member], options_.secret, options_.security,
+                      hello_of(group, rank, peer, lane), until, options_.address));
       } catch (const TimeoutError& error) {
-        if (!error.missing().empty()) throw;  // what was watched
-        throw TimeoutError({name_of(peer)}, what + error.what());
+        if (last) throw TimeoutError({name_of(peer)}, what + error.what());
+        later.emplace_back(peer, lane);
       } catch (const PeerError& error) {
-        if (error.rank() >= 0) throw;
-        throw PeerError(name_of(peer), what + error.what());
+        if (!until.passed()) throw PeerError(name_of(peer), what + error.what());
+        if (last) throw TimeoutError({name_of(peer)}, what + error.what());
+        later.emplace_back(peer, lane);
       }
     }
+    pending = std::move(later);
+  }
   std::vector<int> missing;
   for (int peer = rank + 1; peer < size; ++peer)
     for (int lane = 0; lane < lanes; ++lane) {
-      auto stream = wait_watched(fabric->gate_, hello_of(group, peer, rank, lane), deadline, meeting.watch);
+      auto stream = wait_watched(gate_, hello_of(group, peer, rank, lane), deadline, meeting.watch);
       if (stream == nullptr) {
         missing.push_back(peer);
         break;
@@ -105,9 +130,8 @@ std::unique_ptr<WireChannel> TcpFabric::connect(const std::shared_ptr<TcpFabric>
       numbers.push_back(name_of(r));
     }
     throw TimeoutError(numbers, "group " + group + ": no connection to " + named(rank) + " at " +
-                                    fabric->endpoint().text() + " from " + names);
+                                    endpoint().text() + " from " + names);
   }
-  return std::make_unique<TcpChannel>(fabric, group, rank, meeting.members, std::move(peers));
 }
 
 }  // namespace lockstep

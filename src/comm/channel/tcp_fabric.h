@@ -31,6 +31,8 @@ struct TcpMeeting {
   std::function<void()> watch = {};  // asked again and again meanwhile; may throw
 };
 
+struct TcpPeer;
+
 class TcpFabric {
  public:
   explicit TcpFabric(TcpFabricOptions options);
@@ -49,6 +51,8 @@ class TcpFabric {
                                               const TcpMeeting& meeting);
 
  private:
+  void connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers);
+
   TcpFabricOptions options_;
   net::Gate gate_;
   std::vector<net::Endpoint> endpoints_;

@@ -3,6 +3,7 @@
 // things are told; a rank that gives up tells its peers why; and failure is sticky.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,9 +45,11 @@ class WireChannel : public Channel {
   // While this channel waits it also takes in the news of `whole`, and tells its ranks that it waits: the
   // group that this one is a part of, and which goes with it. For ranks whose call runs elsewhere than their
   // peers think.
-  virtual void watch(WireChannel* whole) { (void)whole; }
+  // Calls `idle`, too, several times a second. Either may be null.
+  virtual void watch(WireChannel* whole, std::function<void()> idle) { (void)whole, (void)idle; }
 
-  // Seconds a byte that the last large messages from this rank took to arrive once they had begun; 0: none came.
+  // Seconds a byte that the last large messages from this rank took to arrive once they had begun; 0: none
+  // came.
   virtual double observed_s_per_byte(int rank) const { return (void)rank, 0.0; }
 
   // "joined", "left" or "dead", as far as this rank knows.

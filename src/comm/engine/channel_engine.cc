@@ -104,9 +104,9 @@ void ChannelEngine::announce(const Call& call) {
   channel_->begin(announced_, card_of(call, selector_.forced()), WireChannel::Kind::collective);
 }
 
-void ChannelEngine::watch(Engine* whole) {
+void ChannelEngine::watch(Engine* whole, std::function<void()> idle) {
   auto* const other = dynamic_cast<ChannelEngine*>(whole);
-  channel_->watch(other == nullptr ? nullptr : other->channel_.get());
+  channel_->watch(other == nullptr ? nullptr : other->channel_.get(), std::move(idle));
 }
 
 double ChannelEngine::expected_seconds(const Call& call) const {
@@ -213,6 +213,7 @@ std::unique_ptr<Engine> ChannelEngine::split(int colour, int key, const std::str
     for (int r : ranks) nodes.push_back(nodes_[static_cast<std::size_t>(r)]);
     auto part = over(channel_->among(ranks, name, told.timeout), name, std::move(nodes));
     if (links_ != nullptr) part->set_links(links_->among(ranks));
+    if (call.whole != nullptr) part->call_ranks(ranks);  // until the whole of it is split
     return part;
   });
 }

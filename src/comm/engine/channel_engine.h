@@ -44,7 +44,7 @@ class ChannelEngine : public Engine {
   std::shared_ptr<const Links> links() const { return links_; }
 
   void announce(const Call& call) override;
-  void watch(Engine* whole) override;
+  void watch(Engine* whole, std::function<void()> idle) override;
 
   WireChannel& channel() { return *channel_; }
   const std::string& group() const { return group_; }

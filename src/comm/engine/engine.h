@@ -2,6 +2,7 @@
 // comm/algo over channels; MPI, Gloo and NCCL bring their own.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,7 +46,8 @@ class Engine {
   // For a group that stands on several engines: `call` runs on another of them; and that engine watches this
   // one for peers who run theirs here.
   virtual void announce(const Call& call) { (void)call; }
-  virtual void watch(Engine* whole) { (void)whole; }
+  // Calls `idle`, too, several times a second while it waits.
+  virtual void watch(Engine* whole, std::function<void()> idle) { (void)whole, (void)idle; }
 
   // The engine of the sub-group that this rank joins, to be known as `name`; null for a negative colour.
   // `call` is the split itself.

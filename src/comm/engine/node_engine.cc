@@ -23,7 +23,11 @@ std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engin
   const bool alone =
       std::all_of(members.begin(), members.end(), [](const auto& ranks) { return ranks.size() == 1; });
   if (members.size() == 1 && inside != nullptr) return inside;
-  if (alone) return flat;
+  if (alone) {
+    flat->call_ranks({});
+    flat->watch(nullptr, {});
+    return flat;
+  }
 
   std::unique_ptr<NodeEngine> engine(new NodeEngine);
   engine->name_ = name;
@@ -41,17 +45,22 @@ std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engin
   }
   engine->parts_ = static_cast<int>(smallest);
   const bool owner = engine->place_ < engine->parts_;
+  Call column_call = call;
+  column_call.sequence = 0;  // the new group's own calls are numbered from 1
   engine->across_ = make_across(*flat, owner ? engine->place_ : -1, static_cast<int>(engine->node_),
-                                engine->group_ + "/across" + std::to_string(engine->place_), call);
+                                engine->group_ + "/across" + std::to_string(engine->place_), column_call);
   if (engine->across_ != nullptr) {
     std::vector<int> column;
     for (const auto& ranks : engine->members_)
       column.push_back(ranks[static_cast<std::size_t>(engine->place_)]);
     engine->across_->call_ranks(std::move(column));
-    engine->across_->watch(flat.get());
     engine->across_->share_links(engine->parts_);
   }
+  flat->call_ranks({});
   inside->call_ranks(engine->members_[engine->node_]);
+  const auto idle = [local = inside.get()] { local->waits_outside(); };
+  flat->watch(nullptr, idle);
+  if (engine->across_ != nullptr) engine->across_->watch(flat.get(), idle);
   engine->inside_ = std::move(inside);
   engine->flat_ = std::move(flat);
   engine->make_across_ = std::move(make_across);
@@ -252,8 +261,10 @@ std::unique_ptr<Engine> NodeEngine::split(int colour, int key, const std::string
     std::unique_ptr<Engine> inside = inside_->split(colour, key, name, call);
     Call across = call;
     across.timeout += kAcrossGrace;
+    across.whole = &call;
     auto flat = flat_->split(colour, key, name, across);
     if (flat == nullptr) return nullptr;
+    flat->watch(flat_.get(), {});
     // What a shared-memory engine splits into is one.
     std::unique_ptr<ShmEngine> local(static_cast<ShmEngine*>(inside.release()));
     return make(name_, std::move(flat), std::move(local), make_across_, name, call);

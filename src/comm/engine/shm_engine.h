@@ -47,6 +47,8 @@ class ShmEngine final : public Engine, private Reach {
   // the call with the divisor that the node knows. Waits inside `body` may take `grace` longer than the call.
   void with_peers(const Call& call, std::chrono::milliseconds grace,
                   const std::function<void(Channel& channel, const Call& call)>& body);
+  // This rank waits for ranks of other nodes: its peers here should not give up on it before it does.
+  void waits_outside() { meeting_.waits_outside(); }
   bool reaches(const void* data) const override;
   double expected_seconds(const Call& call) const override;
 

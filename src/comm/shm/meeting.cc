@@ -100,17 +100,33 @@ bool Meeting::hopeless(const std::vector<int>& ranks, int gone) {
   if (gone >= 0) {
     fail(PeerError(name_of(gone), named(gone) + " left group " + group_ + " while " + named(rank_) +
                                       " waits for it in " + where()));
-  } else if (deadline_.passed() && !ranks.empty()) {
+  } else if (deadline_.passed() && !ranks.empty() && !held_up_outside(ranks)) {
     fail(timeout(at_fault(ranks)));
   } else {
-    std::uint64_t bits[4] = {};
-    for (int r : ranks)
-      if (r < 256) bits[r / 64] |= std::uint64_t{1} << (r % 64);
-    for (int word = 0; word < 4; ++word)
-      own_seat().waits_for[word].store(bits[word], std::memory_order_relaxed);
-    own_seat().waiting_ns.store(now_ns(), std::memory_order_release);
+    say_waits(ranks);
   }
   return failed();
+}
+
+void Meeting::say_waits(const std::vector<int>& ranks) {
+  std::uint64_t bits[4] = {};
+  for (int r : ranks)
+    if (r < 256) bits[r / 64] |= std::uint64_t{1} << (r % 64);
+  for (int word = 0; word < 4; ++word)
+    own_seat().waits_for[word].store(bits[word], std::memory_order_relaxed);
+  own_seat().waiting_ns.store(now_ns(), std::memory_order_release);
+}
+
+// Nobody waits for itself: that stands for somebody outside.
+void Meeting::waits_outside() { say_waits({rank_}); }
+
+bool Meeting::held_up_outside(const std::vector<int>& ranks) const {
+  if (Clock::now() > deadline_.at() + kOutside) return false;
+  const std::int64_t fresh = now_ns() - std::chrono::nanoseconds(8 * kNap).count();
+  return std::all_of(ranks.begin(), ranks.end(), [&](int r) {
+    return r < 256 && seat(r).waiting_ns.load(std::memory_order_acquire) >= fresh &&
+           (seat(r).waits_for[r / 64].load(std::memory_order_relaxed) >> (r % 64) & 1U) != 0;
+  });
 }
 
 // The neighbour that this rank waits for may itself wait for another, as along a ring: only the end of the
@@ -148,8 +164,8 @@ TimeoutError Meeting::timeout(const std::vector<int>& ranks) const {
     missing += last < call_->sequence ? " (last seen in operation " + std::to_string(last) + ")"
                                       : " (inside this operation)";
   }
-  return {std::move(numbers), where() + ": no answer within " + seconds(call_->timeout) + " on " + named(rank_) +
-                                  "; missing: " + missing};
+  return {std::move(numbers), where() + ": no answer within " + seconds(call_->timeout) + " on " +
+                                  named(rank_) + "; missing: " + missing};
 }
 
 void Meeting::ring_doorbell(int peer) {
@@ -178,9 +194,9 @@ void Meeting::peer_died(int peer) {
   other.state.store(static_cast<std::uint32_t>(SeatState::dead),
                     std::memory_order_release);  // its owner is gone
   fail(PeerError(name_of(peer), named(peer) + " of group " + group_ + " died (process " +
-                           std::to_string(other.pid.load(std::memory_order_relaxed)) +
-                           "); last seen in operation " +
-                           std::to_string(other.sequence.load(std::memory_order_relaxed))));
+                                    std::to_string(other.pid.load(std::memory_order_relaxed)) +
+                                    "); last seen in operation " +
+                                    std::to_string(other.sequence.load(std::memory_order_relaxed))));
 }
 
 void Meeting::leave() {

@@ -62,11 +62,17 @@ class Meeting {
   int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
   std::string named(int rank) const { return "rank " + std::to_string(name_of(rank)); }
 
+  // Says in the own seat that this rank waits for somebody who is not in this group: peers that wait for it
+  // are patient for a while longer, until it says what became of that.
+  void waits_outside();
+
   // "all_reduce(f32 × 4, sum), operation 3 of group world"
   std::string where() const;
 
  private:
   static constexpr std::chrono::milliseconds kNap{50};  // re-look at the world this often when asleep
+  static constexpr std::chrono::milliseconds kOutside{
+      2500};  // longer than the timeout, for ranks that wait outside
 
   bool phase_reached() const { return reached(control_.phase.load(std::memory_order_seq_cst)); }
   bool reached(std::uint32_t done) const {  // counted in 31 bits, kBroken apart
@@ -82,6 +88,9 @@ class Meeting {
   std::vector<int> not_in_phase() const;
   // Who keeps those up that wait for `ranks`: whoever does not itself wait, along the chain.
   std::vector<int> at_fault(const std::vector<int>& ranks) const;
+  // All of `ranks` come when somebody outside does, as far as they say.
+  bool held_up_outside(const std::vector<int>& ranks) const;
+  void say_waits(const std::vector<int>& ranks);
   TimeoutError timeout(const std::vector<int>& ranks) const;
   void stop_waiting() {
     if (own_seat().waiting_ns.load(std::memory_order_relaxed) != 0)

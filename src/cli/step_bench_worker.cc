@@ -86,12 +86,17 @@ class StepBench {
     in_phase_.clear();
   }
 
+  // Collective.
+  Crowding measure_crowding() {
+    return cli::measure_crowding(world_, [this] { step(Kind::alone); });
+  }
+
   // Of this rank's synchronized steps.
   double comm_fraction() const { return figures_of(records_).comm_fraction; }
 
   // From the steps in phase, which exchange nothing: a bucket is full when the slowest worker's is.
   // Collective.
-  std::optional<StepPrediction> predict(double exchange_cpu) {
+  std::optional<StepPrediction> predict(const Crowding& crowding) {
     std::vector<double> offsets;
     for (const auto& step : in_phase_) offsets.insert(offsets.end(), step.begin(), step.end());
     world_.all_reduce(buffer(offsets), {.op = ReduceOp::max});
@@ -110,7 +115,7 @@ class StepBench {
     double buffers_s = 0;
     if (!expect_exchange(ddp_, options_, profile, buffers_s)) return {};
     profile.after_s += buffers_s;
-    profile.exchange_cpu = exchange_cpu;
+    profile.crowding = crowding;
     const StepPrediction predicted = predict_step(profile);
     explain(profile, predicted);
     return predicted;
@@ -243,9 +248,9 @@ int run_step_bench_worker(const Json& request) {
       print_step_row(event.at("row"), request.value("json", false));
     });
 
-  const double exchange_cpu = measure_exchange_cpu(world, options.threads);
   constexpr Kind kKinds[] = {Kind::synchronized, Kind::alone, Kind::in_phase};
   for (const Kind kind : kKinds) bench.block(kind, kWarmUp);
+  const Crowding crowding = bench.measure_crowding();
   bench.start_over();
   std::vector<double> times[std::size(kKinds)];
   for (std::int64_t done = 0; done < options.steps; done += kBlock) {
@@ -265,7 +270,7 @@ int run_step_bench_worker(const Json& request) {
   };
   const double step_ms = quantile(Kind::synchronized, 0.5);
   const double alone_ms = quantile(Kind::alone, 0.5);
-  const std::optional<StepPrediction> predicted = bench.predict(exchange_cpu);
+  const std::optional<StepPrediction> predicted = bench.predict(crowding);
   if (reporter)
     reporter->send(
         {{"event", "row"},
@@ -286,7 +291,6 @@ int run_step_bench_worker(const Json& request) {
            {"comm_fraction", bench.comm_fraction()},
            {"predicted_step_ms", predicted ? Json(predicted->step_s * 1e3) : Json()},
            {"predicted_comm_fraction", predicted ? Json(predicted->comm_fraction()) : Json()},
-           {"exchange_cpu", exchange_cpu},
            {"engine", world.engine()}}}});
   world.barrier();
   return 0;

@@ -1,28 +1,67 @@
 #include "cli/train_exchange.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
-#include <ctime>
-#include <fstream>
-#include <functional>
+#include <numeric>
 #include <string>
 
 #include "comm/group_impl.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/log.h"
+#include "lockstep/observe/histogram.h"
 
 namespace lockstep::cli {
 namespace {
 
-constexpr std::size_t kProbeBytes = std::size_t{4} << 20;
-constexpr int kProbes = 3;
+constexpr std::size_t kLarge = std::size_t{4} << 20;
+constexpr std::size_t kSmall = std::size_t{4} << 10;
+constexpr int kComputed = 3;       // rounds of the local work that are timed
+constexpr int kMostProbes = 2000;  // all-reduces beside them
 
-double processor_seconds() {
-  timespec time{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+double seconds_since(std::int64_t begin) { return static_cast<double>(now_ns() - begin) * 1e-9; }
+
+double seconds_of(const WorkTiming& timing) {
+  return static_cast<double>(timing.end_ns - timing.begin_ns) * 1e-9;
 }
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return quantile_of_sorted(values, 0.5);
+}
+
+// All-reduces of one size, one behind the other, as buckets travel.
+class Probes {
+ public:
+  Probes(const Group& world, std::size_t bytes)
+      : world_(world), bytes_(bytes), memory_(world.allocate(bytes)) {
+    std::memset(memory_.data(), 0, bytes);
+  }
+
+  // What one takes while nothing else is done; everybody's slowest.
+  double alone() {
+    return median(run(3, [] {}));
+  }
+
+  // Each of those that ran while `body` did.
+  template <class Body>
+  std::vector<double> run(int count, Body&& body) {
+    std::vector<Work> works;
+    for (int i = 0; i < count; ++i)
+      works.push_back(world_.all_reduce_async(Buffer{memory_.data(), bytes_ / sizeof(float), DType::f32}));
+    body();
+    const std::int64_t end = now_ns();
+    for (const Work& work : works) work.wait();
+    std::vector<double> seconds;
+    for (const Work& work : works)
+      if (seconds.empty() || work.timing().begin_ns < end) seconds.push_back(seconds_of(work.timing()));
+    return seconds;
+  }
+
+ private:
+  const Group& world_;
+  std::size_t bytes_;
+  CommMemory memory_;
+};
 
 double expected_all_reduce(const Group& group, const TrainOptions& options, std::size_t count, DType dtype) {
   if (count == 0 || group.size() == 1) return 0;
@@ -33,34 +72,6 @@ double expected_all_reduce(const Group& group, const TrainOptions& options, std:
   call.algorithm = options.algorithm == "auto" ? "" : options.algorithm;
   call.order = options.order == "any" ? Order::any : Order::canonical;
   return group.impl().engine().expected_seconds(call);
-}
-
-// Cores for each worker, counting those that share them: all workers under this kernel, whatever container or
-// namespace they are in.
-double cores_a_worker(const Group& world) {
-  struct Place {
-    std::uint64_t kernel = 0;
-    cpu_set_t cores{};
-  };
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id") >> std::ws, boot);
-  Place mine{.kernel = std::hash<std::string>{}(boot)};
-  ::sched_getaffinity(0, sizeof mine.cores, &mine.cores);
-  std::vector<std::uint8_t> own(sizeof(Place)), all(sizeof(Place) * static_cast<std::size_t>(world.size()));
-  std::memcpy(own.data(), &mine, sizeof mine);
-  world.all_gather(buffer(own), buffer(all));
-  cpu_set_t cores = mine.cores;
-  int workers = 0;
-  for (std::size_t at = 0; at < all.size(); at += sizeof(Place)) {
-    Place other;
-    std::memcpy(&other, &all[at], sizeof other);
-    cpu_set_t both;
-    CPU_AND(&both, &other.cores, &mine.cores);
-    if (other.kernel != mine.kernel || CPU_COUNT(&both) == 0) continue;
-    ++workers;
-    CPU_OR(&cores, &cores, &other.cores);
-  }
-  return static_cast<double>(CPU_COUNT(&cores)) / std::max(workers, 1);
 }
 
 }  // namespace
@@ -97,20 +108,40 @@ bool expect_exchange(DataParallel& ddp, const TrainOptions& options, StepProfile
   return true;
 }
 
-double measure_exchange_cpu(const Group& world, std::int64_t threads) {
-  const double spare = cores_a_worker(world) - static_cast<double>(threads);
-  if (world.size() == 1) return 0;
-  const CommMemory memory = world.allocate(kProbeBytes);
-  std::memset(memory.data(), 0, kProbeBytes);
-  const auto probe = [&] {
-    world.all_reduce_async(Buffer{memory.data(), kProbeBytes / sizeof(float), DType::f32}).wait();
+// All ranks take rank 0's figures: how many all-reduces there are must be the same everywhere.
+Crowding measure_crowding(const Group& world, const std::function<void()>& compute) {
+  if (world.size() == 1) return {};
+  const auto timed = [&] {
+    std::vector<double> seconds;
+    for (int i = 0; i < kComputed; ++i) {
+      const std::int64_t begin = now_ns();
+      compute();
+      seconds.push_back(seconds_since(begin));
+    }
+    return median(seconds);
   };
-  probe();
-  const double processor = processor_seconds();
-  const std::int64_t begin = now_ns();
-  for (int i = 0; i < kProbes; ++i) probe();
-  const double wall = static_cast<double>(now_ns() - begin) * 1e-9;
-  return std::min((processor_seconds() - processor) / wall, 1.0) * std::clamp(1 - spare, 0.0, 1.0);
+  Probes large(world, kLarge), small(world, kSmall);
+  large.alone();  // touches the memory
+  std::vector<double> alone = {large.alone(), small.alone(), timed()};
+  world.broadcast(buffer(alone), 0);
+  // Enough to outlast the local work when that takes three times as long, so that none of it is undisturbed.
+  const double outlast = 3 * kComputed * alone[2];
+  const auto count = [&](double one) {
+    return static_cast<int>(std::clamp(outlast / one, 2.0, double{kMostProbes}));
+  };
+  double computed = 0;
+  const double slower = median(large.run(count(alone[0]), [&] { computed = timed(); })) / alone[0];
+  const std::vector<double> begun = small.run(count(std::max(alone[1], alone[2] / 20)), [&] { timed(); });
+  const double begin_s =
+      std::accumulate(begun.begin(), begun.end(), 0.0) / static_cast<double>(begun.size()) - alone[1];
+  log().debug(
+      "beside each other: an all-reduce of 4 MiB {:.2f} ms, alone {:.2f}; of 4 KiB {:.3f}, alone {:.3f}; "
+      "computing {:.1f}, alone {:.1f}",
+      slower * alone[0] * 1e3, alone[0] * 1e3, (begin_s + alone[1]) * 1e3, alone[1] * 1e3, computed * 1e3,
+      alone[2] * 1e3);
+  return {.begin_s = std::max(begin_s, 0.0),
+          .slower = std::max(slower, 1.0),
+          .backward_rate = std::clamp(alone[2] / computed, 0.05, 1.0)};
 }
 
 }  // namespace lockstep::cli

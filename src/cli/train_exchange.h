@@ -1,6 +1,7 @@
 // A step's exchange: what the reducer tells of it, and what the group's cost table expects of it.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "cli/train_metrics.h"
@@ -18,8 +19,8 @@ std::vector<BucketTimes> take_exchange(const Reducer& reducer, StepRecord& recor
 // under way. `buffers_s`: the exchange of the module's buffers, which is a part of what comes after.
 bool expect_exchange(DataParallel& ddp, const TrainOptions& options, StepProfile& profile, double& buffers_s);
 
-// Processor time that a second of exchange takes on the core where the worker computes: measured with a few
-// all-reduces; 0 where there are cores enough. Collective.
-double measure_exchange_cpu(const Group& world, std::int64_t threads);
+// Measures what all-reduces and `compute`, a step's local work, do to each other. Collective, after a few
+// steps.
+Crowding measure_crowding(const Group& world, const std::function<void()>& compute);
 
 }  // namespace lockstep::cli

@@ -11,24 +11,21 @@ namespace {
 class Timeline {
  public:
   explicit Timeline(const StepProfile& profile)
-      : backward_s_(profile.backward_s), cpu_(std::clamp(profile.exchange_cpu, 0.0, 1.0)) {}
+      : backward_s_(profile.backward_s), crowding_(profile.crowding) {}
 
   void exchange(const BucketProfile& bucket) {
     compute_until(std::clamp(bucket.ready, 0.0, 1.0) * backward_s_);
-    // While backward runs: what the exchange wants of the core it gets, up to half.
-    const double crowded_s = std::max(1.0, 2 * cpu_) * bucket.exchange_s;
-    const double rate =
-        crowded_s > 0 ? 1 - cpu_ * bucket.exchange_s / crowded_s : 1;  // of backward, at least half
-    const double left = (backward_s_ - done_) / rate;                  // until backward ends beside it
-    if (left >= crowded_s) {
-      pass(crowded_s, rate);
-      comm_s_ += crowded_s;
-      hidden_s_ += crowded_s;
+    const double crowded = crowding_.begin_s + crowding_.slower * bucket.exchange_s;
+    const double left = (backward_s_ - done_) / crowding_.backward_rate;  // until backward ends beside it
+    if (left >= crowded) {
+      pass(crowded, crowding_.backward_rate);
+      comm_s_ += crowded;
+      hidden_s_ += crowded;
       return;
     }
-    pass(left, rate);
+    pass(left, crowding_.backward_rate);
     done_ = backward_s_;
-    const double alone = bucket.exchange_s * (1 - left / crowded_s);
+    const double alone = crowded > 0 ? bucket.exchange_s * (1 - left / crowded) : 0;  // the rest of its way
     hidden_s_ += left;
     comm_s_ += left + alone;
     now_ += alone;
@@ -58,7 +55,7 @@ class Timeline {
   }
 
   double backward_s_;
-  double cpu_;
+  Crowding crowding_;
   double now_ = 0;
   double done_ = 0;          // of backward, in seconds that it takes alone
   double backward_end_ = 0;  // when backward last went on

@@ -1,9 +1,9 @@
 // How long a training step should take by the cost table: a model of one step, without running it.
 //
 // A worker computes: what comes before backward, backward, what follows the exchange. Bucket i is ready when
-// a part of backward is done, and its exchange begins once it is ready and the one before has ended. Where
-// the exchange and backward share a core, the exchange takes its processor time from backward, each getting
-// what it wants as long as that is at most half: so a fair scheduler divides a core.
+// a part of backward is done, and its exchange begins once it is ready and the one before has ended. While
+// both go on they cost each other something, above all where they share a core: how much is measured, with
+// other bytes.
 #pragma once
 
 #include <span>
@@ -16,6 +16,13 @@ struct BucketProfile {
   double exchange_s = 0;  // what its all-reduce is expected to take
 };
 
+// What exchanging and computing at the same time do to each other.
+struct Crowding {
+  double begin_s = 0;        // that the beginning of an exchange takes longer
+  double slower = 1;         // times as long as alone, from then on; at least 1
+  double backward_rate = 1;  // of backward beside an exchange, above 0, at most 1
+};
+
 struct StepProfile {
   double waiting_s = 0;   // for data, which is no work
   double before_s = 0;    // from the step's beginning to the backward that exchanges
@@ -23,8 +30,7 @@ struct StepProfile {
   double after_s = 0;     // from the end of the exchange to that of the step: buffers, optimizer
   std::vector<BucketProfile> buckets = {};
   double counts_s = 0;  // the small exchange behind the buckets
-  // Processor time that a second of exchange takes on backward's core, 0 to 1.
-  double exchange_cpu = 0;
+  Crowding crowding = {};
 };
 
 // What was measured of one step.

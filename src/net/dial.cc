@@ -23,8 +23,8 @@ constexpr std::chrono::seconds kPatience{5};  // for one attempt
 class Dialler {
  public:
   Dialler(const Endpoint& to, const Secret& secret, Security security, const std::string& hello,
-          Deadline deadline, const std::string& from)
-      : to_(to), key_(plain_key(secret)), hello_(hello), deadline_(deadline), from_(from) {
+          Deadline deadline, const std::string& from, const std::function<void()>& between)
+      : to_(to), key_(plain_key(secret)), hello_(hello), deadline_(deadline), from_(from), between_(between) {
     if (security == Security::tls) tls_.emplace(secret, TlsSide::dialler);
   }
 
@@ -36,6 +36,7 @@ class Dialler {
         if (auto stream = attempt(address)) return stream;
         if (deadline_.passed()) break;
       }
+      if (between_) between_();
       if (deadline_.passed()) give_up(Clock::now() - begin);
       std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, deadline_.left()));
       pause = std::min(pause * 2, std::chrono::milliseconds(250));
@@ -149,6 +150,7 @@ class Dialler {
   const std::string& hello_;
   Deadline deadline_;
   const std::string& from_;
+  const std::function<void()>& between_;
   std::optional<TlsContext> tls_;
   bool answered_ = false;  // somebody accepted a connection
   std::string last_ = "no time to try";
@@ -157,8 +159,9 @@ class Dialler {
 }  // namespace
 
 std::unique_ptr<Stream> dial(const Endpoint& to, const Secret& secret, Security security,
-                             const std::string& hello, Deadline deadline, const std::string& from) {
-  return Dialler(to, secret, security, hello, deadline, from).dial();
+                             const std::string& hello, Deadline deadline, const std::string& from,
+                             const std::function<void()>& between) {
+  return Dialler(to, secret, security, hello, deadline, from, between).dial();
 }
 
 }  // namespace lockstep::net

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -62,8 +63,10 @@ class Gate {
 // nobody listens there yet, or hangs up in the middle (a gate besieged by strangers), until the deadline.
 // Throws TimeoutError (nobody listens; names the endpoint), PeerError with rank -1 when the other side has
 // another secret, speaks something else or keeps hanging up, SystemError for a name that does not resolve.
-// `from`: the local address to bind, empty for the route's choice.
+// `from`: the local address to bind, empty for the route's choice. `between` is called before every further
+// try, several times a second while nobody listens; what it throws ends the dialling.
 std::unique_ptr<Stream> dial(const Endpoint& to, const Secret& secret, Security security,
-                             const std::string& hello, Deadline deadline, const std::string& from = {});
+                             const std::string& hello, Deadline deadline, const std::string& from = {},
+                             const std::function<void()>& between = {});
 
 }  // namespace lockstep::net

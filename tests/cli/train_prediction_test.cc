@@ -6,12 +6,8 @@ namespace lockstep::cli {
 namespace {
 
 // Forward 4 s, backward 10 s, optimizer 1 s.
-StepProfile profile(std::vector<BucketProfile> buckets, double exchange_cpu = 0) {
-  return {.before_s = 4,
-          .backward_s = 10,
-          .after_s = 1,
-          .buckets = std::move(buckets),
-          .exchange_cpu = exchange_cpu};
+StepProfile profile(std::vector<BucketProfile> buckets, Crowding crowding = {}) {
+  return {.before_s = 4, .backward_s = 10, .after_s = 1, .buckets = std::move(buckets), .crowding = crowding};
 }
 
 TEST(Prediction, WithoutAnExchangeItIsTheLocalStep) {
@@ -53,24 +49,27 @@ TEST(Prediction, WhatFollowsTheBucketsIsWaitedFor) {
   EXPECT_DOUBLE_EQ(predict_step(p).comm_fraction(), 3.0 / 18.0);
 }
 
-TEST(Prediction, AnExchangeOnBackwardsCoreSlowsItDown) {
-  // 4 s of exchange take 1 s of the core: backward ends a second later.
-  const StepPrediction light = predict_step(profile({{0.5, 4}}, 0.25));
+TEST(Prediction, ExchangeAndBackwardCostEachOther) {
+  // [5, 9] at a rate of 3/4: backward ends a second later.
+  const StepPrediction light = predict_step(profile({{0.5, 4}}, {.backward_rate = 0.75}));
   EXPECT_DOUBLE_EQ(light.step_s, 16);
   EXPECT_DOUBLE_EQ(light.comm_s, 4);
-  // It wants the whole core and gets half of it: twice as long, and in the end both have had what they need.
-  const StepPrediction heavy = predict_step(profile({{0.5, 2}}, 1));
+  // Twice as long, at half the rate: as two that share one core fairly.
+  const StepPrediction heavy = predict_step(profile({{0.5, 2}}, {.slower = 2, .backward_rate = 0.5}));
   EXPECT_DOUBLE_EQ(heavy.step_s, 17);
   EXPECT_DOUBLE_EQ(heavy.comm_s, 4);
   // Backward ends in the middle of it: 2 s at half speed do its last second, and the exchange has half its
-  // way left.
-  const StepPrediction middle = predict_step(profile({{0.9, 2}}, 1));
+  // way left, alone.
+  const StepPrediction middle = predict_step(profile({{0.9, 2}}, {.slower = 2, .backward_rate = 0.5}));
   EXPECT_DOUBLE_EQ(middle.hidden_s, 2);
   EXPECT_DOUBLE_EQ(middle.exposed_s, 1);
   EXPECT_DOUBLE_EQ(middle.step_s, 4 + 12 + 1);
-  // After backward it has the core to itself.
-  EXPECT_DOUBLE_EQ(predict_step(profile({{1, 2}}, 1)).step_s, 17);
-  EXPECT_DOUBLE_EQ(predict_step(profile({{1, 2}}, 1)).comm_s, 2);
+  // Every beginning beside backward counts: [2, 4], [4, 6], not that after it.
+  const StepPrediction begun = predict_step(profile({{0.2, 1}, {0.2, 1}, {1, 1}}, {.begin_s = 1}));
+  EXPECT_DOUBLE_EQ(begun.hidden_s, 4);
+  EXPECT_DOUBLE_EQ(begun.comm_s, 5);
+  EXPECT_DOUBLE_EQ(begun.step_s, 4 + 11 + 1);
+  EXPECT_DOUBLE_EQ(predict_step(profile({{0.5, 0}})).step_s, 15);
 }
 
 TEST(Prediction, ProfilesAreMediansOfStepsWithTheLastLayout) {

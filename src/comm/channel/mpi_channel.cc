@@ -182,6 +182,7 @@ void MpiChannel::hear() {
 void MpiChannel::look(const std::vector<int>& waits_for) {
   hear();
   if (whole_ != nullptr) whole_->hear();
+  if (idle_) idle_();
   const std::int64_t now = now_ns();
   for (const int r : waits_for) {
     if (!line_->has_left(r)) continue;

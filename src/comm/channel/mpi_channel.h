@@ -6,6 +6,7 @@
 // ending the job (mpirun, srun) or not at all; then the timeout does.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,7 +39,10 @@ class MpiChannel final : public WireChannel {
   std::unique_ptr<MpiChannel> part(const std::vector<int>& ranks, const std::string& group,
                                    std::chrono::milliseconds timeout);  // the same, by its own type
   void call_ranks(std::vector<int> names) override { names_ = std::move(names); }
-  void watch(WireChannel* whole) override { whole_ = dynamic_cast<MpiChannel*>(whole); }
+  void watch(WireChannel* whole, std::function<void()> idle) override {
+    whole_ = dynamic_cast<MpiChannel*>(whole);
+    idle_ = std::move(idle);
+  }
   std::string peer_state(int rank) const override { return line_->has_left(rank) ? "left" : "joined"; }
 
   // For MPI's own collectives, between one begin() and the next:
@@ -75,6 +79,7 @@ class MpiChannel final : public WireChannel {
   SpinBudget spin_;
   mpi::Transfer transfer_;
   MpiChannel* whole_ = nullptr;  // that is watched; its call is announced by its own begin()
+  std::function<void()> idle_;
   std::vector<int> names_;       // of ranks in errors; empty: their own
   Call* call_ = nullptr;
   CallCard card_;

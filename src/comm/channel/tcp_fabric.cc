@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::chrono::milliseconds kFirstSlice{400};
+constexpr std::chrono::seconds kLongestTurn{5};
 constexpr std::chrono::milliseconds kGlance{50};
 
 std::uint64_t hash_of(std::string_view text) {
@@ -84,7 +84,8 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
   std::vector<std::pair<int, int>> pending;  // peer and lane
   for (int peer = 0; peer < rank; ++peer)
     for (int lane = 0; lane < lanes; ++lane) pending.emplace_back(peer, lane);
-  for (std::chrono::nanoseconds slice = kFirstSlice; !pending.empty(); slice *= 2) {
+  const auto turn = std::min<std::chrono::nanoseconds>(kLongestTurn, meeting.timeout / 3);
+  while (!pending.empty()) {
     std::vector<std::pair<int, int>> later;
     for (const auto& [peer, lane] : pending) {
       if (!later.empty() && later.back().first == peer) {
@@ -92,19 +93,21 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
         continue;
       }
       if (meeting.watch) meeting.watch();
-      const bool last = deadline.left() <= slice;
-      const Deadline until = last ? deadline : Deadline::after(slice);
+      const bool last = deadline.left() <= turn;
+      const Deadline until = last ? deadline : Deadline::after(turn);
       const auto member = static_cast<std::size_t>(meeting.members[static_cast<std::size_t>(peer)]);
       const std::string what =
           "group " + group + ": " + named(rank) + " cannot connect to " + named(peer) + ": ";
       try {
         add(peer, lane,
             net::dial(endpoints_[member], options_.secret, options_.security,
-                      hello_of(group, rank, peer, lane), until, options_.address));
+                      hello_of(group, rank, peer, lane), until, options_.address, meeting.watch));
       } catch (const TimeoutError& error) {
+        if (!error.missing().empty()) throw;  // what was watched
         if (last) throw TimeoutError({name_of(peer)}, what + error.what());
         later.emplace_back(peer, lane);
       } catch (const PeerError& error) {
+        if (error.rank() >= 0) throw;
         if (!until.passed()) throw PeerError(name_of(peer), what + error.what());
         if (last) throw TimeoutError({name_of(peer)}, what + error.what());
         later.emplace_back(peer, lane);

@@ -37,9 +37,12 @@ class Probes {
     std::memset(memory_.data(), 0, bytes);
   }
 
-  // What one takes while nothing else is done; everybody's slowest.
+  // What one takes while nothing else is done.
   double alone() {
-    return median(run(3, [] {}));
+    std::vector<double> seconds;
+    for (int i = 0; i < 9; ++i) seconds.push_back(run(1, [] {}).front());
+    seconds.erase(seconds.begin(), seconds.begin() + 2);  // memory is touched, what came before ebbs away
+    return median(std::move(seconds));
   }
 
   // Each of those that ran while `body` did.
@@ -121,7 +124,6 @@ Crowding measure_crowding(const Group& world, const std::function<void()>& compu
     return median(seconds);
   };
   Probes large(world, kLarge), small(world, kSmall);
-  large.alone();  // touches the memory
   std::vector<double> alone = {large.alone(), small.alone(), timed()};
   world.broadcast(buffer(alone), 0);
   // Enough to outlast the local work when that takes three times as long, so that none of it is undisturbed.
@@ -135,10 +137,11 @@ Crowding measure_crowding(const Group& world, const std::function<void()>& compu
   const double begin_s =
       std::accumulate(begun.begin(), begun.end(), 0.0) / static_cast<double>(begun.size()) - alone[1];
   log().debug(
-      "beside each other: an all-reduce of 4 MiB {:.2f} ms, alone {:.2f}; of 4 KiB {:.3f}, alone {:.3f}; "
-      "computing {:.1f}, alone {:.1f}",
-      slower * alone[0] * 1e3, alone[0] * 1e3, (begin_s + alone[1]) * 1e3, alone[1] * 1e3, computed * 1e3,
-      alone[2] * 1e3);
+      "an all-reduce of 4 MiB takes {:.2f} ms, by the table {:.2f}, beside computing {:.2f}; of 4 KiB {:.3f} "
+      "and "
+      "{:.3f}; computing {:.1f}, beside it {:.1f}",
+      alone[0] * 1e3, expected_all_reduce(world, {}, kLarge / sizeof(float), DType::f32) * 1e3,
+      slower * alone[0] * 1e3, alone[1] * 1e3, (begin_s + alone[1]) * 1e3, alone[2] * 1e3, computed * 1e3);
   return {.begin_s = std::max(begin_s, 0.0),
           .slower = std::max(slower, 1.0),
           .backward_rate = std::clamp(alone[2] / computed, 0.05, 1.0)};

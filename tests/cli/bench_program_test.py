@@ -91,7 +91,7 @@ class Bench(unittest.TestCase):
     def test_bad_usage_is_one_line_and_status_2(self):
         for args, words in [
             (["all_reduse"], ["all_reduse", "all_reduce"]),
-            (["all_reduce", "--engines", "shm,tcp"], ["--engines", "tcp", "shm"]),
+            (["all_reduce", "--engines", "shm,tpc"], ["--engines", "tpc", "tcp"]),
             (["all_reduce", "--sizes", "4Q"], ["--sizes", "4Q"]),
             (["all_reduce", "-n", "0"], ["-n"]),
             (["all_reduce", "--memory", "gpu"], ["--memory", "comm"]),

@@ -35,7 +35,7 @@ TEST(Environment, ThatContradictsItselfIsRefused) {
       {{"RANK=1", "WORLD_SIZE=99999999999"}, {"WORLD_SIZE='99999999999'", "accepted"}},
       {{"RANK=1", "WORLD_SIZE=300"}, {"at most", "300"}},
       {{"RANK=1", "WORLD_SIZE=4", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2"},
-       {"4 workers", "2 of them here", "one machine"}},
+       {"need the job's secret", "lockstep run", "LOCKSTEP_SECRET_FILE"}},
       {{"LOCKSTEP_TIMEOUT=3"}, {"unknown", "LOCKSTEP_TIMEOUT;", "LOCKSTEP_TIMEOUT_S"}},
       {{"LOCKSTEP_TIMEOUT_S=soon"}, {"LOCKSTEP_TIMEOUT_S='soon'", "accepted"}},
       {{"LOCKSTEP_INIT_TIMEOUT_S=-1"}, {"LOCKSTEP_INIT_TIMEOUT_S='-1'", "accepted"}},
@@ -64,7 +64,8 @@ std::vector<Worker> start(const std::vector<int>& ranks, const std::vector<int>&
   return workers;
 }
 
-const Variables kSoon = {"LOCKSTEP_INIT_TIMEOUT_S=0.5"};
+// Long enough for four processes to start on cores that other tests use too.
+const Variables kSoon = {"LOCKSTEP_INIT_TIMEOUT_S=1.5"};
 
 TEST(Environment, TwoWorkersOfOneRank) {
   auto three = start({0, 1, 1}, {3, 3, 3});

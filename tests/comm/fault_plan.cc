@@ -66,8 +66,8 @@ Plan plan_of(std::uint64_t seed, int round) {
   plan.delay = std::chrono::microseconds(dice.below(plan.fault == Fault::killed_in_init ? 100'000 : 30'000));
   plan.most_bytes = dice.one_of({std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{4} << 20});
   plan.node_size = dice.one_of({0, 0, 2, 3});
-  plan.timeout =
-      plan.fault == Fault::stopped ? std::chrono::milliseconds(500 * slowness()) : std::chrono::minutes(2);
+  plan.timeout = plan.fault == Fault::stopped ? std::chrono::milliseconds(500 + 500 * slowness())
+                                              : std::chrono::minutes(2);
   return plan;
 }
 

@@ -26,7 +26,8 @@ bool length_fits(FrameKind kind, std::uint64_t bytes) {
     case FrameKind::message: return bytes <= kMostPayload;
     case FrameKind::status: return bytes == sizeof(WaitStatus);
     case FrameKind::failure: return bytes == sizeof(FailureRecord);
-    case FrameKind::leave: return bytes == 0;
+    case FrameKind::leave:
+    case FrameKind::join: return bytes == 0;
   }
   return false;
 }

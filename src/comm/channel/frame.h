@@ -20,6 +20,7 @@ enum class FrameKind : std::uint8_t {
   status = 3,   // "I wait in this call, for these ranks": payload WaitStatus
   failure = 4,  // "the group failed": payload FailureRecord
   leave = 5,    // "I take part no more": no payload
+  join = 6,     // "I have taken this connection": the first on it from the side that was dialled; no payload
 };
 
 struct FrameHeader {

@@ -80,7 +80,7 @@ class MpiChannel final : public WireChannel {
   mpi::Transfer transfer_;
   MpiChannel* whole_ = nullptr;  // that is watched; its call is announced by its own begin()
   std::function<void()> idle_;
-  std::vector<int> names_;       // of ranks in errors; empty: their own
+  std::vector<int> names_;  // of ranks in errors; empty: their own
   Call* call_ = nullptr;
   CallCard card_;
   Kind kind_ = Kind::collective;

@@ -190,7 +190,7 @@ void TcpChannel::note_rate(const Receiving& recv) {
   double& rate = peers_[static_cast<std::size_t>(recv.what.peer)].s_per_byte;
   const double now =
       static_cast<double>(now_ns() - recv.opened_ns) * 1e-9 / static_cast<double>(recv.what.bytes.size());
-  rate = rate == 0 ? now : rate + (now - rate) / 4;
+  rate = rate == 0 ? now : std::min(rate, now);
 }
 
 bool TcpChannel::pull(Receiving& recv, const kernel::Reduction& reduction) {
@@ -281,7 +281,8 @@ void TcpChannel::wait(std::int64_t& told_ns) {
       whole_->tell_waits(named);
     }
   }
-  if (!deadline_.passed() || ranks.empty()) return;
+  // What is there counts, however late it is read: this rank itself may have been stopped.
+  if (!deadline_.passed() || ranks.empty() || ready != 0) return;
   const std::vector<int> missing = at_fault(ranks);
   std::string names;
   std::vector<int> numbers;
@@ -326,10 +327,8 @@ void TcpChannel::attend(int peer, TcpLane& lane) {
       heard(peer, lane, news, std::span(payload).first(bytes));
     }
   } catch (const net::ConnectionLost& loss) {
-    if (other.state == State::left && awaited(lane)) lost(peer, loss.reason);
-    if (other.state != State::joined) return;
-    // One connection may go before the others' bytes are read; all of them, and the peer is gone.
-    if (awaited(lane) || ++other.lost >= static_cast<int>(1 + other.lanes.bulk.size()))
+    // A peer that leaves or fails says so before it closes any.
+    if (other.state == State::joined || (other.state == State::left && awaited(lane)))
       lost(peer, loss.reason);
   }
 }
@@ -366,6 +365,7 @@ void TcpChannel::heard(int peer, const TcpLane& lane, const FrameHeader& header,
   Peer& other = peers_[static_cast<std::size_t>(peer)];
   switch (header.kind) {
     case FrameKind::leave: other.state = State::left; return;
+    case FrameKind::join: return;
     case FrameKind::failure: {
       FailureRecord record;
       std::memcpy(&record, payload.data(), sizeof record);

@@ -44,6 +44,9 @@ class TcpChannel final : public WireChannel {
   double observed_s_per_byte(int rank) const override {
     return peers_[static_cast<std::size_t>(rank)].s_per_byte;
   }
+  void forget_observed() override {
+    for (Peer& peer : peers_) peer.s_per_byte = 0;
+  }
   void call_ranks(std::vector<int> names) override { names_ = std::move(names); }
   void watch(WireChannel* whole, std::function<void()> idle) override {
     whole_ = dynamic_cast<TcpChannel*>(whole);
@@ -55,11 +58,10 @@ class TcpChannel final : public WireChannel {
   struct Peer {
     TcpPeer lanes;
     State state = State::joined;
-    int lost = 0;             // lanes
     CallCard last_card = {};  // of the call it said it waits in
     WaitStatus waits = {};
     std::int64_t waits_ns = 0;  // when it said so
-    double s_per_byte = 0;      // of its large messages, lately
+    double s_per_byte = 0;      // of the fastest of its large messages
   };
   struct Sending {
     Outgoing what;

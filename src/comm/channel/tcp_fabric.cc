@@ -1,5 +1,10 @@
 #include "comm/channel/tcp_fabric.h"
 
+#include <poll.h>
+
+#include <algorithm>
+#include <thread>
+
 #include "comm/channel/tcp_channel.h"
 #include "net/secret.h"
 
@@ -8,6 +13,7 @@ namespace {
 
 constexpr std::chrono::seconds kLongestTurn{5};
 constexpr std::chrono::milliseconds kGlance{50};
+constexpr std::chrono::milliseconds kLastWords{200};
 
 std::uint64_t hash_of(std::string_view text) {
   std::uint64_t hash = 1469598103934665603U;
@@ -30,6 +36,23 @@ std::unique_ptr<net::Stream> wait_watched(net::Gate& gate, const std::string& he
     if (auto stream = gate.wait_for(hello, until)) return stream;
     if (deadline.passed()) return nullptr;
   }
+}
+
+// True when the other side has taken all of these connections, false when the deadline passed.
+bool joined(TcpPeer& peer, Deadline deadline, const std::function<void()>& watch) {
+  const auto took = [&](TcpLane& lane) {
+    while (lane.head() == nullptr) {
+      if (watch) watch();
+      if (deadline.passed()) return false;
+      pollfd one{lane.fd(), POLLIN, 0};
+      ::poll(&one, 1, static_cast<int>(kGlance.count()));
+    }
+    if (lane.head()->kind != FrameKind::join) throw net::ConnectionLost{"left"};
+    lane.finish_empty();
+    return true;
+  };
+  return std::all_of(peer.side.begin(), peer.side.end(), took) &&
+         std::all_of(peer.bulk.begin(), peer.bulk.end(), took);
 }
 
 // Without a word the end of these connections would look like this rank's death.
@@ -64,6 +87,18 @@ std::unique_ptr<WireChannel> TcpFabric::connect(const std::shared_ptr<TcpFabric>
     throw;
   }
   return std::make_unique<TcpChannel>(fabric, meeting.group, meeting.rank, meeting.members, std::move(peers));
+}
+
+// The connections that a later rank dialled; false when the deadline passed.
+bool TcpFabric::take(int from, const TcpMeeting& meeting, Deadline deadline, TcpPeer& to) {
+  for (int lane = 0; lane <= options_.streams; ++lane) {
+    auto stream =
+        wait_watched(gate_, hello_of(meeting.group, from, meeting.rank, lane), deadline, meeting.watch);
+    if (stream == nullptr) return false;
+    TcpLane& taken = (lane == 0 ? to.side : to.bulk).emplace_back(std::move(stream));
+    taken.post({.kind = FrameKind::join, .bytes = 0, .card = {}}, {});
+  }
+  return true;
 }
 
 void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) {
@@ -115,16 +150,25 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
     }
     pending = std::move(later);
   }
+  // The side that was dialled says that it has taken a connection: one that was let in may otherwise wait at
+  // the gate of a rank that never comes.
   std::vector<int> missing;
-  for (int peer = rank + 1; peer < size; ++peer)
-    for (int lane = 0; lane < lanes; ++lane) {
-      auto stream = wait_watched(gate_, hello_of(group, peer, rank, lane), deadline, meeting.watch);
-      if (stream == nullptr) {
+  for (int i = 1; i < size; ++i) {
+    const int peer = (rank + i) % size;  // those that dial this rank first: they wait for it
+    TcpPeer& to = peers[static_cast<std::size_t>(peer)];
+    try {
+      if (!(peer > rank ? take(peer, meeting, deadline, to) : joined(to, deadline, meeting.watch)))
         missing.push_back(peer);
-        break;
+    } catch (const net::ConnectionLost& loss) {
+      const Deadline patience = Deadline::after(kLastWords);
+      while (meeting.watch && !patience.passed()) {  // the whole group may know why
+        meeting.watch();
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
-      add(peer, lane, std::move(stream));
+      throw PeerError(name_of(peer), "group " + group + ": " + named(peer) + " " + loss.reason + " while " +
+                                         named(rank) + " was connecting");
     }
+  }
   if (!missing.empty()) {
     std::string names;
     std::vector<int> numbers;
@@ -132,8 +176,8 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
       names += (names.empty() ? "" : ", ") + named(r);
       numbers.push_back(name_of(r));
     }
-    throw TimeoutError(numbers, "group " + group + ": no connection to " + named(rank) + " at " +
-                                    endpoint().text() + " from " + names);
+    throw TimeoutError(numbers, "group " + group + ": no connection between " + named(rank) + " at " +
+                                    endpoint().text() + " and " + names);
   }
 }
 

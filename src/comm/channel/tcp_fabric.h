@@ -52,6 +52,7 @@ class TcpFabric {
 
  private:
   void connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers);
+  bool take(int from, const TcpMeeting& meeting, Deadline deadline, TcpPeer& to);
 
   TcpFabricOptions options_;
   net::Gate gate_;

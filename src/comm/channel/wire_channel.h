@@ -48,9 +48,10 @@ class WireChannel : public Channel {
   // Calls `idle`, too, several times a second. Either may be null.
   virtual void watch(WireChannel* whole, std::function<void()> idle) { (void)whole, (void)idle; }
 
-  // Seconds a byte that the last large messages from this rank took to arrive once they had begun; 0: none
-  // came.
+  // Seconds a byte that the fastest of the large messages from this rank took to arrive once it had begun,
+  // since forget_observed(); 0: none came. The fastest, because a busy core makes others slow on any link.
   virtual double observed_s_per_byte(int rank) const { return (void)rank, 0.0; }
+  virtual void forget_observed() {}
 
   // "joined", "left" or "dead", as far as this rank knows.
   virtual std::string peer_state(int rank) const = 0;

@@ -143,6 +143,7 @@ void ChannelEngine::watch_links(const Call& call) {
     const double known = (links_->seconds(r, rank(), kBytes) - links_->seconds(r, rank(), 0)) / kBytes;
     worst = std::max(worst, std::max(seen / known, known / seen));
   }
+  channel_->forget_observed();
   Call agree;
   agree.what = Collective::all_reduce;
   agree.in = &worst;

@@ -105,9 +105,11 @@ double Selector::on_wires(const Algorithm& algorithm, const Shape& shape) const 
 }
 
 double Selector::predict(const Algorithm& algorithm, const Shape& shape) const {
-  if (links_ != nullptr && shape.messages_only && shape.ranks > 1) return on_wires(algorithm, shape);
   const Cost cost = algorithm.cost(shape);
   const double at_work = static_cast<double>(input_bytes(shape)) * shape.ranks;
+  if (links_ != nullptr && shape.messages_only && shape.ranks > 1)
+    return on_wires(algorithm, shape) + cost.copied_bytes * costs_.copy.at(at_work) +
+           cost.reduced_bytes * costs_.reduce.at(at_work);
   const double bytes_s = cost.sent_bytes * costs_.send.at(at_work) +
                          cost.copied_bytes * costs_.copy.at(at_work) +
                          cost.reduced_bytes * costs_.reduce.at(at_work);

@@ -267,7 +267,7 @@ class Round {
         for (int missing : report.missing)
           EXPECT_TRUE(said(missing, "error\tworld\t")) << "rank " << missing << " is blamed for nothing";
       }
-    } else if (plan_.fault == Fault::left && settings.wires() && report.kind == ErrorKind::mismatch) {
+    } else if (plan_.fault != Fault::mismatched && settings.wires() && report.kind == ErrorKind::mismatch) {
       // A survivor that missed the leaver in its part asks the world with a barrier, and the others, who have
       // not come to need the leaver yet, see that first.
       EXPECT_NE(report.text.find("called barrier()"), std::string::npos);
@@ -289,7 +289,9 @@ class Round {
     const auto waited = std::chrono::nanoseconds(report.thrown_ns - start_ns_);
     EXPECT_LT(waited, init_timeout() + kNotice * slowness());
     if (report.kind == ErrorKind::peer) {
-      EXPECT_TRUE(plan_.is_victim(report.peer)) << "blames rank " << report.peer;
+      // Or rank 0, which has given up.
+      EXPECT_TRUE(plan_.is_victim(report.peer) || (settings.wires() && report.peer == 0))
+          << "blames rank " << report.peer;
       return;
     }
     EXPECT_EQ(report.kind, ErrorKind::timeout);
@@ -324,7 +326,8 @@ class Round {
       std::string text = plan_.fault == Fault::stopped || settings.wires() ? dump.error_message + "\n" : "";
       for (const std::string& sentence : summary(dump)) text += sentence + "\n";
       if (dump.group != "world") continue;  // its ranks are numbered otherwise
-      if (settings.wires() && plan_.fault == Fault::left && dump.error_kind == ErrorKind::mismatch) continue;
+      if (settings.wires() && plan_.fault != Fault::mismatched && dump.error_kind == ErrorKind::mismatch)
+        continue;
       bool named = false;
       for (int victim : plan_.victims) named |= text.find(std::to_string(victim)) != std::string::npos;
       EXPECT_TRUE(named) << "the summary names no victim: " << text;

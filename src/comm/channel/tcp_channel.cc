@@ -76,7 +76,8 @@ void TcpChannel::check() {
 
 std::string TcpChannel::where() const {
   if (call_ == nullptr) return "group " + group_;
-  return call_->describe() + ", operation " + std::to_string(card_.sequence) + " of group " + group_;
+  // Not from the call itself: this may be asked when it is over.
+  return describe(card_) + ", operation " + std::to_string(card_.sequence) + " of group " + group_;
 }
 
 void TcpChannel::plan(std::span<const Outgoing> sends, std::span<const Incoming> recvs) {
@@ -530,7 +531,11 @@ std::vector<int> TcpChannel::at_fault(const std::vector<int>& ranks) const {
 
 std::unique_ptr<WireChannel> TcpChannel::among(const std::vector<int>& ranks, const std::string& group,
                                                std::chrono::milliseconds timeout) {
-  TcpMeeting meeting{.group = group, .timeout = timeout, .watch = [this] { attend(); }};
+  TcpMeeting meeting{.group = group, .timeout = timeout};
+  meeting.watch = [this] {
+    attend();
+    if (idle_) idle_();
+  };
   for (int r : ranks) {
     if (r == rank_) meeting.rank = static_cast<int>(meeting.members.size());
     meeting.members.push_back(members_[static_cast<std::size_t>(r)]);

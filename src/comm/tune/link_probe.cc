@@ -10,7 +10,7 @@ namespace lockstep {
 namespace {
 
 constexpr double kBudget = 1.2;       // seconds for all rounds together
-constexpr double kMostForOne = 0.06;  // and for one pair
+constexpr double kMostForOne = 0.35;  // and for one pair
 constexpr std::size_t kFirst = std::size_t{64} << 10;
 constexpr std::size_t kLargest = std::size_t{4} << 20;
 
@@ -36,7 +36,15 @@ class Probe {
       const double time = agreed(peer, swap(peer, bytes));
       link.s_per_byte = std::max(time - link.latency_s, time / 8) / static_cast<double>(bytes);
       spent += time;
-      if (bytes >= kLargest || spent + 4 * time > budget_s) return link;
+      if (bytes < kLargest && spent + 4 * time <= budget_s) continue;
+      // A core that was busy elsewhere makes a link look slow, never fast: the best of a few counts.
+      for (double best = time; spent + best <= budget_s && spent < 8 * best;) {
+        const double again = agreed(peer, swap(peer, bytes));
+        spent += again;
+        best = std::min(best, again);
+        link.s_per_byte = std::max(best - link.latency_s, best / 8) / static_cast<double>(bytes);
+      }
+      return link;
     }
   }
 

@@ -64,8 +64,9 @@ std::vector<Worker> start(const std::vector<int>& ranks, const std::vector<int>&
   return workers;
 }
 
+const Variables kSoon = {"LOCKSTEP_INIT_TIMEOUT_S=0.5"};
 // Long enough for four processes to start on cores that other tests use too.
-const Variables kSoon = {"LOCKSTEP_INIT_TIMEOUT_S=1.5"};
+const Variables kSomewhatLater = {"LOCKSTEP_INIT_TIMEOUT_S=1.5"};
 
 TEST(Environment, TwoWorkersOfOneRank) {
   auto three = start({0, 1, 1}, {3, 3, 3});
@@ -130,10 +131,11 @@ TEST(Environment, FewOpenFiles) {
   for (const int most : {3, 4, 5, 6, 7, 8, 9}) {
     SCOPED_TRACE(most);
     const std::string job = new_job();
-    Worker host({.variables = variables_of(job, 0, 4, kSoon)});
-    Worker first({.arguments = {"files", std::to_string(most)}, .variables = variables_of(job, 1, 4, kSoon)});
-    Worker second({.variables = variables_of(job, 2, 4, kSoon)});
-    Worker third({.variables = variables_of(job, 3, 4, kSoon)});
+    Worker host({.variables = variables_of(job, 0, 4, kSomewhatLater)});
+    Worker first(
+        {.arguments = {"files", std::to_string(most)}, .variables = variables_of(job, 1, 4, kSomewhatLater)});
+    Worker second({.variables = variables_of(job, 2, 4, kSomewhatLater)});
+    Worker third({.variables = variables_of(job, 3, 4, kSomewhatLater)});
     const std::string text = first.finish();
     EXPECT_EQ(text.find('\n'), text.size() - 1) << text;
     EXPECT_TRUE(first.status() == 0 || text.starts_with("system: ")) << text;
@@ -152,10 +154,11 @@ TEST(Environment, RankZeroWithFewOpenFiles) {
   for (const int most : {3, 4, 5, 6, 7, 8}) {
     SCOPED_TRACE(most);
     const std::string job = new_job();
-    Worker host({.arguments = {"files", std::to_string(most)}, .variables = variables_of(job, 0, 4, kSoon)});
+    Worker host(
+        {.arguments = {"files", std::to_string(most)}, .variables = variables_of(job, 0, 4, kSomewhatLater)});
     std::vector<Worker> others;
     for (int r = 1; r < 4; ++r)
-      others.emplace_back(WorkerOptions{.variables = variables_of(job, r, 4, kSoon)});
+      others.emplace_back(WorkerOptions{.variables = variables_of(job, r, 4, kSomewhatLater)});
     expect_failure(host, "system", {"open files"});
     for (Worker& other : others) {
       const std::string text = other.finish();
@@ -170,8 +173,8 @@ TEST(Environment, RankZeroWithFewOpenFiles) {
 // space is scarce (the thread sanitizer leaves little more than 1 TiB of it).
 std::size_t more_than_there_is() {
   constexpr std::size_t gib = std::size_t{1} << 30;
-  const std::size_t there = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) *
-                            static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t there =
+      static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return (2 * there + gib - 1) / gib * gib;
 }
 
@@ -183,8 +186,7 @@ TEST(Environment, MoreMemoryThanThereIs) {
 }
 
 TEST(Environment, MoreThanTheArenaHolds) {
-  auto region =
-      start({0}, {1}, {"LOCKSTEP_ARENA=64M"}, {"allocate", std::to_string(std::size_t{1} << 40)});
+  auto region = start({0}, {1}, {"LOCKSTEP_ARENA=64M"}, {"allocate", std::to_string(std::size_t{1} << 40)});
   expect_failure(region[0], "system", {"1 TiB", "64 MiB", "LOCKSTEP_ARENA"});
 }
 

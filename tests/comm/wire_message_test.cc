@@ -127,6 +127,24 @@ TEST(WireMessage, ALateReceiverGetsALargeOneWhole) {
     });
 }
 
+// One begins when the connection is full already, and waits there while the sender says that it waits.
+TEST(WireMessage, ALateReceiverGetsManyInOrder) {
+  for (const auto security : {net::Security::plaintext, net::Security::tls})
+    on_threads(tcp_groups(2, security, kPatient), [&](const Group& g) {
+      constexpr int kMany = 150;
+      Ints x(30'000);
+      if (g.rank() == 1) std::this_thread::sleep_for(milliseconds(1300));
+      for (int i = 0; i < kMany; ++i) {
+        if (g.rank() == 0) x.assign(x.size(), i);
+        if (g.rank() == 0) g.send(buffer(x), 1);
+        if (g.rank() == 1) g.recv(buffer(x), 0);
+        ASSERT_EQ(x.front(), i);
+        ASSERT_EQ(x.back(), i);
+      }
+      expect_usable(g);
+    });
+}
+
 // A collective whose receivers are late, and messages of 64 MiB both ways at once.
 TEST(WireMessage, LargeCollectivesBothWays) {
   for (const char* streams : {"1", "3"}) {

@@ -106,7 +106,7 @@ TEST_P(WirePeer, ThatLeftIsNamed) {
 
 // What a peer did before it left still counts, also messages that nobody has received yet.
 TEST_P(WirePeer, ThatLeftAfterTheLastCallDisturbsNobody) {
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 8; ++round) {
     with_own_groups(GetParam().make(kPatient), [&](Group g) {
       Floats x(3000, static_cast<float>(g.rank()));
       if (g.rank() == 3) g.send(buffer(x), 0);

@@ -298,6 +298,15 @@ void TcpChannel::wait(std::int64_t& told_ns) {
       numbers, where() + ": no answer within " + time + " s on " + named(rank_) + "; missing: " + names);
 }
 
+void TcpChannel::catch_up() {
+  check();
+  const Deadline patience = Deadline::after(kLastWords);
+  do {
+    attend();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  } while (!patience.passed());
+}
+
 void TcpChannel::attend() {
   for (int p = 0; p < size(); ++p)
     if (peers_[static_cast<std::size_t>(p)].state == State::joined)
@@ -375,7 +384,6 @@ void TcpChannel::heard(int peer, const TcpLane& lane, const FrameHeader& header,
     }
     case FrameKind::status:
       std::memcpy(&other.waits, payload.data(), sizeof other.waits);
-      other.last_card = header.card;
       other.waits_ns = now_ns();
       if (is_message(header.card)) return;
       compare(peer, header.card);
@@ -417,13 +425,7 @@ void TcpChannel::lost(int peer, const std::string& reason) {
     last_words(peer);
   }
   // Who is gone here because of something in the whole group has said so there.
-  if (whole_ != nullptr) {
-    const Deadline patience = Deadline::after(kLastWords);
-    do {
-      whole_->attend();
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    } while (!patience.passed());
-  }
+  if (whole_ != nullptr) whole_->catch_up();
   const std::string who = named(peer) + " of group " + group_;
   const std::string address = other.lanes.side.front().peer();
   if (other.state == State::left)
@@ -517,7 +519,7 @@ std::vector<int> TcpChannel::at_fault(const std::vector<int>& ranks) const {
     if (r < 0 || r >= size() || seen[static_cast<std::size_t>(r)]) continue;
     seen[static_cast<std::size_t>(r)] = true;
     const Peer& other = peers_[static_cast<std::size_t>(r)];
-    if (other.waits_ns < fresh || other.last_card.sequence != card_.sequence) {
+    if (other.waits_ns < fresh) {
       found.push_back(r);
       continue;
     }
@@ -534,6 +536,7 @@ std::unique_ptr<WireChannel> TcpChannel::among(const std::vector<int>& ranks, co
   TcpMeeting meeting{.group = group, .timeout = timeout};
   meeting.watch = [this] {
     attend();
+    if (whole_ != nullptr) whole_->attend();
     if (idle_) idle_();
   };
   for (int r : ranks) {

@@ -41,6 +41,7 @@ class TcpChannel final : public WireChannel {
   std::unique_ptr<WireChannel> among(const std::vector<int>& ranks, const std::string& group,
                                      std::chrono::milliseconds timeout) override;
   std::string peer_state(int rank) const override;
+  void catch_up() override;
   double observed_s_per_byte(int rank) const override {
     return peers_[static_cast<std::size_t>(rank)].s_per_byte;
   }
@@ -58,7 +59,6 @@ class TcpChannel final : public WireChannel {
   struct Peer {
     TcpPeer lanes;
     State state = State::joined;
-    CallCard last_card = {};  // of the call it said it waits in
     WaitStatus waits = {};
     std::int64_t waits_ns = 0;  // when it said so
     double s_per_byte = 0;      // of the fastest of its large messages

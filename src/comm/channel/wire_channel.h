@@ -53,6 +53,10 @@ class WireChannel : public Channel {
   virtual double observed_s_per_byte(int rank) const { return (void)rank, 0.0; }
   virtual void forget_observed() {}
 
+  // Takes in the news for a moment and throws what they mean: for a rank that sees a consequence elsewhere
+  // and would rather name the reason.
+  virtual void catch_up() {}
+
   // "joined", "left" or "dead", as far as this rank knows.
   virtual std::string peer_state(int rank) const = 0;
 };

@@ -44,6 +44,7 @@ class ChannelEngine : public Engine {
   std::shared_ptr<const Links> links() const { return links_; }
 
   void announce(const Call& call) override;
+  void catch_up() override { channel_->catch_up(); }
   void watch(Engine* whole, std::function<void()> idle) override;
 
   WireChannel& channel() { return *channel_; }

@@ -47,6 +47,8 @@ class Engine {
   // one for peers who run theirs here.
   virtual void announce(const Call& call) { (void)call; }
   // Calls `idle`, too, several times a second while it waits.
+  // Throws what the engine failed with, or fails with now, if its peers say so.
+  virtual void catch_up() {}
   virtual void watch(Engine* whole, std::function<void()> idle) { (void)whole, (void)idle; }
 
   // The engine of the sub-group that this rank joins, to be known as `name`; null for a negative colour.

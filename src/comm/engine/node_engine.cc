@@ -264,10 +264,15 @@ std::unique_ptr<Engine> NodeEngine::split(int colour, int key, const std::string
     across.whole = &call;
     auto flat = flat_->split(colour, key, name, across);
     if (flat == nullptr) return nullptr;
-    flat->watch(flat_.get(), {});
+    flat->watch(flat_.get(), [this] { inside_->waits_outside(); });
     // What a shared-memory engine splits into is one.
     std::unique_ptr<ShmEngine> local(static_cast<ShmEngine*>(inside.release()));
-    return make(name_, std::move(flat), std::move(local), make_across_, name, call);
+    try {
+      return make(name_, std::move(flat), std::move(local), make_across_, name, call);
+    } catch (const Error&) {
+      flat_->catch_up();  // whoever is gone from the part is gone from here, or knows why it left
+      throw;
+    }
   });
 }
 

@@ -122,7 +122,8 @@ void Meeting::waits_outside() { say_waits({rank_}); }
 
 bool Meeting::held_up_outside(const std::vector<int>& ranks) const {
   if (Clock::now() > deadline_.at() + kOutside) return false;
-  const std::int64_t fresh = now_ns() - std::chrono::nanoseconds(std::chrono::seconds(1)).count();
+  // It is said again several times a second; whoever was stopped says nothing more.
+  const std::int64_t fresh = now_ns() - std::chrono::nanoseconds(std::chrono::milliseconds(600)).count();
   return std::all_of(ranks.begin(), ranks.end(), [&](int r) {
     return r < 256 && seat(r).waiting_ns.load(std::memory_order_acquire) >= fresh &&
            (seat(r).waits_for[r / 64].load(std::memory_order_relaxed) >> (r % 64) & 1U) != 0;

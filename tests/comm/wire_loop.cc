@@ -1,17 +1,17 @@
-// A job for strangers to disturb: all_reduces until its time is over, then the number of them and whether
-// every sum was right.
+// A job for strangers to disturb: all_reduces until a file appears, then the number of them and whether every
+// sum was right.
 //
-//   lockstep run -n N -- wire_loop SECONDS
+//   lockstep run -n N -- wire_loop FILE
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
+#include <filesystem>
 #include <vector>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/comm/init.h"
 
 int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 1;
+  if (argc != 2) return 2;
   const lockstep::Group world = lockstep::init();
   const auto n = static_cast<float>(world.size());
   std::printf("rank %d begins\n", world.rank());
@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
     ++calls;
     // Rank 0 says when it is enough.
     const double passed = std::chrono::duration<double>(lockstep::Clock::now() - begin).count();
-    std::vector<float> go_on(1, world.rank() == 0 && passed > seconds ? 0.0F : 1.0F);
+    std::vector<float> go_on(1, world.rank() == 0 && std::filesystem::exists(argv[1]) ? 0.0F : 1.0F);
     world.broadcast(lockstep::buffer(go_on), 0);
     if (world.rank() == 0 && passed > second + 1) {
       std::printf("rate %d %ld\n", second, calls - before);

@@ -276,26 +276,17 @@ void TcpChannel::wait(std::int64_t& told_ns) {
   if (quiet) {
     told_ns = now_ns();
     tell_waits(ranks);
-    if (whole_ != nullptr) {
-      std::vector<int> named;
-      for (int r : ranks) named.push_back(name_of(r));
-      whole_->tell_waits(named);
-    }
   }
   // What is there counts, however late it is read: this rank itself may have been stopped.
   if (!deadline_.passed() || ranks.empty() || ready != 0) return;
-  const std::vector<int> missing = at_fault(ranks);
+  const std::vector<int> missing = names_at_fault(ranks);
   std::string names;
-  std::vector<int> numbers;
-  for (int r : missing) {
-    names += (names.empty() ? "" : "; ") + named(r);
-    numbers.push_back(name_of(r));
-  }
+  for (int name : missing) names += (names.empty() ? "rank " : "; rank ") + std::to_string(name);
   const double seconds = std::chrono::duration<double>(call_->timeout).count();
   std::string time = std::to_string(seconds);
   time.erase(std::max(time.find_last_not_of('0'), time.find('.') + 1) + 1);
   throw TimeoutError(
-      numbers, where() + ": no answer within " + time + " s on " + named(rank_) + "; missing: " + names);
+      missing, where() + ": no answer within " + time + " s on " + named(rank_) + "; missing: " + names);
 }
 
 void TcpChannel::catch_up() {
@@ -462,6 +453,10 @@ void TcpChannel::tell_waits(const std::vector<int>& ranks) noexcept {
   for (int r : ranks)
     if (r < 256) status.waits_for[r / 64] |= std::uint64_t{1} << (r % 64);
   tell(FrameKind::status, std::as_bytes(std::span(&status, 1)));
+  if (whole_ == nullptr) return;
+  std::vector<int> named;
+  for (int r : ranks) named.push_back(name_of(r));
+  whole_->tell_waits(named);
 }
 
 // What was told last has a moment to leave: nobody may come back to send it.
@@ -531,13 +526,23 @@ std::vector<int> TcpChannel::at_fault(const std::vector<int>& ranks) const {
   return found;
 }
 
+// A rank that never came to this group may be held up in the whole one, and has said so there.
+std::vector<int> TcpChannel::names_at_fault(const std::vector<int>& ranks) const {
+  std::vector<int> names;
+  for (int r : at_fault(ranks)) names.push_back(name_of(r));
+  return whole_ == nullptr ? names : whole_->names_at_fault(names);
+}
+
 std::unique_ptr<WireChannel> TcpChannel::among(const std::vector<int>& ranks, const std::string& group,
                                                std::chrono::milliseconds timeout) {
   TcpMeeting meeting{.group = group, .timeout = timeout};
-  meeting.watch = [this] {
+  meeting.watch = [this, &ranks, told_ns = now_ns()](int awaited) mutable {
     attend();
     if (whole_ != nullptr) whole_->attend();
     if (idle_) idle_();
+    if (now_ns() - told_ns <= quiet_.count()) return;
+    told_ns = now_ns();
+    tell_waits({ranks[static_cast<std::size_t>(awaited)]});
   };
   for (int r : ranks) {
     if (r == rank_) meeting.rank = static_cast<int>(meeting.members.size());

@@ -107,6 +107,7 @@ class TcpChannel final : public WireChannel {
   void flush_news() noexcept;
   std::vector<int> waiting_for() const;
   std::vector<int> at_fault(const std::vector<int>& ranks) const;
+  std::vector<int> names_at_fault(const std::vector<int>& ranks) const;
   std::string where() const;
   int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
   std::string named(int rank) const { return "rank " + std::to_string(name_of(rank)); }

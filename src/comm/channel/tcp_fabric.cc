@@ -27,6 +27,12 @@ std::string hello_of(const std::string& group, int from, int to, int lane) {
          std::to_string(from) + ">" + std::to_string(to) + " " + std::to_string(lane);
 }
 
+// Empty when nothing is watched.
+std::function<void()> watch_for(int awaited, const TcpMeeting& meeting) {
+  if (!meeting.watch) return {};
+  return [awaited, &meeting] { meeting.watch(awaited); };
+}
+
 std::unique_ptr<net::Stream> wait_watched(net::Gate& gate, const std::string& hello, Deadline deadline,
                                           const std::function<void()>& watch) {
   if (!watch) return gate.wait_for(hello, deadline);
@@ -91,9 +97,9 @@ std::unique_ptr<WireChannel> TcpFabric::connect(const std::shared_ptr<TcpFabric>
 
 // The connections that a later rank dialled; false when the deadline passed.
 bool TcpFabric::take(int from, const TcpMeeting& meeting, Deadline deadline, TcpPeer& to) {
+  const auto watch = watch_for(from, meeting);
   for (int lane = 0; lane <= options_.streams; ++lane) {
-    auto stream =
-        wait_watched(gate_, hello_of(meeting.group, from, meeting.rank, lane), deadline, meeting.watch);
+    auto stream = wait_watched(gate_, hello_of(meeting.group, from, meeting.rank, lane), deadline, watch);
     if (stream == nullptr) return false;
     TcpLane& taken = (lane == 0 ? to.side : to.bulk).emplace_back(std::move(stream));
     taken.post({.kind = FrameKind::join, .bytes = 0, .card = {}}, {});
@@ -127,7 +133,8 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
         later.emplace_back(peer, lane);
         continue;
       }
-      if (meeting.watch) meeting.watch();
+      const auto watch = watch_for(peer, meeting);
+      if (watch) watch();
       const bool last = deadline.left() <= turn;
       const Deadline until = last ? deadline : Deadline::after(turn);
       const auto member = static_cast<std::size_t>(meeting.members[static_cast<std::size_t>(peer)]);
@@ -136,7 +143,7 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
       try {
         add(peer, lane,
             net::dial(endpoints_[member], options_.secret, options_.security,
-                      hello_of(group, rank, peer, lane), until, options_.address, meeting.watch));
+                      hello_of(group, rank, peer, lane), until, options_.address, watch));
       } catch (const TimeoutError& error) {
         if (!error.missing().empty()) throw;  // what was watched
         if (last) throw TimeoutError({name_of(peer)}, what + error.what());
@@ -156,13 +163,14 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
   for (int i = 1; i < size; ++i) {
     const int peer = (rank + i) % size;  // those that dial this rank first: they wait for it
     TcpPeer& to = peers[static_cast<std::size_t>(peer)];
+    const auto watch = watch_for(peer, meeting);
     try {
-      if (!(peer > rank ? take(peer, meeting, deadline, to) : joined(to, deadline, meeting.watch)))
+      if (!(peer > rank ? take(peer, meeting, deadline, to) : joined(to, deadline, watch)))
         missing.push_back(peer);
     } catch (const net::ConnectionLost& loss) {
       const Deadline patience = Deadline::after(kLastWords);
-      while (meeting.watch && !patience.passed()) {  // the whole group may know why
-        meeting.watch();
+      while (watch && !patience.passed()) {  // the whole group may know why
+        watch();
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
       throw PeerError(name_of(peer), "group " + group + ": " + named(peer) + " " + loss.reason + " while " +

@@ -25,10 +25,11 @@ struct TcpFabricOptions {
 struct TcpMeeting {
   std::string group = {};
   std::chrono::milliseconds timeout = {};
-  int rank = 0;                      // of this process
-  std::vector<int> members = {};     // world rank of each
-  std::vector<int> names = {};       // what each is called in errors; empty: its number
-  std::function<void()> watch = {};  // asked again and again meanwhile; may throw
+  int rank = 0;                   // of this process
+  std::vector<int> members = {};  // world rank of each
+  std::vector<int> names = {};    // what each is called in errors; empty: its number
+  // Asked again and again meanwhile, with the rank that is waited for; may throw. May be empty.
+  std::function<void(int awaited)> watch = {};
 };
 
 struct TcpPeer;

@@ -1,7 +1,7 @@
 # The front door. Every target does all it needs on a fresh Debian 12: it installs what is missing
 # (tools/setup), configures, builds, runs. The work itself is in CMakePresets.json and tools/.
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-fast asan tsan bench lint format clean setup help
+.PHONY: build demo test test-fast asan tsan fuzz bench lint format clean setup help
 
 build: setup  ## build the release preset: build/release/bin/lockstep
 	@tools/build release
@@ -29,6 +29,10 @@ asan: setup  ## the tests under the address and undefined-behaviour sanitizers
 
 tsan: setup  ## the tests under the thread sanitizer
 	@tools/test tsan
+
+fuzz: setup  ## hostile bytes for every parser, SECONDS each (default 60)
+	@tools/setup --fuzz
+	@tools/fuzz $(or $(SECONDS),60)
 
 bench: build  ## every collective against its peers, then the reduction kernels
 	@tools/bench

@@ -113,6 +113,10 @@ BenchFlags with_job(BenchFlags flags) {
   return flags;
 }
 
+bool started_by_mpi(const Identity& who) {
+  return who.launcher != "lockstep run" && who.launcher != "torchrun";
+}
+
 int run_bench(const BenchFlags& flags) {
   if (flags.collective.empty())
     throw UsageError("collective is required: one of " + joined(bench_op_names()) + ", or step");
@@ -131,10 +135,18 @@ int run_bench(const BenchFlags& flags) {
   }
   Results results(flags);
   if (who.size > 1) {  // started as a job, by lockstep run or mpirun: these are the workers
-    BenchReporter reporter([&](const nlohmann::ordered_json& event) { results.handle(event); });
+    if (flags.engines.empty() && plan.has_engine("mpi") && !started_by_mpi(who)) {
+      if (who.rank == 0) results.say("note: left out: mpi, because mpirun did not start these workers");
+      std::erase(plan.engines, "mpi");
+    }
+    BenchReporter reporter([&](const nlohmann::ordered_json& event) {
+      results.handle(event);
+      if (event.value("event", "") == "error")
+        results.say("lockstep bench: " + event.at("text").get<std::string>());
+    });
     const int status = run_bench_worker(plan, reporter);
     if (who.rank == 0) print(results, flags, plan, plot);
-    return status;
+    return status == 0 && !results.errors.empty() ? 1 : status;
   }
   if (flags.engines.empty() && plan.has_engine("mpi") && !has_mpirun()) {
     results.say("note: left out: mpi, because mpirun is not on the path");

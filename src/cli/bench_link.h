@@ -47,6 +47,7 @@ class BenchReporter {
   // Where there is no parent, because the workers were started as a job: events are handled here.
   using Handler = std::function<void(const nlohmann::ordered_json&)>;
   explicit BenchReporter(Handler handler);
+  bool here() const { return handler_ != nullptr; }
   void send(const nlohmann::ordered_json& event);
 
  private:

@@ -143,7 +143,14 @@ std::vector<Variant> make_variants(const BenchPlan& plan, const Group& world) {
       }
     }
 #ifdef LOCKSTEP_HAS_MPI
-    if (name == "mpi") add_peer(make_mpi_engine());
+    if (name == "mpi") {
+      auto mpi = make_mpi_engine();
+      if (mpi->size() != world.size())
+        throw UsageError("--engines mpi: MPI knows " + std::to_string(mpi->size()) + " of these " +
+                         std::to_string(world.size()) +
+                         " workers; start them with mpirun, or measure other engines");
+      add_peer(std::move(mpi));
+    }
 #endif
 #ifdef LOCKSTEP_HAS_GLOO
     if (name == "gloo") add_peer(make_gloo_engine(world));

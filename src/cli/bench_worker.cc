@@ -176,7 +176,8 @@ int run_bench_worker(const BenchPlan& plan, BenchReporter& reporter) {
   } catch (const Error& e) {
     reporter.send({{"event", "error"}, {"kind", to_string(e.kind())}, {"text", e.what()}});
     // Not by way of destructors at exit: MPI's would wait for peers that may be gone.
-    std::_Exit(kReported);
+    const int status = e.kind() == ErrorKind::usage ? 2 : 1;
+    std::_Exit(reporter.here() ? status : kReported);
   }
 }
 

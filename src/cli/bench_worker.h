@@ -6,8 +6,8 @@
 
 namespace lockstep::cli {
 
-// Joins the other workers, measures the plan and reports what it finds. Gives the exit status: 0, or kReported
-// after reporting what went wrong.
+// Joins the other workers, measures the plan and reports what it finds. Gives 0; after reporting what went
+// wrong it ends the process, with kReported where there is a parent to say it.
 //
 // Method. For each size every variant's result is checked; then all are timed side by side
 // (cli/sampling.h); then every result is checked again.

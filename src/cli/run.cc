@@ -47,8 +47,9 @@ void add_common_flags(CLI::App& command, RunOptions& options) {
       ->group(group)
       ->type_name("N");
   command
-      .add_option("--max-restarts", options.max_restarts,
-                  "start the whole group again after a failure, so often")
+      .add_option(
+          "--max-restarts", options.max_restarts,
+          "start the whole group again after a failure, so often; on several machines node 0's counts")
       ->group(group)
       ->type_name("K");
   command
@@ -99,15 +100,20 @@ void add_machine_flags(CLI::App& command, RunOptions& options) {
       "this machine's number, 0 to M-1; default: 0 where the endpoint is, the others as they come");
   add("--rdzv-endpoint", options.rdzv_endpoint, "HOST:PORT",
       "an address of machine 0 and a free port there; the same everywhere");
-  add("--secret-file", options.secret_file, "FILE",
-      "the job's secret, made by lockstep secret, the same everywhere; default: LOCKSTEP_SECRET or "
-      "LOCKSTEP_SECRET_FILE");
+  command
+      .add_option_function<std::string>(
+          "--secret-file", [&options](const std::string& file) { options.secret_file = file; },
+          "the job's secret, made by lockstep secret --out FILE, the same everywhere; default: "
+          "LOCKSTEP_SECRET or LOCKSTEP_SECRET_FILE")
+      ->group(group)
+      ->type_name("FILE");
   command
       .add_flag("--plaintext", options.plaintext,
                 "no TLS between machines, for a fabric that you trust; the secret is still checked")
       ->group(group);
   add("--rdzv-conf", options.rdzv_conf, "TEXT",
-      "join_timeout=S: how long machines wait for each other; default 600");
+      "join_timeout=S: how long machines wait for each other; default 600. Of torchrun's other keys none has "
+      "an effect");
 }
 
 void add_torchrun_flags(CLI::App& command, RunOptions& options) {

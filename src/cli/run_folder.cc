@@ -23,9 +23,11 @@ void make_folder(const fs::path& folder, FolderUse use) {
   fs::create_directories(folder, error);
   if (error) throw UsageError(fmt::format("--out {}: can't be made: {}", folder.string(), error.message()));
   if (use == FolderUse::overwrite) {
-    for (const char* name : kFiles) fs::remove_all(folder / name, error);
-    if (error)
-      throw UsageError(fmt::format("--out {}: can't be emptied: {}", folder.string(), error.message()));
+    for (const char* name : kFiles) {
+      fs::remove_all(folder / name, error);
+      if (error)
+        throw UsageError(fmt::format("--out {}: can't be emptied: {}", folder.string(), error.message()));
+    }
   }
   if (use == FolderUse::fresh && !fs::is_empty(folder))
     throw UsageError(

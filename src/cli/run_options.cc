@@ -1,7 +1,9 @@
 #include "cli/run_options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <string_view>
 
 #include "launch/slurm.h"
@@ -60,9 +62,32 @@ void apply_nodes(const std::string& text, Machines& machines) {
   if (machines.least_nodes > machines.nodes) throw refused("--nnodes", text, accepted);
 }
 
+// torchrun's other keys, which say nothing here: node 0's agent is the rendezvous.
+constexpr std::string_view kConfWithoutEffect[] = {"is_host",
+                                                   "rank",
+                                                   "store_type",
+                                                   "use_libuv",
+                                                   "read_timeout",
+                                                   "last_call_timeout",
+                                                   "close_timeout",
+                                                   "heartbeat_timeout",
+                                                   "keep_alive_interval",
+                                                   "keep_alive_max_attempt",
+                                                   "protocol",
+                                                   "etcd_prefix",
+                                                   "cert",
+                                                   "key",
+                                                   "cacert",
+                                                   "ssl_cert",
+                                                   "ssl_cert_key",
+                                                   "ca_cert"};
+
 // How long agents wait for each other: join_timeout=S or timeout=S in torchrun's list of key=value.
 void apply_conf(const std::string& conf, Machines& machines) {
-  const std::string accepted = "key=value,…; join_timeout=SECONDS is how long machines wait for each other";
+  std::string accepted =
+      "key=value,…; join_timeout=SECONDS (or timeout) is how long machines wait for each other; torchrun's, "
+      "without effect:";
+  for (const std::string_view key : kConfWithoutEffect) accepted.append(1, ' ').append(key);
   bool exact = false;  // join_timeout was given, which says it better than timeout
   for (std::string_view rest = conf; !rest.empty();) {
     const std::size_t comma = rest.find(',');
@@ -71,7 +96,9 @@ void apply_conf(const std::string& conf, Machines& machines) {
     const std::size_t equals = item.find('=');
     if (equals == std::string::npos || equals == 0) throw refused("--rdzv-conf", conf, accepted);
     const std::string key = item.substr(0, equals);
-    if (key != "join_timeout" && (key != "timeout" || exact)) continue;
+    if (std::ranges::find(kConfWithoutEffect, key) != std::end(kConfWithoutEffect)) continue;
+    if (key != "join_timeout" && key != "timeout") throw refused("--rdzv-conf", item, accepted);
+    if (key == "timeout" && exact) continue;
     exact = key == "join_timeout";
     const double seconds =
         number("--rdzv-conf " + key, item.substr(equals + 1), 0.001, 1e6, "seconds, for example 600");
@@ -82,7 +109,9 @@ void apply_conf(const std::string& conf, Machines& machines) {
 // Which machines, by flags or by SLURM.
 Machines machines_of(const RunOptions& options) {
   Machines machines;
-  machines.secret_file = options.secret_file;
+  if (options.secret_file && options.secret_file->empty())
+    throw refused("--secret-file", "", "a file made by `lockstep secret --out job.key`");
+  machines.secret_file = options.secret_file.value_or("");
   apply_conf(options.rdzv_conf, machines);
   const bool unsaid = options.nodes.empty() && options.node_rank.empty() && options.rdzv_endpoint.empty();
   if (const auto slurm = unsaid && !options.standalone ? launcher::slurm_nodes() : std::nullopt) {

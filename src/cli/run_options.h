@@ -1,6 +1,7 @@
 // What the command line of `lockstep run` says, and what it means.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,7 @@ struct RunOptions {
   std::string rdzv_id;
   std::string rdzv_conf;
   std::string node_rank;  // empty: not said
-  std::string secret_file;
+  std::optional<std::string> secret_file;
   std::string monitor_interval = "0.1";
   std::string start_method = "spawn";
   bool plaintext = false;

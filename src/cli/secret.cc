@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "cli/command.h"
 #include "lockstep/base/error.h"
@@ -29,10 +30,12 @@ void write_new(const std::string& file, const std::string& text) {
   }
 }
 
-int make_secret(const std::string& out) {
+int make_secret(const std::optional<std::string>& out) {
   const std::string text = net::Secret::make().hex() + "\n";
-  if (!out.empty())
-    write_new(out, text);
+  if (out && out->empty())
+    throw UsageError("--out '' names no file; accepted: a new file, for example job.key");
+  if (out)
+    write_new(*out, text);
   else if (!(std::cout << text << std::flush))
     throw SystemError("standard output can't be written");
   return 0;
@@ -41,11 +44,14 @@ int make_secret(const std::string& out) {
 }  // namespace
 
 void add_secret(Cli& cli) {
-  auto out = std::make_shared<std::string>();
+  auto out = std::make_shared<std::optional<std::string>>();
   CLI::App* const command =
       cli.app.add_subcommand("secret", "Make the secret that the machines of a job share");
   command->group(kStart);
-  command->add_option("--out", *out, "write it to this new file, which only you may read; default: print it")
+  command
+      ->add_option_function<std::string>(
+          "--out", [out](const std::string& file) { *out = file; },
+          "write it to this new file, which only you may read; default: print it")
       ->type_name("FILE");
   command->footer(
       "Whoever has the secret may join the job; nobody else gets a byte. Copy it to every machine and give "
@@ -55,7 +61,6 @@ void add_secret(Cli& cli) {
       "\n"
       "Examples:\n"
       "  lockstep secret --out job.key\n"
-      "  lockstep secret > job.key; chmod 600 job.key\n"
       "  export LOCKSTEP_SECRET=$(lockstep secret)         for srun, which passes the environment on");
   command->callback([&cli, out] { cli.action = [out] { return make_secret(*out); }; });
 }

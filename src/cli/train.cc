@@ -39,7 +39,10 @@ int run_train(TrainFlags& flags) {
   TrainOptions checked = flags.options;
   if (flags.options.resume.empty()) check_options(checked);  // else it depends on the checkpoint
   const Identity identity = Identity::from_environment();
-  if (identity.launcher != "none") {
+  const bool launched = identity.launcher != "none";
+  // Before the workers are started, and all load libtorch.
+  if (checked.resume.empty()) check_lanes(checked, launched ? identity.size : checked.workers);
+  if (launched) {
     if (flags.options.workers != 0 && flags.options.workers != identity.size)
       throw UsageError(fmt::format("-n (--workers) {} is not what {} started: {}", flags.options.workers,
                                    identity.launcher, identity.size));

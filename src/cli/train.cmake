@@ -21,6 +21,7 @@ add_library(lockstep_trainer STATIC
   step_bench.cc
   sweep.cc
   sweep_report.cc
+  toml_lines.cc
   train.cc
   train_config.cc
   train_flags.cc

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <string>
 
 #include "comm/group_impl.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/observe/histogram.h"
 
@@ -66,18 +68,37 @@ class Probes {
   CommMemory memory_;
 };
 
-double expected_all_reduce(const Group& group, const TrainOptions& options, std::size_t count, DType dtype) {
-  if (count == 0 || group.size() == 1) return 0;
+Call all_reduce_of(const TrainOptions& options, std::size_t count, DType dtype) {
   Call call;
   call.what = Collective::all_reduce;
   call.count = count;
   call.dtype = dtype;
   call.algorithm = options.algorithm == "auto" ? "" : options.algorithm;
   call.order = options.order == "any" ? Order::any : Order::canonical;
-  return group.impl().engine().expected_seconds(call);
+  return call;
+}
+
+double expected_all_reduce(const Group& group, const TrainOptions& options, std::size_t count, DType dtype) {
+  if (count == 0 || group.size() == 1) return 0;
+  return group.impl().engine().expected_seconds(all_reduce_of(options, count, dtype));
 }
 
 }  // namespace
+
+void check_algorithm(const Group& group, const TrainOptions& options, std::size_t bucket_bytes) {
+  const Call call = all_reduce_of(options, bucket_bytes / sizeof(float), DType::f32);
+  if (const std::string why = group.impl().engine().refuses(call); !why.empty())
+    throw UsageError("--algorithm: " + why);
+}
+
+std::size_t largest_bucket_bytes(const Reducer& reducer) {
+  std::map<int, std::size_t> bytes;
+  for (std::size_t p = 0; p < reducer.parameters().size(); ++p)
+    bytes[reducer.bucket_of(p)] += reducer.parameters()[p].tensor.nbytes();
+  std::size_t largest = 0;
+  for (const auto& [bucket, size] : bytes) largest = std::max(largest, size);
+  return largest;
+}
 
 std::vector<BucketTimes> take_exchange(const Reducer& reducer, StepRecord& record) {
   std::vector<BucketTimes> buckets;

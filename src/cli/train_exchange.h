@@ -14,6 +14,11 @@ namespace lockstep::cli {
 // Of the last exchange, before the next begins. Fills in the record's comm, hidden and exposed.
 std::vector<BucketTimes> take_exchange(const Reducer& reducer, StepRecord& record);
 
+// Throws UsageError when the run's algorithm can't carry a bucket of so many bytes in this group.
+void check_algorithm(const Group& group, const TrainOptions& options, std::size_t bucket_bytes);
+// The largest bucket, before the first exchange.
+std::size_t largest_bucket_bytes(const Reducer& reducer);
+
 // Sets what the exchanges of the buckets, and of what follows them, are expected to take. False when the
 // group's engine has no cost table. The profile's buckets are those of the last exchange, and nothing is
 // under way. `buffers_s`: the exchange of the module's buffers, which is a part of what comes after.

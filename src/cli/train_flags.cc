@@ -1,6 +1,7 @@
 #include "cli/train_flags.h"
 
 #include "cli/train_config.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::cli {
 
@@ -20,6 +21,9 @@ void add_train_flags(CLI::App& command, TrainFlags& flags, const Given& only) {
         option->type_name("TEXT");
         if (!field.empty()) option->default_str(field);
       } else if constexpr (std::is_arithmetic_v<Field>) {
+        // CLI11 takes the nearest number that fits, and says nothing.
+        option->check(
+            [name = std::string(info.name)](const std::string& given) { return beyond_range(name, given); });
         if (field != 0) option->capture_default_str();
         if (info.zero != nullptr) {
           option->transform([zero = std::string(info.zero)](const std::string& given) {
@@ -44,6 +48,11 @@ Given TrainFlags::gather() {
     if (const CLI::Option* option = command->get_option_no_throw(flag_of(name));
         option != nullptr && option->count() > 0)
       given.insert(name);
+  // What a script's unset variable leaves.
+  if (given.contains("out") && options.out.empty())
+    throw UsageError("--out '' is not understood; accepted: the name of a folder");
+  if (given.contains("resume") && options.resume.empty())
+    throw UsageError("--resume '' is not understood; accepted: a run's folder, or one checkpoint");
   if (!config.empty()) given.merge(load_config(config, options, given));
   return given;
 }

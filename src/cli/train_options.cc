@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
@@ -63,9 +65,10 @@ void one_of(const char* flag, const std::string& value, const std::vector<std::s
 }
 
 template <class T>
-void within(const char* flag, T value, T least, T most) {
+void within(const char* flag, T value, T least, T most, const char* besides = "") {
   if (!(value >= least && value <= most))
-    throw UsageError(fmt::format("{} '{}' is out of range; accepted: {} to {}", flag, value, least, most));
+    throw UsageError(
+        fmt::format("{} '{}' is out of range; accepted: {} to {}{}", flag, value, least, most, besides));
 }
 
 constexpr std::int64_t kMany = std::int64_t{1} << 40;
@@ -95,7 +98,7 @@ void check_ranges(const TrainOptions& o) {
   within("--min-lr", o.min_lr, 0.0, 1e6);
   within<I>("--lr-every", o.lr_every, 0, kMany);
   within("--lr-factor", o.lr_factor, 0.0, 1e6);
-  if (o.bucket_cap_mb != 0) within("--bucket-cap-mb", o.bucket_cap_mb, 1e-6, 1e6);
+  if (o.bucket_cap_mb != 0) within("--bucket-cap-mb", o.bucket_cap_mb, 1e-6, 1e6, ", or 0 (auto)");
   within("--first-bucket-mb", o.first_bucket_mb, 1e-6, 1e6);
   within<I>("--checkpoint-every", o.checkpoint_every, -1, kMany);
   within<I>("--keep", o.keep, 0, 1 << 20);
@@ -118,7 +121,7 @@ std::vector<std::string> option_names() {
   return names;
 }
 
-void check_options(TrainOptions& o) {
+void check_values(const TrainOptions& o) {
   one_of("--model", o.model, {"resnet18", "resnet34", "resnet50", "gpt", "mlp"});
   one_of("--optimizer", o.optimizer, {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
   one_of("--schedule", o.schedule, {"constant", "cosine", "linear", "step"});
@@ -128,6 +131,10 @@ void check_options(TrainOptions& o) {
   one_of("--precision", o.precision, {"fp32"});
   one_of("--device", o.device, {"cpu"});
   check_ranges(o);
+}
+
+void check_options(TrainOptions& o) {
+  check_values(o);
   const bool sgd = o.optimizer.ends_with("sgd");
   if (!o.lr) o.lr = sgd ? 0.05 : 5e-4;
   if (!o.weight_decay) o.weight_decay = o.optimizer.ends_with("adamw") ? 1e-4 : 0;
@@ -139,6 +146,37 @@ void check_options(TrainOptions& o) {
     throw UsageError("--schedule step needs --lr-every, a number of steps above 0");
   if (o.nesterov && (!sgd || o.momentum == 0))
     throw UsageError("--nesterov needs --optimizer sgd or torch-sgd and a --momentum above 0");
+}
+
+void check_lanes(const TrainOptions& o, std::int64_t workers) {
+  if (o.lanes != 0 && o.lanes < workers)
+    throw UsageError(fmt::format("--lanes {} is less than the {} workers; accepted: {} or more", o.lanes,
+                                 workers, workers));
+}
+
+std::string beyond_range(const std::string& name, const std::string& text) {
+  TrainOptions edge;
+  std::string message;
+  visit_options(edge, [&](const OptionInfo& info, auto& field) {
+    using Field = std::remove_cvref_t<decltype(field)>;
+    if constexpr (std::is_integral_v<Field> && !std::is_same_v<Field, bool>) {
+      if (name != info.name) return;
+      using Limits = std::numeric_limits<Field>;
+      const char* const last = text.data() + text.size();
+      const auto [end, error] = std::from_chars(text.data(), last, field);
+      if (error != std::errc::result_out_of_range || end != last) return;
+      field = text.front() == '-' ? Limits::min() : Limits::max();
+      message = fmt::format("accepted: {} to {}", Limits::min(), Limits::max());
+    }
+  });
+  if (message.empty()) return message;
+  try {
+    check_values(edge);
+  } catch (const UsageError& error) {  // the option has a range of its own
+    message = error.what();
+    message.erase(0, message.find("accepted: "));
+  }
+  return fmt::format("'{}' is out of range; {}", text, message);
 }
 
 Json to_json(const TrainOptions& options) {

@@ -152,7 +152,9 @@ void visit_options(Options& o, Visit&& visit) {
         o.algorithm);
   visit(OptionInfo{"order", comm, Role::runs, "of sums: canonical (the same bits for any workers) or any"},
         o.order);
-  visit(OptionInfo{"engine", comm, Role::runs, "shm"}, o.engine);
+  visit(OptionInfo{"engine", comm, Role::runs,
+                   "shm: the workers that it starts share memory (a launcher: LOCKSTEP_ENGINE)"},
+        o.engine);
   visit(OptionInfo{"strategy", comm, Role::runs, "ddp"}, o.strategy);
   visit(OptionInfo{"precision", comm, Role::defines, "fp32"}, o.precision);
   visit(OptionInfo{"device", comm, Role::defines, "cpu"}, o.device);
@@ -177,9 +179,17 @@ using Given = std::set<std::string>;
 std::string flag_of(const std::string& name);
 std::vector<std::string> option_names();
 
-// Throws UsageError that names the flag, its value and what is accepted. Fills in what follows from other
+// Every value by itself. Throws UsageError that names the flag, its value and what is accepted.
+void check_values(const TrainOptions& options);
+// The values together too. Throws UsageError in the same way. Fills in what follows from other
 // options: learning rate, weight decay, width, epochs.
 void check_options(TrainOptions& options);
+// Whether so many workers can share the run's lanes, where these are given. Throws UsageError.
+void check_lanes(const TrainOptions& options, std::int64_t workers);
+
+// "'99999999999999999999' is out of range; accepted: 0 to 1024" for a whole number that the option's type
+// can't hold; empty for anything else.
+std::string beyond_range(const std::string& name, const std::string& text);
 
 nlohmann::ordered_json to_json(const TrainOptions& options);
 // Takes the keys that are there. Throws UsageError naming a key that is unknown (with the valid ones) or

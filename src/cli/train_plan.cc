@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cli/train_exchange.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/lanes.h"
@@ -49,6 +50,9 @@ void take_checkpoint(TrainPlan& plan, const Given& given) {
   plan.first_step = state.at("step").get<std::int64_t>();
   if (const Json best = state.value("best_accuracy", Json()); best.is_number())
     plan.best_accuracy = best.get<double>();
+  if (given.contains("steps") && o.steps != 0 && o.steps < plan.first_step)
+    throw UsageError(fmt::format("--steps {} is less than the {} that {} has done; accepted: {} or more",
+                                 o.steps, plan.first_step, o.resume, plan.first_step));
   plan.folder_use = FolderUse::resume;
   const fs::path parent = fs::absolute(plan.checkpoint).lexically_normal().parent_path();
   if (o.out.empty() && parent.filename() == "checkpoints")
@@ -85,7 +89,8 @@ std::string broadcast_text(const Group& world, std::string text) {
   return text;
 }
 
-TrainPlan plan_of(const Json& request, int workers) {
+TrainPlan plan_of(const Json& request, const Group& world) {
+  const int workers = world.size();
   TrainPlan plan;
   TrainOptions& o = plan.options;
   merge_json(o, request.at("options"), "the request");
@@ -101,10 +106,9 @@ TrainPlan plan_of(const Json& request, int workers) {
   check_options(o);
   o.workers = workers;
   if (o.lanes == 0) o.lanes = workers * o.accumulate;
-  if (o.lanes < workers)
-    throw UsageError(fmt::format("--lanes {} is less than the {} workers; accepted: {} or more", o.lanes,
-                                 workers, workers));
+  check_lanes(o, workers);
   lanes_of(0, workers, static_cast<int>(o.lanes));
+  check_algorithm(world, o, sizeof(float));
   if (o.out.empty()) o.out = default_out(o);
   return plan;
 }
@@ -130,7 +134,7 @@ TrainOptions options_of_state(const Json& state, const fs::path& checkpoint) {
 TrainPlan make_train_plan(const Json& request, const Group& world) {
   Json message;
   if (world.rank() == 0) try {
-      message = to_json(plan_of(request, world.size()));
+      message = to_json(plan_of(request, world));
     } catch (const UsageError& error) {
       message = {{"refused", error.what()}};
     } catch (const Error& error) {

@@ -69,6 +69,8 @@ void TrainReport::handle(const Json& event) {
                      event.at("resume").get<std::string>()));
   } else if (kind == "done")
     finished(event);
+  else if (kind == "through")
+    through(event);
   else if (kind == "error" && errors.size() < 64)
     errors.push_back({event.value("kind", ""), event.value("text", "")});
 }
@@ -141,6 +143,14 @@ void TrainReport::finished(const Json& event) {
                    std::isfinite(predicted) ? " (predicted " + percent(predicted) + ")" : "",
                    percent(number(s, "overlap_fraction"))));
   line(fmt::format("page           {}", event.at("page").get<std::string>()));
+}
+
+void TrainReport::through(const Json& event) {
+  done_ = true;
+  line(event.at("text").get<std::string>());
+  if (show_ != Show::json) return;
+  std::printf("%s\n", event.dump().c_str());
+  std::fflush(stdout);
 }
 
 void TrainReport::line(const std::string& text) {

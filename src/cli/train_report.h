@@ -1,6 +1,6 @@
 // What a training run shows: a progress bar on a terminal, plain lines elsewhere, one line an epoch, the
 // figures at the end. It renders events, which come from rank 0:
-//   begin step epoch note checkpoint stopped done error
+//   begin step epoch note checkpoint stopped done through error
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -36,6 +36,7 @@ class TrainReport {
   void step(const nlohmann::ordered_json& event);
   void epoch(const nlohmann::ordered_json& event);
   void finished(const nlohmann::ordered_json& event);
+  void through(const nlohmann::ordered_json& event);
   void line(const std::string& text);  // to standard output, or standard error with --json
   void note(const std::string& text);  // to standard error
 

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/train_checkpoint.h"
 #include "cli/train_evaluate.h"
@@ -14,6 +15,7 @@
 #include "cli/train_optimizer.h"
 #include "cli/train_task.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/optim/schedule.h"
@@ -59,6 +61,11 @@ std::int64_t memory_bytes(const std::string& what) {
 std::string in_words(std::int64_t count) {
   const auto number = static_cast<double>(count);
   return count >= 1'000'000 ? fmt::format("{:.1f} M", number / 1e6) : fmt::format("{:.1f} K", number / 1e3);
+}
+
+// "1 lane", "8 lanes"
+std::string counted(std::int64_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 std::vector<std::int64_t> gather_number(const Group& world, std::int64_t number) {
@@ -107,7 +114,6 @@ class Worker {
         ddp_(model_, world, parallel_options(options_)),
         optimizer_(make_optimizer(options_, ddp_)),
         loader_(data_.train, world.rank(), world.size(), loader_options(plan)),
-        recorder_(plan, world, sink_, loader_.steps()),
         state_{.step = plan.first_step, .epoch = 0, .best_accuracy = plan.best_accuracy} {
     if (!plan_.checkpoint.empty()) {
       if (leads()) optimizer_->load(plan_.checkpoint);
@@ -116,9 +122,12 @@ class Worker {
     for (int rank = 0; rank < world_.size(); ++rank)
       most_lanes_ =
           std::max(most_lanes_, lanes_of(rank, world_.size(), static_cast<int>(options_.lanes)).count);
+    check_algorithm(world_, options_, largest_bucket_bytes(ddp_.reducer()));
   }
 
   int run() {
+    if (plan_.first_step >= loader_.steps()) return nothing_left();
+    recorder_.emplace(plan_, world_, sink_, loader_.steps());  // all is checked: now the folder may change
     announce();
     const StopWatch watch;
     while (Step* const step = next()) {
@@ -138,6 +147,24 @@ class Worker {
 
  private:
   bool leads() const { return world_.rank() == 0; }
+
+  // The run that was to go on is through. Its folder stays as it is.
+  int nothing_left() const {
+    if (plan_.first_step > loader_.steps())
+      throw UsageError(fmt::format("--epochs {} ends at step {}, and {} has done {}; accepted: {} or more",
+                                   options_.epochs, loader_.steps(), options_.resume, plan_.first_step,
+                                   (plan_.first_step - 1) / loader_.steps_per_epoch() + 1));
+    const bool any_length = options_.schedule != "cosine" && options_.schedule != "linear";
+    if (leads())
+      sink_(
+          {{"event", "through"},
+           {"step", plan_.first_step},
+           {"steps", loader_.steps()},
+           {"text",
+            fmt::format("{} is through: step {} of {}{}", options_.resume, plan_.first_step, loader_.steps(),
+                        any_length ? fmt::format("; --steps N above {} goes on", loader_.steps()) : "")}});
+    return 0;
+  }
 
   // Everybody gets rank 0's weights: only its machine needs the checkpoint.
   std::shared_ptr<Model> load_model() const {
@@ -160,11 +187,10 @@ class Worker {
     const std::string from =
         plan_.checkpoint.empty() ? "" : fmt::format(", going on after step {}", plan_.first_step);
     sink_({{"event", "begin"},
-           {"text",
-            fmt::format("{} ({} parameters) on {} ({} examples): {} worker{}, {} lanes × {}, {} steps{}",
-                        options_.model, in_words(parameters), options_.data, data_.train->size(),
-                        world_.size(), world_.size() == 1 ? "" : "s", options_.lanes, options_.lane_batch,
-                        loader_.steps(), from)}});
+           {"text", fmt::format("{} ({} parameters) on {} ({}): {}, {} × {}, {}{}", options_.model,
+                                in_words(parameters), options_.data, counted(data_.train->size(), "example"),
+                                counted(world_.size(), "worker"), counted(options_.lanes, "lane"),
+                                options_.lane_batch, counted(loader_.steps(), "step"), from)}});
   }
 
   Step* next() {
@@ -214,7 +240,7 @@ class Worker {
     times_.loss = share_losses(std::move(losses));
     times_.end_ns = now_ns();
     profile(buckets);
-    recorder_.add_step(times_, std::move(buckets), std::move(spans_));
+    recorder_->add_step(times_, std::move(buckets), std::move(spans_));
   }
 
   // The first steps after the run has settled tell what this worker computes.
@@ -285,8 +311,8 @@ class Worker {
       evaluation_ = evaluate(*model_, *data_.test, options_.eval_batch, world_);
       state_.best_accuracy = std::max(state_.best_accuracy.value_or(0), evaluation_->accuracy);
     }
-    recorder_.end_epoch(step.epoch + 1, evaluation_ ? std::optional(evaluation_->loss) : std::nullopt,
-                        evaluation_ ? std::optional(evaluation_->accuracy) : std::nullopt);
+    recorder_->end_epoch(step.epoch + 1, evaluation_ ? std::optional(evaluation_->loss) : std::nullopt,
+                         evaluation_ ? std::optional(evaluation_->accuracy) : std::nullopt);
   }
 
   void checkpoint() {
@@ -296,7 +322,7 @@ class Worker {
   }
 
   int stop() {
-    recorder_.end_epoch(state_.epoch, {}, {});
+    recorder_->end_epoch(state_.epoch, {}, {});
     finish();
     if (leads())
       sink_({{"event", "stopped"},
@@ -309,8 +335,6 @@ class Worker {
 
   // The summary, on rank 0.
   Json finish() {
-    if (recorder_.steps() == 0 && options_.eval_every > 0)  // resumed at its end
-      evaluation_ = evaluate(*model_, *data_.test, options_.eval_batch, world_);
     const std::vector<std::int64_t> peaks = gather_number(world_, memory_bytes("VmHWM"));
     const std::int64_t parameters = parameter_bytes();
     const auto state_bytes =
@@ -328,7 +352,7 @@ class Worker {
                    {"predicted_bytes", parameters + buckets + state_bytes},
                    {"measured_bytes", memory_bytes("VmRSS") - rss_before_}}}};
     add_prediction(rest);
-    return recorder_.finish(rest);
+    return recorder_->finish(rest);
   }
 
   const TrainPlan& plan_;
@@ -341,7 +365,7 @@ class Worker {
   DataParallel ddp_;
   std::unique_ptr<TrainOptimizer> optimizer_;
   Loader loader_;
-  TrainRecorder recorder_;
+  std::optional<TrainRecorder> recorder_;  // once there is something to record
   TrainState state_;
   int most_lanes_ = 0;  // that any worker carries
   int stop_ = 0;        // the signal at which all ranks agreed to stop

@@ -27,6 +27,8 @@ struct TuneFlags {
   std::string sizes = "1K,4K,16K,64K,256K,1M,4M,16M,64M";
   std::string memory = "comm,private";
   double min_time_s = 0.1;
+  bool sizes_given = false;
+  std::vector<std::string> for_measuring = {};  // flags given that a job which runs already has no use for
   bool json = false;
   std::string report_to;  // set for workers only
 };
@@ -89,9 +91,21 @@ class Results {
     conclusion();
   }
 
+  // Says why when it is not, although it should be.
+  bool kept_as_asked() const {
+    if (rows_.empty() || costs_.value("cache", "").empty() || kept()) return true;
+    std::fprintf(
+        stderr,
+        "lockstep tune: can't write %s; set LOCKSTEP_CACHE_DIR to a folder that can be written, or off\n",
+        costs_.value("cache", "").c_str());
+    return false;
+  }
+
   std::vector<WorkerError> errors;
 
  private:
+  bool kept() const { return costs_.value("kept", false); }
+
   void print_line(const nlohmann::ordered_json& row) {
     progress_.clear();
     std::printf("%s\n", row.dump().c_str());
@@ -141,11 +155,13 @@ class Results {
       where = format_bytes(row.at("bytes").get<std::uint64_t>()) + ", " +
               row.at("memory").get<std::string>() + " memory";
     }
-    std::printf("%d choices, measured again after they were made: at worst %.2f of the best (at %s).\n",
-                choices, worst, where.c_str());
+    std::printf("%d choice%s, measured again after they were made: at worst %.2f of the best (at %s).\n",
+                choices, choices == 1 ? "" : "s", worst, where.c_str());
     const std::string cache = costs_.value("cache", "");
-    std::printf("%s\n",
-                cache.empty() ? "Not kept: LOCKSTEP_CACHE_DIR is off." : ("Kept in " + cache).c_str());
+    if (cache.empty())
+      std::printf("Not kept: LOCKSTEP_CACHE_DIR is off.\n");
+    else if (kept())
+      std::printf("Kept in %s\n", cache.c_str());
   }
 
   const TuneFlags& flags_;
@@ -155,7 +171,15 @@ class Results {
 };
 
 // Started as a job, by lockstep run or mpirun: what its links are and what it would do.
-int show_job(const TuneFlags& flags) {
+int show_job(TuneFlags flags) {
+  if (!flags.for_measuring.empty())
+    throw UsageError(
+        fmt::format("{}: these workers were started as a job, whose links are shown and nothing measured; "
+                    "accepted there: "
+                    "--collective, --sizes, --json",
+                    fmt::join(flags.for_measuring, ", ")));
+  if (!flags.sizes_given) flags.sizes = "64K,1M,25M";
+  const TunePlan plan = plan_of(flags);
   const Group world = init();
   Engine& engine = world.impl().engine();
   if (world.rank() != 0) {
@@ -166,11 +190,11 @@ int show_job(const TuneFlags& flags) {
   if (!flags.json)
     std::printf("%d workers on %d node%s, engine %s\n%s\n", world.size(), nodes, nodes == 1 ? "" : "s",
                 world.engine(), engine.topology().c_str());
-  Table table({{"all_reduce"}, {"expected ms"}, {"MB/s"}});
-  for (const std::size_t bytes : {std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{25} << 20}) {
+  Table table({{flags.collective}, {"expected ms"}, {"MB/s"}});
+  for (const std::uint64_t bytes : plan.sizes) {
     Call call;
-    call.what = Collective::all_reduce;
-    call.count = bytes / 4;
+    call.what = collective_of(plan.what);
+    call.count = extent_of(plan.what, world.size(), bytes, DType::f32).slice;
     const double seconds = engine.expected_seconds(call);
     if (flags.json)
       std::printf("%s\n", nlohmann::ordered_json{{"engine", world.engine()},
@@ -204,7 +228,8 @@ int run_tune(const TuneFlags& flags) {
   const int status =
       listener.serve(starter.pid, [&](const nlohmann::ordered_json& event) { results.handle(event); });
   results.show();
-  return conclude("tune", results.errors, starter, status);
+  const int concluded = conclude("tune", results.errors, starter, status);
+  return concluded == 0 && !results.kept_as_asked() ? 1 : concluded;
 }
 
 }  // namespace
@@ -231,7 +256,12 @@ void add_tune(Cli& cli) {
       "  lockstep run -n 4 … -- lockstep tune       the links of a job on several machines\n"
       "  lockstep tune -n 8 --collective all_gather --memory comm\n"
       "  LOCKSTEP_ALGORITHM=tree ./train            overrules the table for one run");
-  command->callback([&cli, flags] { cli.action = [flags] { return run_tune(*flags); }; });
+  command->callback([&cli, command, flags] {
+    flags->sizes_given = command->count("--sizes") > 0;
+    for (const char* name : {"--workers", "--memory", "--min-time"})
+      if (command->count(name) > 0) flags->for_measuring.emplace_back(name);
+    cli.action = [flags] { return run_tune(*flags); };
+  });
 }
 
 }  // namespace lockstep::cli

@@ -46,8 +46,8 @@ class Tuning {
       const auto& [bytes, memory, algorithm] = key;
       table.add_measurement(shape(bytes, memory), *find_algorithm(algorithm), us * 1e-6);
     }
-    share_costs(world_.impl().engine(), table);
-    if (leads()) report_costs(table.costs());
+    const bool kept = share_costs(world_.impl().engine(), table);
+    if (leads()) report_costs(table.costs(), kept);
     // A second, independent look at what the table now chooses.
     for (std::uint64_t bytes : between) report(bytes, time_all(bytes));
   }
@@ -115,7 +115,7 @@ class Tuning {
     return timed;
   }
 
-  void report_costs(const Costs& costs) const {
+  void report_costs(const Costs& costs, bool kept) const {
     reporter_.send({{"event", "costs"},
                     {"row",
                      {{"barrier_us", costs.barrier_s * 1e6},
@@ -123,7 +123,8 @@ class Tuning {
                       {"send_ns_per_kib", costs.send.at(1 << 20) * 1024e9},
                       {"copy_ns_per_kib", costs.copy.at(1 << 20) * 1024e9},
                       {"reduce_ns_per_kib", costs.reduce.at(1 << 20) * 1024e9},
-                      {"cache", cost_cache_path(world_.size()).string()}}}});
+                      {"cache", cost_cache_path(world_.size()).string()},
+                      {"kept", kept}}}});
   }
 
   void report(std::uint64_t bytes, const std::vector<Timed>& timed) const {

@@ -1,6 +1,8 @@
 #include "comm/failure_record.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace lockstep {
 
@@ -14,6 +16,46 @@ FailureRecord record_of(const Error& error) {
       if (r >= 0 && r < 256) record.missing[r / 64] |= std::uint64_t{1} << (r % 64);
   std::strncpy(record.text, error.what(), sizeof(record.text) - 1);
   return record;
+}
+
+namespace {
+
+// Every rank r as to(r). False when that is negative for one.
+template <class To>
+bool rename(FailureRecord& record, To&& to) {
+  FailureRecord other = record;
+  if (record.rank >= 0) other.rank = to(record.rank);
+  bool all = record.rank < 0 || other.rank >= 0;
+  std::fill(std::begin(other.missing), std::end(other.missing), 0);
+  for (int r = 0; r < 256; ++r) {
+    if ((record.missing[r / 64] >> (r % 64) & 1U) == 0) continue;
+    const int name = to(r);
+    all = all && name >= 0 && name < 256;
+    if (all) other.missing[name / 64] |= std::uint64_t{1} << (name % 64);
+  }
+  if (all) record = other;
+  return all;
+}
+
+}  // namespace
+
+FailureRecord numbered(const FailureRecord& record, std::span<const int> names) {
+  FailureRecord other = record;
+  const bool all = rename(other, [&](int name) {
+    const auto at = std::find(names.begin(), names.end(), name);
+    return at == names.end() ? -1 : static_cast<int>(at - names.begin());
+  });
+  other.by_number = all ? 1 : 0;
+  return other;
+}
+
+FailureRecord named(const FailureRecord& record, std::span<const int> names) {
+  FailureRecord other = record;
+  const auto size = static_cast<int>(names.size());
+  if (record.by_number == 1)
+    rename(other, [&](int r) { return r < size ? names[static_cast<std::size_t>(r)] : -1; });
+  other.by_number = 0;
+  return other;
 }
 
 void throw_record(const FailureRecord& record) {

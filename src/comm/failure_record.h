@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "lockstep/base/error.h"
 
@@ -11,10 +12,16 @@ struct FailureRecord {
   std::int32_t kind;         // ErrorKind
   std::int32_t rank;         // of PeerError, else -1
   std::uint64_t missing[4];  // bit r: rank r was missing, for ranks below 256
-  char text[1024];
+  std::int32_t by_number;    // 1: rank and missing are numbers in the group; 0: what the ranks are called
+  char text[1020];
 };
 
 FailureRecord record_of(const Error& error);
+// The same by the ranks' numbers in a group where rank r is called names[r]; as it is when it speaks of
+// others.
+FailureRecord numbered(const FailureRecord& record, std::span<const int> names);
+// And back, among ranks that may have other names here.
+FailureRecord named(const FailureRecord& record, std::span<const int> names);
 // Throws the error. Values that are none of ours (it may come from a wire) make a SystemError.
 [[noreturn]] void throw_record(const FailureRecord& record);
 

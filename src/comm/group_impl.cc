@@ -158,6 +158,8 @@ void GroupImpl::dump(const Error& error) noexcept try {
       rank.entries = flight_.last();
     else if (const auto memory = engine_->flight_memory(r); !memory.empty())
       rank.entries = read_flight_ring(memory);
+    else
+      rank.recorded = false;
   }
   write_flight_dump(dump, knobs.dump_dir);
 } catch (const std::exception& problem) {

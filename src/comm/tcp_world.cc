@@ -48,7 +48,7 @@ net::Secret secret_of(const Identity& who) {
     throw UsageError(
         "workers that talk over TCP need the job's secret and there is none; start them with lockstep run, "
         "or make one "
-        "with `lockstep secret > job.key` and set LOCKSTEP_SECRET_FILE to it on every machine");
+        "with `lockstep secret --out job.key` and set LOCKSTEP_SECRET_FILE to it on every machine");
   return secret->derive("job " + who.job);
 }
 

@@ -1,5 +1,6 @@
 #include "launch/agent_mail.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "net/stream.h"
@@ -65,7 +66,11 @@ std::vector<Item> items_of(const Json& list, Item (*read)(const Json&)) {
 
 struct Writer {
   Json operator()(const Join& mail) const {
-    Json json = {{"is", "join"}, {"nodes", mail.nodes}, {"workers", mail.workers}, {"host", mail.host}};
+    Json json = {{"is", "join"},
+                 {"nodes", mail.nodes},
+                 {"workers", mail.workers},
+                 {"host", mail.host},
+                 {"grace_ms", mail.grace.count()}};
     put(json, "node", mail.node);
     return json;
   }
@@ -86,7 +91,8 @@ struct Writer {
             {"nodes", list_of(job.nodes)},
             {"master_addr", job.master_addr},
             {"master_port", job.master_port},
-            {"max_restarts", job.max_restarts}};
+            {"max_restarts", job.max_restarts},
+            {"grace_ms", job.grace.count()}};
   }
   Json operator()(const Refused& mail) const {
     return {{"is", "refused"}, {"why", mail.why}, {"usage", mail.usage}};
@@ -103,7 +109,15 @@ struct Writer {
     return json;
   }
   Json operator()(const GivenUp& mail) const { return {{"is", "given_up"}, {"why", mail.why}}; }
+  Json operator()(const Alive&) const { return {{"is", "alive"}}; }
+  Json operator()(const Paused&) const { return {{"is", "paused"}}; }
 };
+
+// Whatever a peer writes, a time that can be added to others.
+std::chrono::milliseconds grace(const Json& json) {
+  return std::chrono::milliseconds(
+      std::clamp<long long>(json.at("grace_ms").get<long long>(), 0, 1'000'000'000));
+}
 
 Welcome welcome(const Json& json) {
   Welcome mail;
@@ -114,6 +128,7 @@ Welcome welcome(const Json& json) {
   job.master_addr = json.at("master_addr");
   job.master_port = json.at("master_port");
   job.max_restarts = json.at("max_restarts");
+  job.grace = grace(json);
   if (job.node < 0 || static_cast<std::size_t>(job.node) >= job.nodes.size())
     throw net::ConnectionLost{"sent a plan without this node"};
   return mail;
@@ -141,7 +156,8 @@ AgentMail from_json(const Json& json) {
     return Join{.nodes = json.at("nodes"),
                 .node = optional_number(json, "node"),
                 .workers = json.at("workers"),
-                .host = json.at("host")};
+                .host = json.at("host"),
+                .grace = grace(json)};
   if (is == "worker_failed") return WorkerFailed{worker_end(json.at("end"))};
   if (is == "interrupted") return Interrupted{json.at("signal")};
   if (is == "finished") return finished(json);
@@ -150,6 +166,8 @@ AgentMail from_json(const Json& json) {
   if (is == "stop") return Stop{{.signal = json.at("signal")}};
   if (is == "verdict") return verdict(json);
   if (is == "given_up") return GivenUp{json.at("why")};
+  if (is == "alive") return Alive{};
+  if (is == "paused") return Paused{};
   throw net::ConnectionLost{"sent a message that this version does not know"};
 }
 

@@ -1,6 +1,7 @@
 // What agents write to each other, as JSON texts.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <variant>
@@ -11,7 +12,7 @@
 namespace lockstep::launcher {
 
 // The first words of a connection between agents.
-inline constexpr const char* kAgentHello = "lockstep agent 1";
+inline constexpr const char* kAgentHello = "lockstep agent 2";
 
 // To node 0.
 struct Join {
@@ -19,6 +20,7 @@ struct Join {
   std::optional<int> node = {};
   int workers = 0;
   std::string host = {};
+  std::chrono::milliseconds grace{};
 };
 struct WorkerFailed {
   WorkerEnd end = {};
@@ -46,9 +48,11 @@ struct Stop {
 struct GivenUp {
   std::string why = {};
 };
+struct Alive {};   // about once a second
+struct Paused {};  // a terminal's Ctrl-Z: nothing will be heard of this agent until it goes on
 
-using AgentMail =
-    std::variant<Join, WorkerFailed, Interrupted, Finished, Welcome, Refused, Stop, Verdict, GivenUp>;
+using AgentMail = std::variant<Join, WorkerFailed, Interrupted, Finished, Welcome, Refused, Stop, Verdict,
+                               GivenUp, Alive, Paused>;
 
 std::string write_mail(const AgentMail& mail);
 // Throws net::ConnectionLost for a text that is none: such a peer is as good as gone.

@@ -27,7 +27,8 @@ unsigned long long tag(Tag kind, std::size_t index) {
 }
 
 constexpr std::chrono::milliseconds kDrain{500};     // for output that a stranger's process may still hold
-constexpr std::chrono::milliseconds kHearing{1000};  // a connection only notices silence when it is asked
+constexpr std::chrono::milliseconds kHearing{1000};  // the others expect signs of life
+constexpr std::chrono::milliseconds kEarly{5000};    // that a worker may end before the others
 constexpr std::streamoff kTailBytes = 8192;
 constexpr std::size_t kTailLines = 20;
 constexpr std::size_t kMostBlamed = 64;  // workers of a node whose last lines are sent to the others
@@ -214,6 +215,7 @@ void Attempt::note_end(int local_rank) {
                    .core_dumped = info.si_code == CLD_DUMPED,
                    .stopped = stopping_,
                    .seconds = std::chrono::duration<double>(Clock::now() - begin_).count()});
+  if (!ends_.back().failed() && ends_.size() == 1) mention_at_ = Clock::now() + kEarly;
   if (!ends_.back().failed() || stopping_) return;
   if (!stop_at_) stop_at_ = Clock::now() + options_.settle;
   if (link_ != nullptr) link_->failed(ends_.back());
@@ -221,9 +223,11 @@ void Attempt::note_end(int local_rank) {
 
 void Attempt::handle_signal(int signal) {
   if (signal == SIGTSTP) {
+    if (link_ != nullptr) link_->pausing();
     signal_all(SIGSTOP);
     ::kill(::getpid(), SIGSTOP);
     signal_all(SIGCONT);  // here somebody has continued the launcher
+    if (link_ != nullptr) link_->going_on();
   } else if (ends_job(signal)) {
     interrupt(signal);
   } else {
@@ -266,13 +270,15 @@ void Attempt::signal_all(int signal) {
 }
 
 void Attempt::hear_others() {
-  hear_at_ = Clock::now() + kHearing;
   if (const auto order = link_->poll()) obey(*order);
 }
 
 void Attempt::handle_deadlines() {
   const auto now = Clock::now();
-  if (link_ != nullptr && now >= hear_at_) hear_others();
+  if (link_ != nullptr && now >= hear_at_) {
+    hear_at_ = now + kHearing;
+    hear_others();
+  }
   if (running_ == 0 && !reaped_) {
     kill_and_reap();
     drain_by_ = now + kDrain;
@@ -282,7 +288,31 @@ void Attempt::handle_deadlines() {
     signal_all(SIGKILL);
     kill_at_ = now + options_.grace;
   }
-  if (drain_by_ && now >= *drain_by_ && !paused_) close_streams_of_strangers();
+  if (mention_at_ && now >= *mention_at_) {
+    mention_at_.reset();
+    mention_early_ends();
+  }
+  if (drain_by_ && now >= *drain_by_ && !paused_) {
+    close_streams_of_strangers();
+    drain_by_.reset();
+  }
+}
+
+// Programs may end at different times, but the others may also wait for one that is gone: said once.
+void Attempt::mention_early_ends() {
+  if (stopping_ || stop_at_ || !options_.on_notice) return;
+  const std::string here = link_ != nullptr ? " on this machine" : "";
+  if (running_ == 0) {
+    if (link_ != nullptr)
+      options_.on_notice("all ranks" + here + " have ended (status 0); waiting for those of the others");
+    return;
+  }
+  std::string text = "rank " + std::to_string(ends_.front().rank) + " ended (status 0) " +
+                     std::to_string(kEarly.count() / 1000) + " s ago";
+  if (ends_.size() > 1) text += ", and " + std::to_string(ends_.size() - 1) + " more since,";
+  text +=
+      " while " + std::to_string(running_) + " other rank" + (running_ == 1 ? "" : "s") + here + " still run";
+  options_.on_notice(text + (running_ == 1 ? "s" : ""));
 }
 
 // Whatever the workers started ends with them.
@@ -359,6 +389,7 @@ int Attempt::timeout_ms() const {
   if (running_ > 0 && stop_at_) next = std::min(next, *stop_at_);
   if (running_ > 0 && kill_at_) next = std::min(next, *kill_at_);
   if (drain_by_ && !paused_) next = std::min(next, *drain_by_);
+  if (mention_at_) next = std::min(next, *mention_at_);
   if (link_ != nullptr) next = std::min(next, hear_at_);
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();

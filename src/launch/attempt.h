@@ -72,6 +72,7 @@ class Attempt {
   void interrupt(int signal);
   void hear_others();
   void obey(const Link::Order& order);
+  void mention_early_ends();
   void report_to_others();  // once nothing is left to do here; then takes their verdict
   void stop(int signal);    // begins to end the group
   void signal_all(int signal);
@@ -106,10 +107,11 @@ class Attempt {
   bool reaped_ = false;
   bool reported_ = false;  // to the other machines
   std::array<bool, 2> sink_watched_{};
-  std::optional<Clock::time_point> stop_at_;   // after a failure: end of the time to settle
-  std::optional<Clock::time_point> kill_at_;   // end of the grace period
-  std::optional<Clock::time_point> drain_by_;  // after the last worker: end of waiting for output
-  Clock::time_point hear_at_ = Clock::now();   // when the others are listened to at the latest
+  std::optional<Clock::time_point> stop_at_;     // after a failure: end of the time to settle
+  std::optional<Clock::time_point> kill_at_;     // end of the grace period
+  std::optional<Clock::time_point> drain_by_;    // after the last worker: end of waiting for output
+  std::optional<Clock::time_point> mention_at_;  // the first worker that ended well, while others run
+  Clock::time_point hear_at_ = Clock::now();     // when the others are listened to at the latest
   std::optional<Verdict> verdict_;
 };
 

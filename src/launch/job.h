@@ -1,6 +1,7 @@
 // What the agents of a job agree on before the first worker starts. On one machine there is nobody to ask.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ struct Job {
   std::string master_addr = {};
   int master_port = 0;  // of the next start of the group
   int max_restarts = 0;
-  std::string worker_secret = {};  // LOCKSTEP_SECRET
+  std::chrono::milliseconds grace{};  // the longest of all nodes
+  std::string worker_secret = {};     // LOCKSTEP_SECRET
 
   const NodeEnd& own() const { return nodes[static_cast<std::size_t>(node)]; }
   bool several() const { return nodes.size() > 1; }

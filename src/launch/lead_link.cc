@@ -20,6 +20,7 @@ LeadLink::LeadLink(Job job, std::vector<AgentLine> lines, std::function<int()> n
   for (AgentLine& line : lines) {
     epoll_event event{};
     event.events = EPOLLIN;
+    event.data.u32 = static_cast<std::uint32_t>(lines_.size());  // the node
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, line.fd(), &event) != 0)
       throw SystemError("epoll_ctl", errno);
     lines_.emplace_back(std::move(line));
@@ -27,19 +28,55 @@ LeadLink::LeadLink(Job job, std::vector<AgentLine> lines, std::function<int()> n
 }
 
 std::optional<Link::Order> LeadLink::poll() {
-  // After the verdict what comes belongs to the next start; it waits until the verdict is taken.
-  for (std::size_t node = 1; node < lines_.size(); ++node) {
-    try {
-      while (!verdict_ && lines_[node]) {
-        const auto mail = lines_[node]->next();
-        if (!mail) break;
-        take(static_cast<int>(node), *mail);
-      }
-    } catch (const net::ConnectionLost& lost) {
-      lose(static_cast<int>(node), lost.reason);
-    }
-  }
+  epoll_event events[64];
+  const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
+  for (int i = 0; i < count; ++i) hear(static_cast<int>(events[i].data.u32));
+  if (Clock::now() >= look_at_) look_after_all();
   return std::exchange(order_, std::nullopt);
+}
+
+void LeadLink::hear(int node) {
+  auto& line = lines_[static_cast<std::size_t>(node)];
+  try {
+    // After the verdict what comes belongs to the next start; it waits until the verdict is taken.
+    while (!verdict_ && line) {
+      const auto mail = line->next();
+      if (!mail) break;
+      take(node, *mail);
+    }
+  } catch (const net::ConnectionLost& lost) {
+    lose(node, lost.reason);
+  }
+}
+
+void LeadLink::look_after_all() {
+  look_at_ = Clock::now() + kBeat;
+  const bool late = told_ != Told::nothing && Clock::now() >= end_by_;
+  for (int node = 1; node < static_cast<int>(lines_.size()); ++node) {
+    hear(node);  // also has the connection notice a machine that vanished
+    auto& line = lines_[static_cast<std::size_t>(node)];
+    if (!line || verdict_) continue;
+    line->beat();
+    // Of one that has finished nothing more is needed, and it says nothing more: what comes after the verdict
+    // would break the connection while that is under way.
+    if (finished_[static_cast<std::size_t>(node)]) continue;
+    try {
+      line->check_quiet();
+    } catch (const net::ConnectionLost& lost) {
+      give_up_on(node, lost.reason);
+      continue;
+    }
+    if (late) give_up_on(node, "did not end its workers when it was told to");
+  }
+}
+
+void LeadLink::give_up_on(int node, const std::string& reason) {
+  try {
+    lines_[static_cast<std::size_t>(node)]->send(GivenUp{"node " + std::to_string(node) + " " + reason});
+  } catch (const net::ConnectionLost&) {
+    // It does not matter any more.
+  }
+  lose(node, reason);
 }
 
 void LeadLink::take(int node, const AgentMail& mail) {
@@ -82,6 +119,7 @@ void LeadLink::note(const Failure& failure, int signal) {
   failures_.push_back(failure);
   const Told told = signal != 0 ? Told::signal : Told::settle;
   if (told <= told_) return;
+  if (told_ == Told::nothing) end_by_ = Clock::now() + job_.grace + kLastWords;
   told_ = told;
   const Order order{.signal = signal};
   if (failure.node != 0) order_ = order;
@@ -106,6 +144,14 @@ void LeadLink::failed(const WorkerEnd& end) {
 void LeadLink::interrupted(int signal) {
   job_.nodes.front().interrupted_by = signal;
   note({.kind = Failure::Kind::interrupted, .node = 0, .seconds = seconds()}, signal);
+}
+
+void LeadLink::pausing() {
+  for (std::size_t node = 1; node < lines_.size(); ++node) tell(static_cast<int>(node), Paused{});
+}
+
+void LeadLink::going_on() {
+  for (std::size_t node = 1; node < lines_.size(); ++node) tell(static_cast<int>(node), Alive{});
 }
 
 void LeadLink::finished(LocalEnd end) { take_finished(0, std::move(end)); }
@@ -151,6 +197,7 @@ Verdict LeadLink::judge() {
 std::optional<Verdict> LeadLink::take_verdict() {
   if (!verdict_) return std::nullopt;
   ++restart_;
+  look_at_ = Clock::now();
   begin_ = Clock::now();
   failures_.clear();
   ends_ = {};

@@ -22,6 +22,8 @@ class LeadLink : public Link {
   std::optional<Order> poll() override;
   void failed(const WorkerEnd& end) override;
   void interrupted(int signal) override;
+  void pausing() override;
+  void going_on() override;
   void finished(LocalEnd end) override;
   void give_up(const std::string& reason) override;
   std::optional<Verdict> take_verdict() override;
@@ -29,9 +31,12 @@ class LeadLink : public Link {
  private:
   enum class Told { nothing, settle, signal };  // how far the nodes have been told to stop
 
+  void hear(int node);    // takes what came from it
+  void look_after_all();  // once a second
   void take(int node, const AgentMail& mail);
   void take_finished(int node, LocalEnd end);
   void lose(int node, const std::string& reason);
+  void give_up_on(int node, const std::string& reason);
   void note(const Failure& failure, int signal = 0);  // and has the others stop
   void tell(int node, const AgentMail& mail);
   void judge_when_all_finished();
@@ -44,6 +49,7 @@ class LeadLink : public Link {
   std::function<int()> next_port_;
   UniqueFd epoll_;
   int restart_ = 0;
+  Clock::time_point look_at_ = Clock::now();  // when all nodes are looked after again
 
   // Of one start of the group.
   Clock::time_point begin_ = Clock::now();
@@ -51,6 +57,7 @@ class LeadLink : public Link {
   LocalEnd ends_;                  // of all nodes that have finished
   std::vector<bool> finished_;     // by node
   Told told_ = Told::nothing;
+  Clock::time_point end_by_{};  // once they were told
   std::optional<Order> order_;  // for this node
   std::optional<Verdict> verdict_;
 };

@@ -2,6 +2,7 @@
 // every failure, tells the others to stop, and when all have finished says how the job ended (the verdict).
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,6 +24,11 @@ struct Verdict {
   bool again() const { return next_master_port != 0; }
 };
 
+// How long the others have, beyond their grace, from being told to stop to the end.
+inline constexpr std::chrono::seconds kLastWords{6};
+// Between two signs of life.
+inline constexpr std::chrono::milliseconds kBeat{900};
+
 // How it ended on one machine.
 struct LocalEnd {
   std::vector<WorkerEnd> workers = {};                      // all of this node
@@ -40,10 +46,14 @@ class Link {
 
   virtual ~Link() = default;
 
-  virtual int fd() const = 0;                           // readable when there is something for poll()
-  virtual std::optional<Order> poll() = 0;              // takes what came
+  virtual int fd() const = 0;  // readable when there is something for poll()
+  // Takes what came. To be called at least once a second: it also tells the others that this agent runs, and
+  // gives up those that are not heard of, or don't come to an end after they were told to.
+  virtual std::optional<Order> poll() = 0;
   virtual void failed(const WorkerEnd&) = 0;            // a worker of this node
   virtual void interrupted(int signal) = 0;             // this agent was told to stop
+  virtual void pausing() = 0;                           // this agent is about to be stopped by Ctrl-Z
+  virtual void going_on() = 0;                          // and was continued
   virtual void finished(LocalEnd) = 0;                  // no worker runs here any more
   virtual void give_up(const std::string& reason) = 0;  // this agent can't go on
   // Once all machines have finished; taking it makes the link ready for the next start of the group.

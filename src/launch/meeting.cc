@@ -20,12 +20,18 @@ constexpr std::chrono::milliseconds kQuietly{3000};    // before anybody is told
 constexpr std::chrono::milliseconds kLeadsWord{5000};  // node 0 knows better than we who is missing
 
 net::Secret job_secret(const Machines& machines) {
-  if (!machines.secret_file.empty()) return net::Secret::read(machines.secret_file);
-  if (const auto secret = net::Secret::from_environment()) return *secret;
+  try {
+    if (!machines.secret_file.empty()) return net::Secret::read(machines.secret_file);
+    if (const auto secret = net::Secret::from_environment()) return *secret;
+  } catch (const SystemError& error) {
+    throw UsageError(
+        std::string(error.what()) +
+        "; accepted: a file made once by `lockstep secret --out job.key` and copied to every machine");
+  }
   throw UsageError("a job on " + std::to_string(machines.nodes) +
-                   " machines needs a secret that all of them share; make one with `lockstep secret > "
-                   "job.key`, chmod 600 job.key, copy it to every machine, and give it with --secret-file "
-                   "job.key, LOCKSTEP_SECRET_FILE or LOCKSTEP_SECRET");
+                   " machines needs a secret that all of them share; make one with `lockstep secret --out "
+                   "job.key`, copy it to every machine, and give it with --secret-file job.key, "
+                   "LOCKSTEP_SECRET_FILE or LOCKSTEP_SECRET");
 }
 
 net::Endpoint endpoint_of(const Machines& machines) {
@@ -104,7 +110,8 @@ Meeting join(const MeetingPlace& place) {
     line.send(Join{.nodes = machines.nodes,
                    .node = machines.node,
                    .workers = place.options.workers,
-                   .host = host_name()});
+                   .host = host_name(),
+                   .grace = place.options.grace});
   } catch (const net::ConnectionLost& lost) {
     throw PeerError(0,
                     "the agent of node 0 at " + where + " was lost before the job began: it " + lost.reason);
@@ -118,6 +125,12 @@ Meeting join(const MeetingPlace& place) {
   if (welcome == nullptr)
     throw PeerError(0, "the agent of node 0 at " + where + " does not speak this version's language");
   Meeting meeting{.job = std::move(welcome->job)};
+  // One who says nothing of it means node 0's.
+  const int restarts = place.options.max_restarts;
+  if (restarts != 0 && restarts != meeting.job.max_restarts && place.options.on_notice)
+    place.options.on_notice("--max-restarts " + std::to_string(restarts) +
+                            " has no effect here: node 0 says " + std::to_string(meeting.job.max_restarts) +
+                            ", and that counts");
   meeting.job.worker_secret = workers_secret(place.secret, meeting.job.name).hex();
   meeting.link = std::make_unique<MemberLink>(meeting.job, std::move(line));
   return meeting;

@@ -2,7 +2,11 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <list>
+#include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "launch/agent_line.h"
@@ -19,6 +23,35 @@ namespace {
 constexpr std::chrono::milliseconds kQuietly{3000};  // before anybody is told that we wait
 constexpr std::chrono::milliseconds kStep{1000};     // the longest sleep
 
+// Who was turned away at the gate, for people: whatever strangers do, a line every few seconds at most.
+class TurnedAway {
+ public:
+  // From the gate's thread.
+  void note(const std::string& peer, const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    if (line_.empty())
+      line_ = peer + " was turned away: it " + why;
+    else
+      ++more_;
+  }
+  // The next line; empty when there is none, or not yet.
+  std::string take() {
+    const std::lock_guard lock(mutex_);
+    if (line_.empty() || Clock::now() < next_) return "";
+    next_ = Clock::now() + std::chrono::seconds(5);
+    std::string line = std::exchange(line_, "");
+    if (const int more = std::exchange(more_, 0); more > 0)
+      line += " (and " + std::to_string(more) + " more)";
+    return line;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string line_;
+  int more_ = 0;
+  Clock::time_point next_{};
+};
+
 // Takes agents until all are there. Whoever has the secret but was started wrongly is told so and refused;
 // the others go on waiting.
 class Gathering {
@@ -29,7 +62,10 @@ class Gathering {
         gate_({.address = address,
                .port = place.endpoint.port,
                .secret = agents_secret(place.secret),
-               .security = options_.plaintext ? net::Security::plaintext : net::Security::tls}) {}
+               .security = options_.plaintext ? net::Security::plaintext : net::Security::tls,
+               .on_refused = [this](const std::string& peer, const std::string& why) {
+                 turned_away_.note(peer, why);
+               }}) {}
 
   // The agents of nodes 1 and up, in order; throws TimeoutError.
   struct Agent {
@@ -48,10 +84,13 @@ class Gathering {
         noticed = true;
       }
       sleep(deadline);
+      if (const std::string line = turned_away_.take(); !line.empty()) notice(line);
       while (auto arrival = next_arrival()) agents_.push_back({.line = AgentLine(std::move(arrival))});
       for (auto agent = agents_.begin(); agent != agents_.end();)
         agent = listen(*agent) ? std::next(agent) : agents_.erase(agent);
     }
+    if (const std::string line = turned_away_.take(); !line.empty()) notice(line);
+    turn_away_late();
     return numbered();
   }
 
@@ -170,6 +209,19 @@ class Gathering {
     throw TimeoutError(absent, why);
   }
 
+  // Who was let in but has not spoken yet.
+  void turn_away_late() {
+    for (Agent& agent : agents_) {
+      if (agent.says) continue;
+      try {
+        agent.line.send(
+            Refused{.why = "all " + std::to_string(nodes()) + " agents of this job are there already"});
+      } catch (const net::ConnectionLost&) {
+        // It is gone already.
+      }
+    }
+  }
+
   // Those without a number get what is left, in the order in which they came.
   std::vector<Agent> numbered() {
     std::erase_if(agents_, [](const Agent& agent) { return !agent.says; });
@@ -188,9 +240,21 @@ class Gathering {
 
   const LaunchOptions& options_;
   std::string where_;
+  TurnedAway turned_away_;
   net::Gate gate_;
   std::list<Agent> agents_;
 };
+
+std::unique_ptr<Gathering> opened(const MeetingPlace& place, const std::string& address) {
+  try {
+    return std::make_unique<Gathering>(place, address);
+  } catch (const SystemError& error) {
+    if (std::string_view(error.what()).find(std::strerror(EADDRINUSE)) == std::string_view::npos) throw;
+    throw SystemError(std::string(error.what()) +
+                      "; is another agent of node 0 there already? accepted: a port that is free in "
+                      "--rdzv-endpoint, and --node-rank 0 on one machine only");
+  }
+}
 
 Job agreed(const MeetingPlace& place, const std::vector<Gathering::Agent>& agents, int master_port) {
   const LaunchOptions& options = place.options;
@@ -203,6 +267,8 @@ Job agreed(const MeetingPlace& place, const std::vector<Gathering::Agent>& agent
   job.master_addr = options.master_addr.empty() ? place.endpoint.host : options.master_addr;
   job.master_port = master_port;
   job.max_restarts = options.max_restarts;
+  job.grace = options.grace;
+  for (const auto& agent : agents) job.grace = std::max(job.grace, agent.says->grace);
   job.worker_secret = workers_secret(place.secret, job.name).hex();
   return job;
 }
@@ -211,7 +277,7 @@ Job agreed(const MeetingPlace& place, const std::vector<Gathering::Agent>& agent
 
 Meeting gather(const MeetingPlace& place, const std::string& address) {
   // The gate and its thread are gone before anybody is told to start.
-  std::vector<Gathering::Agent> agents = Gathering(place, address).wait();
+  std::vector<Gathering::Agent> agents = opened(place, address)->wait();
   const int fixed_port = place.options.master_port;
   const auto next_port = [fixed_port, address] { return fixed_port != 0 ? fixed_port : free_port(address); };
   Job job = agreed(place, agents, next_port());

@@ -26,15 +26,29 @@ std::optional<Link::Order> MemberLink::poll() {
       if (!mail) break;
       take(*mail);
     }
+    if (!verdict_ && line_ && Clock::now() >= look_at_) look_after_lead();
   } catch (const net::ConnectionLost& lost) {
     lose(lost.reason);
   }
   return std::exchange(order_, std::nullopt);
 }
 
+void MemberLink::look_after_lead() {
+  look_at_ = Clock::now() + kBeat;
+  if (!end_) line_->beat();
+  line_->check_quiet();
+  if (end_by_ && Clock::now() >= *end_by_) throw net::ConnectionLost{"did not say how the job ended"};
+}
+
+// Node 0 gives up those that don't end before it is given up itself.
+void MemberLink::stopping() {
+  if (!end_by_) end_by_ = Clock::now() + job_.grace + 2 * kLastWords;
+}
+
 void MemberLink::take(const AgentMail& mail) {
   if (const auto* const stop = std::get_if<Stop>(&mail)) {
     order_ = stop->order;
+    stopping();
   } else if (const auto* const verdict = std::get_if<Verdict>(&mail)) {
     verdict_ = *verdict;
   } else if (const auto* const given_up = std::get_if<GivenUp>(&mail)) {
@@ -62,13 +76,19 @@ void MemberLink::lose(const std::string& reason) {
 
 void MemberLink::failed(const WorkerEnd& end) {
   failures_.push_back({.kind = Failure::Kind::worker, .node = job_.node, .seconds = seconds(), .end = end});
+  stopping();
   tell(WorkerFailed{end});
 }
 
 void MemberLink::interrupted(int signal) {
   job_.nodes[static_cast<std::size_t>(job_.node)].interrupted_by = signal;
+  stopping();
   tell(Interrupted{signal});
 }
+
+void MemberLink::pausing() { tell(Paused{}); }
+
+void MemberLink::going_on() { tell(Alive{}); }
 
 void MemberLink::finished(LocalEnd end) {
   tell(Finished{end});
@@ -99,6 +119,7 @@ std::optional<Verdict> MemberLink::take_verdict() {
   failures_.clear();
   end_.reset();
   order_.reset();
+  end_by_.reset();
   return std::exchange(verdict_, std::nullopt);
 }
 

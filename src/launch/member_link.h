@@ -21,11 +21,15 @@ class MemberLink : public Link {
   std::optional<Order> poll() override;
   void failed(const WorkerEnd& end) override;
   void interrupted(int signal) override;
+  void pausing() override;
+  void going_on() override;
   void finished(LocalEnd end) override;
   void give_up(const std::string& reason) override;
   std::optional<Verdict> take_verdict() override;
 
  private:
+  void look_after_lead();  // once a second
+  void stopping();         // the job is about to end
   void take(const AgentMail& mail);
   void tell(const AgentMail& mail);
   void lose(const std::string& reason);
@@ -34,13 +38,15 @@ class MemberLink : public Link {
 
   Job job_;
   std::optional<AgentLine> line_;  // none when node 0's agent is lost
-  UniqueFd epoll_;                 // holds the line: it may be closed while somebody waits on it
+  Clock::time_point look_at_ = Clock::now();
+  UniqueFd epoll_;  // holds the line: it may be closed while somebody waits on it
 
   // Of one start of the group.
   Clock::time_point begin_ = Clock::now();
   std::vector<Failure> failures_;
   std::optional<LocalEnd> end_;
   std::optional<Order> order_;
+  std::optional<Clock::time_point> end_by_;  // once the job is about to end
   std::optional<Verdict> verdict_;
 };
 

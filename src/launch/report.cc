@@ -104,6 +104,11 @@ void add_first_worker(std::string& text, const LaunchReport& report, const Worke
   }
 }
 
+// Its agent may hang, or its machine be cut off; of one that was killed the guardian ends the workers.
+bool may_still_run(const NodeEnd& node) {
+  return node.lost.starts_with("does not answer") || node.lost.starts_with("did not end");
+}
+
 // "node 1 (HOST) failed first: its agent closed the connection, 2.0 s after the start".
 void add_first_node(std::string& text, const LaunchReport& report) {
   const int number = *report.first_failed_node;
@@ -113,18 +118,35 @@ void add_first_node(std::string& text, const LaunchReport& report) {
       text += fmt::format("{} was told to stop by {}, {:.1f} s after the start\n", node_name(report, number),
                           signal_name(node.interrupted_by), report.seconds);
     else
-      text += fmt::format("{} failed first: its agent {}, {:.1f} s after the start\n",
-                          node_name(report, number), node.lost, report.seconds);
+      text += fmt::format("{} failed first: its agent {}, {:.1f} s after the start{}\n",
+                          node_name(report, number), node.lost, report.seconds,
+                          may_still_run(node) ? "; its workers may still run" : "");
   }
+}
+
+// "all 4 workers on 2 machines are ended", as far as that is known.
+std::string who_ended(const LaunchReport& report) {
+  const std::size_t workers = workers_of(report);
+  if (report.workers.size() == workers)
+    return fmt::format("all {} workers{} are ended", workers,
+                       several(report) ? fmt::format(" on {} machines", report.nodes.size()) : "");
+  std::string text = fmt::format("{} of {} workers are ended", report.workers.size(), workers);
+  for (const NodeEnd& node : report.nodes) {
+    if (std::any_of(report.workers.begin(), report.workers.end(),
+                    [&node](const WorkerEnd& end) { return end.node == node.node; }))
+      continue;
+    text += fmt::format("; {} {}, its workers may still run", node_name(report, node.node),
+                        node.lost.empty() ? "has not said so" : node.lost);
+  }
+  return text;
 }
 
 }  // namespace
 
 std::string describe(const LaunchReport& report) {
   if (report.interrupted_by != 0)
-    return fmt::format("stopped by {} after {:.1f} s; all {} workers{} are ended\n",
-                       signal_name(report.interrupted_by), report.seconds, workers_of(report),
-                       several(report) ? fmt::format(" on {} machines", report.nodes.size()) : "");
+    return fmt::format("stopped by {} after {:.1f} s; {}\n", signal_name(report.interrupted_by),
+                       report.seconds, who_ended(report));
   if (report.ok()) return "";
   std::string text;
   if (report.first_failed_node)
@@ -137,7 +159,8 @@ std::string describe(const LaunchReport& report) {
   if (const std::string rest = others(report); !rest.empty()) text += "  the others: " + rest + "\n";
   for (const NodeEnd& node : report.nodes)
     if (!node.lost.empty() && report.first_failed_node != node.node)
-      text += fmt::format("  {} was lost too: its agent {}\n", node_name(report, node.node), node.lost);
+      text += fmt::format("  {} was lost too: its agent {}{}\n", node_name(report, node.node), node.lost,
+                          may_still_run(node) ? "; its workers may still run" : "");
   if (!report.dump_dir.empty()) {
     text += fmt::format(
         "  flight recorder: {} in {}\n",

@@ -18,7 +18,8 @@ namespace lockstep::net {
 namespace {
 
 using Why = HandshakeFailed::Why;
-constexpr std::chrono::seconds kPatience{5};  // for one attempt
+constexpr std::chrono::seconds kPatience{5};      // for one attempt
+constexpr std::chrono::milliseconds kGlance{50};  // while nothing comes, `between` is called this often
 
 class Dialler {
  public:
@@ -69,7 +70,7 @@ class Dialler {
       for (;;) {
         const Handshake::Wants wants = handshake->advance();
         if (wants == Handshake::Wants::nothing) return handshake->stream();
-        if (!wait_ready(handshake->fd(), wants == Handshake::Wants::read ? POLLIN : POLLOUT, patience)) {
+        if (!ready(handshake->fd(), wants == Handshake::Wants::read ? POLLIN : POLLOUT, patience)) {
           last_ = "does not finish the handshake";
           return nullptr;
         }
@@ -81,13 +82,23 @@ class Dialler {
     }
   }
 
+  bool ready(int fd, short events, Deadline patience) {
+    while (between_) {
+      const auto glance = std::min<std::chrono::nanoseconds>(kGlance, patience.left());
+      if (wait_ready(fd, events, Deadline::after(glance))) return true;
+      between_();
+      if (patience.passed()) return false;
+    }
+    return wait_ready(fd, events, patience);
+  }
+
   UniqueFd connected(const SocketAddress& address, Deadline patience) {
     UniqueFd socket = make_socket(address.family());
     if (!from_.empty()) bind_to(socket.get(), address.family());
     int error = 0;
     if (::connect(socket.get(), address.get(), address.length) != 0) error = errno;
     if (error == EINPROGRESS || error == EINTR) {
-      if (!wait_ready(socket.get(), POLLOUT, patience)) {
+      if (!ready(socket.get(), POLLOUT, patience)) {
         last_ = "does not answer";
         return {};
       }
@@ -126,8 +137,9 @@ class Dialler {
     const std::string who = "whoever listens at " + to_.text() + " ";
     switch (failed.why) {
       case Why::wrong_secret:
-        throw PeerError(
-            -1, who + "does not know this job's secret; give every machine the same LOCKSTEP_SECRET_FILE");
+        throw PeerError(-1, who +
+                                "does not know this job's secret; give every machine the same --secret-file, "
+                                "LOCKSTEP_SECRET_FILE or LOCKSTEP_SECRET");
       case Why::other_security:
         throw PeerError(-1, who + failed.text + "; set LOCKSTEP_TLS (or --plaintext) alike on every machine");
       default: throw PeerError(-1, who + failed.text + "; is the port another program's?");

@@ -53,6 +53,7 @@ class Gate::Impl {
         key_(plain_key(options.secret)),
         patience_(options.patience),
         most_unproven_(static_cast<std::size_t>(std::max(1, options.most_unproven))),
+        on_refused_(options.on_refused),
         socket_(listen_at(options.address, options.port)),
         endpoint_{options.address, local_end(socket_.get()).port()},
         io_(1),
@@ -171,6 +172,9 @@ class Gate::Impl {
         if (!stopped && guest->handshake) advance(guest);
       });
     } catch (const HandshakeFailed& failed) {
+      using Why = HandshakeFailed::Why;
+      if (on_refused_ && (failed.why == Why::wrong_secret || failed.why == Why::other_security))
+        on_refused_(guest->peer, failed.text);
       turn_away(guest, failed.text);
     } catch (const std::exception& error) {
       turn_away(guest, error.what());
@@ -204,6 +208,7 @@ class Gate::Impl {
   Secret key_;
   std::chrono::milliseconds patience_;
   std::size_t most_unproven_;
+  std::function<void(const std::string&, const std::string&)> on_refused_;
   std::unique_ptr<TlsContext> tls_;  // null without TLS
   UniqueFd socket_;
   Endpoint endpoint_;

@@ -29,6 +29,9 @@ struct GateOptions {
   Security security = Security::tls;
   std::chrono::milliseconds patience{5000};  // for one handshake
   int most_unproven = 128;                   // connections in their handshake at a time
+  // Called on the gate's thread with the address of one that speaks this handshake, but with another secret
+  // or without TLS, and what is wrong with it. All others who are turned away are only in the log.
+  std::function<void(const std::string& peer, const std::string& why)> on_refused = {};
 };
 
 class Gate {

@@ -33,6 +33,7 @@ class PlainHandshake final : public Handshake {
           const std::size_t sent = transmit(fd(), std::as_bytes(std::span(to_send_)));
           if (sent == 0) return Wants::write;
           to_send_.erase(0, sent);
+          answered_ = std::is_same_v<Side, GateProof>;
         }
         if (proof_.state() == ProofState::proven) return Wants::nothing;
         std::byte buffer[512];
@@ -42,6 +43,8 @@ class PlainHandshake final : public Handshake {
         if (proof_.take(std::span(buffer).first(got)) == ProofState::refused) refuse();
       }
     } catch (const ConnectionLost& lost) {
+      if (answered_)
+        throw HandshakeFailed{Why::wrong_secret, "left at this side's proof: has it another secret?"};
       throw HandshakeFailed{Why::dropped, lost.reason};
     }
   }
@@ -69,6 +72,7 @@ class PlainHandshake final : public Handshake {
   UniqueFd socket_;
   std::string peer_;
   std::string to_send_;
+  bool answered_ = false;  // the gate has shown its proof: a dialler with another secret leaves then
 };
 
 }  // namespace

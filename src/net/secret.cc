@@ -20,7 +20,7 @@ namespace lockstep::net {
 namespace {
 
 constexpr const char* kHowToMake =
-    "accepted: 64 hexadecimal digits, the same on every machine, as `openssl rand -hex 32` makes them";
+    "accepted: 64 hexadecimal digits, the same on every machine, as `lockstep secret --out job.key` makes them";
 
 int digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';

@@ -31,7 +31,7 @@ Json json_of(const FlightRank& rank) {
           {"state", to_string(rank.state)},
           {"signal", rank.signal},
           {"pid", rank.pid},
-          {"entries", std::move(entries)}};
+          {"entries", rank.recorded ? std::move(entries) : Json(nullptr)}};
 }
 
 void write_all(int fd, std::string_view text, const std::string& path) {

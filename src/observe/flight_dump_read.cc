@@ -107,8 +107,10 @@ FlightDump read_dump(const Place& document) {
     FlightRank rank{.rank = place.at("rank").small(0, dump.size - 1),
                     .state = place.at("state").one_of({alive, left, dead}),
                     .signal = place.at("signal").small(0, 127),
-                    .pid = place.at("pid").integer(0),
-                    .entries = place.at("entries").list(read_entry)};
+                    .pid = place.at("pid").integer(0)};
+    const Place entries = place.at("entries");
+    rank.recorded = !entries.json.is_null();
+    if (rank.recorded) rank.entries = entries.list(read_entry);
     if (!seen.insert(rank.rank).second)
       throw UsageError(fmt::format("'{}': rank {} is there twice", place.name, rank.rank));
     return rank;

@@ -59,6 +59,12 @@ class Summary {
     for (const FlightRank* rank : ranks_) {
       if (rank->state == RankState::alive) continue;
       std::string line = fmt::format("rank {} left the group", rank->rank);
+      if (!rank->recorded) {
+        if (rank->state == RankState::dead)
+          line = fmt::format("rank {} is gone: its process, its machine or the way to it", rank->rank);
+        lines_.push_back(line + "; what it had called is not known here");
+        continue;
+      }
       if (rank->state == RankState::dead)
         line = fmt::format("rank {} died (signal {})", rank->rank,
                            rank->signal == 0 ? "unknown" : fmt::format("{}", rank->signal));
@@ -148,6 +154,7 @@ class Summary {
 
   // Where a rank is that does not stand in operation `sequence`.
   void add_elsewhere(Clauses& others, const FlightRank& rank, std::uint64_t sequence) const {
+    if (!rank.recorded) return;
     const FlightEntry* last = place(rank);
     const bool dead = rank.state == RankState::dead;
     const auto add = [&](const std::string& text, const std::string& many, double ns = 0) {

@@ -2,8 +2,8 @@
 // UsageError of one line or gives a header that covers the data exactly and survives being written and read
 // again.
 //
-// With clang and -DLOCKSTEP_FUZZ=ON this is a libFuzzer target. Otherwise a plain program mutates a few
-// seeds, always in the same way, and is one of the fast tests: safetensors_fuzz [ROUNDS].
+// In the preset `fuzz` this is a libFuzzer target. Otherwise a plain program mutates a few seeds, always in
+// the same way, with pieces of the format's grammar: safetensors_fuzz [ROUNDS].
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/fuzz_seeds.h"
 #include "checkpoint/safetensors_header.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
@@ -64,7 +65,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   return 0;
 }
 
-#ifndef LOCKSTEP_LIBFUZZER
 namespace lockstep {
 namespace {
 
@@ -75,7 +75,9 @@ std::string with_length(const std::string& json, std::size_t data_bytes) {
   return file + json + std::string(data_bytes, '\1');
 }
 
-std::vector<std::string> seeds() {
+}  // namespace
+
+std::vector<std::string> fuzz::seeds() {
   return {
       with_length("{}", 0),
       with_length(
@@ -86,6 +88,12 @@ std::vector<std::string> seeds() {
       with_length(R"({"é\u0000":{"shape":[1,1,1,1],"data_offsets":[0,1],"dtype":"U8"}})", 1),
   };
 }
+
+}  // namespace lockstep
+
+#ifndef LOCKSTEP_LIBFUZZER
+namespace lockstep {
+namespace {
 
 // One to six changes: a bit, a byte, a piece of grammar put in or over, a piece cut out or doubled. Half the
 // time the length in front is made to fit again, so that the changes reach the JSON.
@@ -145,7 +153,7 @@ std::string mutate(std::string file, RandomStream& random) {
 
 // 1 when something is wrong with the test itself.
 int run(long rounds) {
-  const auto corpus = seeds();
+  const auto corpus = fuzz::seeds();
   for (const auto& seed : corpus) require(try_file(seed), "a seed was refused");
   RandomStream random(1, 0, 0);
   long accepted = 0;

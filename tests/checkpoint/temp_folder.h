@@ -1,6 +1,7 @@
 // A new empty folder, removed with all in it at the end of the scope.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <filesystem>
@@ -30,7 +31,7 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-// What `call` throws of type E; fails the test when it throws nothing.
+// What `call` says in what it throws of type E; fails the test when it throws nothing.
 template <class E, class Call>
 std::string message_of(Call&& call) {
   try {
@@ -38,7 +39,8 @@ std::string message_of(Call&& call) {
   } catch (const E& error) {
     return error.what();
   }
-  return "(nothing was thrown)";
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
 }
 
 }  // namespace lockstep::test

@@ -9,6 +9,7 @@ add_test(NAME bench.program
 # MPI's libraries keep memory until the process ends, which is no leak of ours.
 set_tests_properties(bench.program PROPERTIES LABELS fast TIMEOUT 300 RUN_SERIAL ON
   ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+fails_without_tests(bench.program)
 
 add_executable(bench_engine_grid bench_engine_grid.cc ${PROJECT_SOURCE_DIR}/src/cli/suggest.cc)
 target_link_libraries(bench_engine_grid PRIVATE lockstep_bench lockstep_options)

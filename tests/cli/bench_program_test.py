@@ -2,6 +2,7 @@
 """`lockstep bench` as people and scripts run it: bench_program_test.py PATH_TO_LOCKSTEP"""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,7 @@ class Bench(unittest.TestCase):
         done = run(*args, *FAST, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertTrue(rows)
         for row in rows:
             for name, kind in FIELDS.items():
                 self.assertIsInstance(row[name], (int, float) if kind is float else kind, name)
@@ -123,6 +125,110 @@ class Bench(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("mpirun", done.stderr)
         self.assertNotIn('"mpi"', done.stdout)
+
+
+class Job(unittest.TestCase):
+    """The benchmark inside a job that a launcher started: its workers speak for themselves."""
+
+    def job(self, *command):
+        return subprocess.run([PROGRAM, "run", "-n", "2", "--", *command], capture_output=True, text=True, timeout=120)
+
+    def test_leaves_out_an_mpi_that_knows_nothing_of_these_workers(self):
+        done = self.job(PROGRAM, "bench", "all_reduce", "--sizes", "4K", *FAST)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("WRONG", done.stdout)
+        self.assertIn(" shm ", done.stdout)
+        self.assertNotIn(" mpi ", done.stdout)
+        if "mpi" not in built_engines():
+            return
+        self.assertIn("left out: mpi", done.stderr)
+        done = self.job(PROGRAM, "bench", "all_reduce", "--sizes", "4K", "--engines", "mpi", *FAST)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("--engines mpi: MPI knows 1 of these 2 workers; start them with mpirun", done.stderr)
+
+    def test_says_why_it_failed(self):
+        done = self.job("sh", "-c", f'exec {PROGRAM} bench all_reduce --engines shm --iterations 3 '
+                        '--sizes $((65536 * (RANK + 1)))')
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("lockstep bench: operation", done.stderr)
+        self.assertIn("ranks called different things", done.stderr)
+
+
+class Tune(unittest.TestCase):
+    SIZES = ["--sizes", "4K,64K", "--min-time", "0.005"]  # and 16 KiB between them
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.cache = folder.name
+
+    def tune(self, *args, launcher=(), cache=None):
+        environment = dict(os.environ, LOCKSTEP_CACHE_DIR=cache or self.cache)
+        return subprocess.run([*launcher, PROGRAM, "tune", *args], capture_output=True, text=True, timeout=120,
+                              env=environment)
+
+    def test_table(self):
+        done = self.tune(*self.SIZES)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"^all_reduce, f32 sum, 2 workers\. Measured on this machine:\n  α meeting ")
+        blocks = re.findall(r"^ *(\d+ KiB)  (comm|private) .*?(?=^\n)", done.stdout, re.MULTILINE | re.DOTALL)
+        self.assertEqual(blocks, [(size, memory) for size in ("4 KiB", "16 KiB", "64 KiB")
+                                  for memory in ("comm", "private")])
+        self.assertEqual(len(re.findall("◀ chosen$", done.stdout, re.MULTILINE)), len(blocks))
+        self.assertRegex(done.stdout, r"\n6 choices, measured again after they were made: at worst [\d.]+ of the best")
+        self.assertNotIn("\033", done.stdout + done.stderr)
+        kept = re.search(r"\nKept in (.*)\n$", done.stdout).group(1)
+        self.assertEqual([os.path.join(self.cache, name) for name in os.listdir(self.cache)], [kept])
+        with open(kept) as file:
+            self.assertTrue(json.load(file))
+
+    def test_json(self):
+        done = self.tune(*self.SIZES, "--collective", "all_gather", "--memory", "comm", "--json", cache="off")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        costs, *rows = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertGreater(costs["barrier_us"], 0)
+        self.assertEqual(costs["cache"], "")
+        self.assertEqual({r["bytes"] for r in rows}, {4096, 16384, 65536})
+        for size in (4096, 16384, 65536):
+            of_size = [r for r in rows if r["bytes"] == size]
+            self.assertGreater(len(of_size), 2)
+            self.assertEqual(len([r for r in of_size if r["chosen"]]), 1)
+            best = min(r["us"] for r in of_size)
+            for r in of_size:
+                self.assertEqual((r["op"], r["workers"], r["memory"]), ("all_gather", 2, "comm"))
+                self.assertAlmostEqual(r["over_best"], r["us"] / best)
+                self.assertGreater(r["predicted_us"], 0)
+
+    def test_in_a_job(self):
+        done = self.tune("--json", launcher=[PROGRAM, "run", "-n", "2"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [json.loads(line[line.index("{"):]) for line in done.stdout.splitlines()]
+        self.assertEqual([(r["engine"], r["workers"], r["nodes"], r["bytes"]) for r in rows],
+                         [("shm", 2, 1, size) for size in (64 << 10, 1 << 20, 25 << 20)])
+        for r in rows:
+            self.assertGreater(r["expected_us"], 0)
+
+        done = self.tune("--json", "--sizes", "4K", "--collective", "all_gather", launcher=[PROGRAM, "run", "-n", "2"])
+        self.assertEqual([json.loads(line[line.index("{"):])["bytes"] for line in done.stdout.splitlines()], [4096])
+        done = self.tune("--memory", "comm", launcher=[PROGRAM, "run", "-n", "2"])
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--memory: these workers were started as a job", done.stderr)
+
+    def test_a_table_that_cannot_be_kept(self):
+        done = self.tune(*self.SIZES, "--memory", "comm", cache="/proc/none")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("can't write /proc/none/costs-", done.stderr)
+        self.assertNotIn("Kept", done.stdout)
+
+    def test_bad_usage_is_one_line_and_status_2(self):
+        for args, words in [(["-n", "1"], ["-n", "1", "2 and more"]), (["--collective", "barrier"], ["barrier"]),
+                            (["--sizes", "4Q"], ["--sizes", "4Q"]), (["--memory", "gpu"], ["--memory", "comm"])]:
+            with self.subTest(args=args):
+                done = self.tune(*args)
+                self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+                self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+                for word in words:
+                    self.assertIn(word, done.stderr)
 
 
 if __name__ == "__main__":

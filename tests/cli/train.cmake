@@ -4,13 +4,14 @@ lockstep_test(trainer_test
   LINK lockstep_trainer)
 
 if(TARGET lockstep_train)
-  foreach(part Bits Resume Folder Usage Tools)
+  foreach(part Bits Resume Folder Terminal Usage Tools)
     string(TOLOWER ${part} name)
     add_test(NAME train.${name}
       COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/train_program_test.py $<TARGET_FILE:lockstep_cli> ${part})
     # libtorch keeps memory until the process ends, which is no leak of ours.
     set_tests_properties(train.${name} PROPERTIES LABELS fast TIMEOUT 600 PROCESSORS 2
       ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+    fails_without_tests(train.${name})
   endforeach()
   # The same bits for every number of workers, model by model. Many runs, none of them for a sanitizer.
   if(LOCKSTEP_SANITIZE STREQUAL "")
@@ -19,6 +20,7 @@ if(TARGET lockstep_train)
       add_test(NAME train.same_bits.${name}
         COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/same_bits_test.py $<TARGET_FILE:lockstep_cli> ${model})
       set_tests_properties(train.same_bits.${name} PROPERTIES LABELS slow TIMEOUT 600 RUN_SERIAL ON)
+      fails_without_tests(train.same_bits.${name})
     endforeach()
   endif()
 endif()

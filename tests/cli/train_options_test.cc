@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -105,6 +106,28 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
                {"--heads", "7", "--width", "256"});
 }
 
+TEST(TrainOptions, ANumberThatIsTooLongIsShownAsItWasWritten) {
+  EXPECT_EQ(beyond_range("steps", "99999999999999999999"),
+            "'99999999999999999999' is out of range; accepted: 0 to 1099511627776");
+  EXPECT_EQ(beyond_range("lanes", "-99999999999999999999"),
+            "'-99999999999999999999' is out of range; accepted: 0 to 1048576");
+  EXPECT_EQ(beyond_range("seed", "18446744073709551616"),
+            "'18446744073709551616' is out of range; accepted: 0 to 18446744073709551615");
+  for (const char* text : {"5", "-5", "many", "", "1e30", "99999999999999999999x"})
+    EXPECT_EQ(beyond_range("steps", text), "") << text;
+  EXPECT_EQ(beyond_range("seed", "18446744073709551615"), "");
+  EXPECT_EQ(beyond_range("lr", "99999999999999999999"), "");
+  EXPECT_EQ(beyond_range("model", "99999999999999999999"), "");
+}
+
+TEST(TrainOptions, AWorkerNeedsALane) {
+  TrainOptions o;
+  check_lanes(o, 9);  // as many as it takes
+  o.lanes = 8;
+  check_lanes(o, 8);
+  expect_words(refusal([&] { check_lanes(o, 9); }), {"--lanes 8", "9 workers", "9 or more"});
+}
+
 TEST(TrainOptions, AContinuedRunKeepsWhatDefinesIt) {
   TrainOptions before;
   before.lanes = 8;
@@ -177,7 +200,7 @@ TEST_F(TrainConfig, TheBucketSizeMayBeChosen) {
   expect_words(refusal([&] { load("a.json", R"({"first_bucket_mb": "auto"})"); }),
                {"first_bucket_mb", "auto"});
   options_.bucket_cap_mb = -1;
-  expect_words(refusal([&] { check_options(options_); }), {"--bucket-cap-mb", "-1"});
+  expect_words(refusal([&] { check_options(options_); }), {"--bucket-cap-mb", "-1", "or 0 (auto)"});
 }
 
 TEST_F(TrainConfig, WhatIsNotUnderstoodIsRefusedByName) {
@@ -193,7 +216,67 @@ TEST_F(TrainConfig, WhatIsNotUnderstoodIsRefusedByName) {
   expect_words(refusal([&] { load("a.json", "{\"lanes\": "); }), {"a.json"});
   expect_words(refusal([&] { load("a.json", "[1]"); }), {"a.json", "object"});
   expect_words(refusal([&] { load_config((folder_ / "none.toml").string(), options_, {}); }),
-               {"none.toml", "read"});
+               {"none.toml", "can't be read: No such file"});
+}
+
+TEST_F(TrainConfig, QuotesCommentsAndBlanks) {
+  load("a.toml",
+       "\xEF\xBB\xBF# a mark of UTF-8 in front\r\n"
+       "  [train]  # the section\r\n"
+       "data = \"a # b = \\\"c\\\"\"  # not a comment inside\r\n"
+       "'out' = 'it\\is'\n"
+       "model=mlp# right behind it\n"
+       "; another comment\n"
+       "no_augment\n"
+       "seed = \"7\"\n");
+  EXPECT_EQ(options_.data, "a # b = \"c\"");
+  EXPECT_EQ(options_.out, "it\\is");
+  EXPECT_EQ(options_.model, "mlp");
+  EXPECT_TRUE(options_.no_augment);
+  EXPECT_EQ(options_.seed, 7U);
+}
+
+TEST_F(TrainConfig, TheLineIsNamed) {
+  const auto message = [&](const std::string& text) { return refusal([&] { load("a.toml", text); }); };
+  expect_words(message("lanes = 8\nmodel = \"mlp\n"),
+               {"a.toml line 2", "model = \"mlp", "not closed by a \""});
+  expect_words(message("model = 'mlp\""), {"a.toml line 1", "not closed by a '"});
+  expect_words(message("\"model = 1\n"), {"a.toml line 1", "not closed"});
+  expect_words(message("\n\nlanes = -5\n"), {"a.toml line 3", "--lanes '-5'", "0 to 1048576"});
+  expect_words(message("lanes = 99999999999999999999\n"), {"line 1", "lanes '99999999999999999999'", "0 to"});
+  expect_words(message("#\nmodel = \"resnet17\"\n"), {"line 2", "resnet17", "resnet18"});
+  expect_words(message("#\nlane_bach = 16\n"), {"line 2", "lane_bach", "lane_batch"});
+  expect_words(message("#\nlanes = many\n"), {"line 2", "many", "a whole number"});
+  expect_words(message("lanes = 1\n\nlanes = 2\n"), {"line 3", "lanes", "line 1"});
+  expect_words(message("lanes = \n"), {"line 1", "lanes", "none"});
+  expect_words(message("lanes = [1, 2]\n"), {"line 1", "lanes", "one value", "[1, 2]"});
+  expect_words(message("data = my folder\n"), {"line 1", "my folder", "quotes"});
+  expect_words(message("data = \"a\" b\n"), {"line 1", "one value"});
+  expect_words(message("[train\nlanes = 1\n"), {"line 1", "[train", "key = value"});
+  // What a flag has decided the file may get wrong.
+  load("a.toml", "lanes = -5\n", {"lanes"});
+}
+
+TEST_F(TrainConfig, WhatIsNoFileOfOptionsIsToldApart) {
+  expect_words(refusal([&] { load_config(folder_.string(), options_, {}); }), {"is a folder"});
+  expect_words(refusal([&] { load("a.toml", ""); }), {"a.toml", "is empty"});
+  expect_words(refusal([&] { load("a.json", " \n"); }), {"a.json", "is empty"});
+  for (const char* name : {"a.toml", "a.json"}) {
+    const std::string control = refusal([&] { load(name, std::string("lanes\n\x01\x00\x02", 9)); });
+    expect_words(control, {name, "is not text", "line 2", "0x01"});
+    const std::string bytes = refusal([&] { load(name, "\xC3\x28\xFF"); });
+    expect_words(bytes, {name, "is not text", "UTF-8"});
+    EXPECT_TRUE(std::ranges::all_of(bytes, [](char c) { return c >= ' '; })) << bytes;
+  }
+}
+
+TEST_F(TrainConfig, JsonSaysWhereItIsBroken) {
+  const auto message = [&](const std::string& text) { return refusal([&] { load("a.json", text); }); };
+  for (const char* text : {"{\"lanes\": 4,\n \"steps\":", "{\"lanes\": 1e999}", "{\"lanes\" 4}", "nonsense"})
+    EXPECT_EQ(message(text).find("json.exception"), std::string::npos) << message(text);
+  expect_words(message("{\"lanes\": 4,\n \"steps\":"), {"a.json: line 2, column", "unexpected end of input"});
+  expect_words(message("{\"lanes\": -5}"), {"a.json: --lanes '-5'", "0 to 1048576"});
+  EXPECT_LT(message("{\"lanes\": \"" + std::string(100000, 'x')).size(), 400U);
 }
 
 }  // namespace

@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 """`lockstep train` as people run it: train_program_test.py PATH_TO_LOCKSTEP [TEST_CLASS]"""
 import csv
+import fcntl
+import hashlib
 import json
 import os
+import pty
 import re
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 import xml.etree.ElementTree
@@ -185,7 +190,9 @@ class Resume(Case):
     def test_after_sigkill(self):
         process = self.start("killed", "-n", 2, *LANES, "--steps", "100000", "--checkpoint-every", "4")
         self.wait_for_steps(process, "killed", 6)
-        for worker in self.workers_of("killed"):
+        workers = self.workers_of("killed")
+        self.assertEqual(len(workers), 2)
+        for worker in workers:
             os.kill(worker, signal.SIGKILL)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, out + err)
@@ -201,6 +208,7 @@ class Resume(Case):
     def test_a_killed_parent_leaves_no_worker(self):
         process = self.start("killed", "-n", 2, *LANES, "--steps", "100000")
         self.wait_for_steps(process, "killed", 3)
+        self.assertEqual(len(self.workers_of("killed")), 2)
         process.kill()
         process.communicate()
         for _ in range(200):
@@ -230,7 +238,7 @@ class Resume(Case):
         os.kill(workers[1], signal.SIGKILL)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, out + err)
-        self.assertIn("rank", err)
+        self.assertRegex(err, r"rank 1 of group world died")
 
     def test_started_again_by_the_launcher(self):
         args = [*LANES, "--steps", 400, "--checkpoint-every", 5]
@@ -244,6 +252,66 @@ class Resume(Case):
         self.assertIn("going on after step", out)
         self.assertEqual(self.summary("again")["params_sha256"], self.train("whole", *args)["params_sha256"])
         self.assertEqual(self.losses("again"), self.losses("whole"))
+
+    def files_of(self, name):
+        """Every file of a run's folder: what is in it, and when it was written."""
+        found = {}
+        for folder, _, files in os.walk(self.path(name)):
+            for file in files:
+                path = os.path.join(folder, file)
+                with open(path, "rb") as text:
+                    found[path] = hashlib.sha256(text.read()).hexdigest(), os.stat(path).st_mtime_ns
+        return found
+
+    def test_a_run_that_is_through_is_left_alone(self):
+        self.train("run", *self.ARGS)
+        before = self.files_of("run")
+        run = self.path("run")
+        said = f"{run} is through: step 12 of 12; --steps N above 12 goes on\n"
+        for args in ([], ["--steps", 12], ["-n", 2]):
+            with self.subTest(args=args):
+                done = self.run_program("train", "--resume", run, *args)
+                self.assertEqual((done.returncode, done.stdout, done.stderr), (0, said, ""))
+        done = self.run_program("train", "--resume", run, "--json")
+        self.assertEqual((done.returncode, done.stderr), (0, said))
+        self.assertEqual(json.loads(done.stdout)["step"], 12)
+        self.refused("train", "--resume", run, "--steps", 5, words=["--steps 5", "12", "accepted: 12 or more"])
+        # 230 examples are 8 steps of 32: the second epoch is begun.
+        self.refused("train", "--resume", run, "--epochs", 1, words=["--epochs 1", "step 8", "12", "accepted: 2 or more"])
+        self.assertEqual(self.files_of("run"), before)
+        done = self.run_program("train", "--resume", run, "--steps", 13)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.summary("run")["steps"], 13)
+
+    def test_started_again_when_the_run_was_through(self):
+        """A worker is lost after the last checkpoint: nothing is left to do, and that is no failure."""
+        train = [PROGRAM, "train", "--out", self.path("run"), *map(str, self.ARGS)]
+        fails_once = '"$@" && test "$TORCHELASTIC_RESTART_COUNT" = 1'
+        done = self.run_program("run", "-n", 2, "--max-restarts", 1, "sh", "-c", fails_once, "sh", *train)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("is through: step 12 of 12", done.stdout)
+        self.assertEqual(self.summary("run")["steps"], 12)
+
+    def test_overwriting_removes_nothing_before_all_is_checked(self):
+        self.train("run", *self.ARGS)
+        before = self.files_of("run")
+        out = ["--out", self.path("run"), "--overwrite"]
+        for args, words in [
+            (["--algorithm", "rign"], ["--algorithm", "rign", "accepted", "ring"]),
+            (["--algorithm", "eager", "--bucket-cap-mb", 25, "--width", 2048], ["--algorithm", "eager", "at most"]),
+            (["--order", "any-old"], ["--order", "any-old", "canonical"]),
+            (["--optimizer", "sgdx"], ["--optimizer", "sgdx", "sgd"]),
+            (["--data", self.path("nowhere")], ["--data", "nowhere"]),
+            (["--model", "gpt", "--data", "shapes"], ["gpt", "shapes"]),
+            (["--lanes", 1, "-n", 2], ["--lanes 1", "2 workers"]),
+        ]:
+            with self.subTest(args=args):
+                done = self.run_program("train", *self.ARGS, *args, *out)
+                self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+                self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+                for word in words:
+                    self.assertIn(word, done.stderr)
+        self.assertEqual(self.files_of("run"), before)
 
     def test_another_run_is_refused(self):
         self.train("run", *LANES, "--steps", 2)
@@ -310,6 +378,11 @@ class Folder(Case):
                          {"compute", "communication"})
         lanes = [e["args"]["lane"] for e in spans if e["name"] == "forward" and e["args"]["step"] == 1]
         self.assertEqual(sorted(lanes), list(range(8)))
+        # Some bucket leaves before all gradients have come and their exchange is awaited (backward's end comes later).
+        waits = {(e["pid"], e["args"]["step"]): e["ts"] for e in spans if e["name"] == "wait for buckets"}
+        self.assertEqual(len(waits), 2 * 7)
+        self.assertTrue(any(e["ts"] < waits[e["pid"], e["args"]["step"]] for e in spans
+                            if e["name"].startswith("bucket")))
 
     def test_page(self):
         self.train("run", "-n", 2, *LANES, "--epochs", 2)
@@ -340,7 +413,9 @@ class Folder(Case):
     def test_a_full_disk(self):
         process = self.start("run", "-n", 2, *LANES, "--steps", 100000, "--checkpoint-every", 10)
         self.wait_for_steps(process, "run", 12)
-        for worker in self.workers_of("run"):  # no file may be longer than this; the weights are
+        workers = self.workers_of("run")
+        self.assertEqual(len(workers), 2)
+        for worker in workers:  # no file may be longer than this; the weights are
             resource.prlimit(worker, resource.RLIMIT_FSIZE, (40000, 40000))
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, out + err)
@@ -355,6 +430,61 @@ class Folder(Case):
         self.assertEqual(self.summary("run")["params_sha256"],
                          self.train("whole", *LANES, "--steps", steps)["params_sha256"])
         self.assertEqual(self.losses("run"), self.losses("whole"))
+
+
+class Terminal(Case):
+    """What a run shows on a terminal of so many columns, and nowhere else."""
+
+    ARGS = [*LANES, "--epochs", "2"]
+    BAR = (r"epoch (\d)  step (\d+)/16(\033\[0m)? ▕([█▉▊▋▌▍▎▏ ]+)▏ "
+           r"loss \d\.\d{4}  [\d .]+ samples/s  comm [\d.]+ %  ETA \d+:\d\d")
+
+    def shown(self, columns, **variables):
+        near, far = pty.openpty()
+        fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen([PROGRAM, "train", "--out", self.path("run"), "--overwrite", *self.ARGS],
+                                   stdin=subprocess.DEVNULL, stdout=far, stderr=far, env=self.environment | variables)
+        os.close(far)
+        text = b""
+        try:
+            while piece := os.read(near, 65536):
+                text += piece
+        except OSError:  # the other side is closed
+            pass
+        os.close(near)
+        self.assertEqual(process.wait(60), 0, text)
+        return text.decode()
+
+    def test_a_bar_with_rate_and_time_left(self):
+        text = self.shown(120)
+        bars = re.findall(self.BAR, text)
+        self.assertTrue(bars, text)
+        self.assertEqual(bars[-1][:2], ("2", "16"))
+        self.assertEqual(bars[-1][3], "█" * 30)  # full at the end
+        for epoch, step, plain, bar in bars:
+            self.assertEqual(len(bar), 30)
+            self.assertEqual(plain, "\033[0m")
+        self.assertIn("\033[1mepoch 1  step ", text)
+        self.assertRegex(text, r"accuracy +\033\[1m[\d.]+ %\033\[0m")
+        # Each is taken away before the next, or a line, comes; none stays.
+        self.assertEqual(text.count("\r\033[K"), len(bars))
+        self.assertEqual(len(re.findall(r"(?:\n|\033\[K)epoch \d  step \d+  loss .*\r\n", text)), 2)
+
+    def test_a_narrow_one_has_no_room_for_the_bar(self):
+        text = self.shown(60)
+        self.assertNotIn("▕", text)
+        self.assertRegex(text, r"step \d+/16\033\[0m loss .* samples/s .* ETA \d+:\d\d")
+
+    def test_without_colours(self):
+        text = self.shown(120, NO_COLOR="1")
+        self.assertTrue(re.findall(self.BAR, text), text)
+        self.assertEqual(set(re.findall(r"\033\[\d*\w", text)), {"\033[K"})
+
+    def test_a_pipe_gets_plain_lines(self):
+        done = self.run_program("train", "--out", self.path("run"), *self.ARGS)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for mark in ("\033", "\r", "▕"):
+            self.assertNotIn(mark, done.stdout + done.stderr)
 
 
 class Usage(Case):
@@ -375,6 +505,30 @@ class Usage(Case):
             with self.subTest(args=args):
                 self.refused("train", *args, "--out", self.path("none"), words=words)
 
+    def test_what_was_written_is_what_is_refused(self):
+        for args, words in [
+            (["--steps", "99999999999999999999"], ["--steps", "'99999999999999999999'", "0 to 1099511627776"]),
+            (["--seed", "99999999999999999999"], ["--seed", "'99999999999999999999'", "0 to 18446744073709551615"]),
+            (["--bucket-cap-mb", "-1"], ["--bucket-cap-mb", "'-1'", "or 0 (auto)"]),
+            (["--out", ""], ["--out ''", "folder"]),
+            (["--resume", ""], ["--resume ''", "checkpoint"]),
+        ]:
+            with self.subTest(args=args):
+                self.refused("train", *MLP, "--steps", "1", *args, words=words, cwd=self.folder)
+        self.assertFalse(os.path.exists(self.path("runs")))
+
+    def test_too_many_workers_are_not_started(self):
+        begin = time.monotonic()
+        self.refused("train", *MLP, "--lanes", 8, "-n", 64, "--out", self.path("none"), words=["--lanes 8", "64 workers"])
+        self.assertLess(time.monotonic() - begin, 5)  # 64 that load libtorch take much longer
+        done = self.run_program("run", "-n", 3, PROGRAM, "train", *MLP, "--lanes", 2, "--out", self.path("none"))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--lanes 2 is less than the 3 workers", done.stderr)
+
+    def test_one_is_not_many(self):
+        done = self.run_program("train", *MLP, "--steps", 1, "--out", self.path("run"))
+        self.assertRegex(done.stdout.splitlines()[0], r"\(230 examples\): 1 worker, 1 lane × 4, 1 step$")
+
     def test_config(self):
         with open(self.path("a.toml"), "w") as file:
             file.write('model = "mlp"\ndata = "synthetic"\nwidth = 32\nlayers = 2\nlane_batch = 4\nlanes = 8\n'
@@ -384,6 +538,8 @@ class Usage(Case):
             kept = json.load(file)
         self.assertEqual((kept["seed"], kept["lanes"], kept["width"]), (6, 8, 32))
         # Every option of a run is in config.json, which is itself a config file.
+        flags = re.findall(r"^  (?:-\w,)?--([\w-]+)", self.run_program("train", "--help").stdout, re.MULTILINE)
+        self.assertEqual({flag.replace("-", "_") for flag in flags} - {"config", "help", "json"}, set(kept))
         for name in ("out", "resume", "overwrite", "workers"):
             kept.pop(name)
         with open(self.path("b.json"), "w") as file:

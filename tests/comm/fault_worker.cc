@@ -54,6 +54,9 @@ class Worker {
       for (CommMemory& memory : slot.comm) memory = world_.group.allocate(plan_.most_bytes);
       for (auto& memory : slot.own) memory.resize(plan_.most_bytes);
     }
+    // Ranks come out of init one after the other, on a busy machine with more between them than a call has
+    // time.
+    if (plan_.fault == Fault::stopped) world_.group.barrier({.timeout = std::chrono::minutes(1)});
     say("ready");
     for (int index = 0; !failed_; ++index) step(index);
   }

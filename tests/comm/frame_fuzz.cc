@@ -9,14 +9,14 @@
 #include <cstring>
 #include <memory>
 
+#include "base/fuzz_driver.h"
 #include "comm/channel/tcp_lane.h"
-#include "net/fuzz_driver.h"
 
 namespace lockstep {
 namespace {
 
-using net::fuzz_accepted;
-using net::require;
+using fuzz::accepted;
+using fuzz::require;
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
@@ -189,14 +189,12 @@ void send(const std::string& input, std::uint64_t seed) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0 || size > (1 << 16)) return 0;
   const std::string input(reinterpret_cast<const char*>(data) + 1, size - 1);
-  lockstep::net::fuzz_accepted = lockstep::receive(input, data[0]) > 0;
+  lockstep::fuzz::accepted = lockstep::receive(input, data[0]) > 0;
   lockstep::send(input, data[0]);
   return 0;
 }
 
-namespace lockstep::net {
-
-std::vector<std::string> fuzz_seeds() {
+std::vector<std::string> lockstep::fuzz::seeds() {
   const auto frame = [](FrameKind kind, const std::string& payload) {
     FrameHeader header{.kind = kind, .bytes = payload.size(), .card = {}};
     header.card.sequence = 7;
@@ -221,5 +219,3 @@ std::vector<std::string> fuzz_seeds() {
       pieces(6) + frame(FrameKind::data, std::string(20'000, 'y')) + frame(FrameKind::data, "z"),
   };
 }
-
-}  // namespace lockstep::net

@@ -85,6 +85,18 @@ class CheckDocs(unittest.TestCase):
         status, output = self.check(block("sh slow", "exit 8"), "--only-slow")
         self.assertEqual(status, 1)
         self.assertIn("status 8", output)
+        self.assertEqual(self.check(block("sh", "true"), "--only-slow"), (1, "no page has a slow block\n"))
+
+    def test_slow_blocks_may_say_that_they_cannot_run_here(self):
+        unable = block("sh slow", "(echo no hosts here; exit 77)\nfalse") + block("text expect", "what it would print")
+        self.assertEqual(self.check(unable, "--only-slow"), (77, "page.md:1: skipped: no hosts here\n"))
+        status, output = self.check(unable + block("sh slow", "exit 6"), "--only-slow")
+        self.assertEqual(status, 1)
+        self.assertIn("status 6", output)
+        self.assertIn("skipped: no hosts here", output)
+        status, output = self.check(block("sh", "exit 77"))  # others run everywhere
+        self.assertEqual(status, 1)
+        self.assertIn("status 77", output)
 
 
 TOOL, BUILD = sys.argv.pop(1), sys.argv.pop(1)

@@ -87,7 +87,7 @@ class Setup(unittest.TestCase):
     def test_unknown_flag(self):
         status, output, _ = self.setup([], flags=["--all"])
         self.assertEqual(status, 2)
-        self.assertEqual(output, "tools/setup: unknown flag '--all'; accepted: --lint, --print\n")
+        self.assertEqual(output, "tools/setup: unknown flag '--all'; accepted: --lint, --fuzz, --print\n")
 
 
 TOOL = sys.argv.pop(1)

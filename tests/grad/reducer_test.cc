@@ -51,6 +51,39 @@ TEST_P(ReducerTest, GradientsAreMeansOverRanksAndViewsIntoBuckets) {
   });
 }
 
+TEST(Reducer, BucketsLeaveAsTheirGradientsComeAndFollowTheirOrder) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    std::vector<NamedTensor> p;
+    for (const int size : {16, 32, 48})
+      p.push_back({"p" + std::to_string(size), leaf(std::vector<float>(static_cast<std::size_t>(size), 1))});
+    using Counts = std::vector<std::size_t>;
+    Counts counts;  // elements of the buckets, as they leave
+    Counts before;  // how many had left when a gradient came
+    for (const NamedTensor& one : p)
+      one.tensor.register_hook([&](const torch::Tensor&) { before.push_back(counts.size()); });
+    ReducerOptions options{.bucket_bytes = 64, .first_bucket_bytes = 64};  // one each
+    options.hook = [&](const Bucket& b) {
+      counts.push_back(b.data.count);
+      return group.all_reduce_async(b.data, {.op = ReduceOp::avg, .divisor = b.divisor});
+    };
+    Reducer reducer(p, group, options);
+    for (int step = 0; step < 3; ++step) {
+      for (NamedTensor& one : p) one.tensor.mutable_grad() = torch::Tensor();
+      counts.clear();
+      before.clear();
+      // Backward comes first to what was used last: to p[0], where the reverse of registration has p[2].
+      torch::Tensor loss = p[2].tensor.sum();
+      for (const std::size_t i : {1, 0}) loss = loss + p[i].tensor.sum();
+      loss.backward();
+      // The first bucket of the first step waits for the last gradient; later ones leave one by one.
+      EXPECT_EQ(counts, step == 0 ? (Counts{48, 32, 16}) : (Counts{16, 32, 48})) << "step " << step;
+      EXPECT_EQ(before, step == 0 ? (Counts{0, 0, 0}) : (Counts{0, 1, 2})) << "step " << step;
+      for (const NamedTensor& one : p)
+        EXPECT_EQ(values(one.tensor.grad()), std::vector<float>(values(one.tensor).size(), 1));
+    }
+  });
+}
+
 TEST_P(ReducerTest, UnusedParametersAreFoundWhereverTheyAre) {
   const int n = GetParam();
   on_threads(thread_groups(n), [&](const Group& group) {

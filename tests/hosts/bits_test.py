@@ -16,31 +16,34 @@ class Tcp(Case):
         for count in (2, 4):
             with self.subTest(hosts=count):
                 self.assertEqual(self.trained(1, flags=["--hosts", str(count)]), alone)
-                self.assertEqual(self.summary("run")["workers"], count)
+                self.check_job(count, "tcp")
                 for rank in range(count):
                     self.assertRegex(self.said("run"), rf"rank {rank} listens on 10\.77\.0\.{rank + 1}:\d+, TLS 1\.3")
 
     def test_two_workers_on_each_of_two_hosts(self):
         alone = self.alone()
-        for engine in ("auto", "tcp"):
+        for engine, used in (("auto", "shm+tcp"), ("tcp", "tcp")):
             with self.subTest(engine=engine):
                 self.assertEqual(self.trained(2, flags=["--hosts", "2"], LOCKSTEP_ENGINE=engine), alone)
-                self.assertEqual(self.summary("run")["workers"], 4)
+                self.check_job(4, used)
                 algorithms = {row["algorithm"] for row in self.rows("run", "buckets.csv")}
                 self.assertEqual(algorithms == {"hierarchical"}, engine == "auto", algorithms)
 
     def test_plaintext(self):
         self.assertEqual(self.trained(1, flags=["--hosts", "2", "--plaintext"]), self.alone())
+        self.check_job(2, "tcp")
         self.assertRegex(self.said("run"), r"rank 0 listens on 10\.77\.0\.1:\d+, plaintext")
 
     def test_several_streams_between_two_workers(self):
         self.assertEqual(self.trained(1, flags=["--hosts", "2"], LOCKSTEP_TCP_STREAMS="3"), self.alone())
+        self.check_job(2, "tcp")
 
     def test_every_canonical_algorithm(self):
         alone = self.alone()
         for algorithm in ("tree", "halving-doubling", "pairwise"):
             with self.subTest(algorithm=algorithm):
                 found = self.trained(1, "--algorithm", algorithm, LOCKSTEP_ENGINE="tcp")
+                self.check_job(4, "tcp")
                 self.assertEqual({row["algorithm"] for row in self.rows("run", "buckets.csv")}, {algorithm})
                 self.assertEqual(found, alone)
 
@@ -58,14 +61,14 @@ class Mpi(Case):
         variables = {"LOCKSTEP_ENGINE": engine, "LOCKSTEP_ALGORITHM": ""}
         done = subprocess.run(command, env=self.environment | variables, capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(self.summary("run")["workers"], 2 * per_host)
         return self.bits("run")
 
     def test_mpirun_with_our_algorithms(self):
         alone = self.alone()
-        for engine, per_host in (("auto", 2), ("mpi", 2), ("auto", 1)):
+        for engine, per_host, used in (("auto", 2, "shm+mpi"), ("mpi", 2, "mpi"), ("auto", 1, "mpi")):
             with self.subTest(engine=engine, per_host=per_host):
                 self.assertEqual(self.mpirun(engine, per_host), alone)
+                self.check_job(2 * per_host, used)
 
 
 class Gloo(Case):
@@ -79,7 +82,7 @@ class Gloo(Case):
         for engine in ("gloo", "shm+gloo"):
             with self.subTest(engine=engine):
                 found = self.trained(2, *self.EVEN, LOCKSTEP_ENGINE=engine)
-                self.assertEqual(self.summary("run")["workers"], 4)
+                self.check_job(4, engine)
                 for mine, other in zip(map(float, found["losses"]), alone, strict=True):
                     self.assertAlmostEqual(mine, other, places=4)
 

@@ -70,6 +70,11 @@ class Case(harness.Case, TrainCase):
         return {"params_sha256": summary["params_sha256"], "validation_loss": summary["validation_loss"],
                 "losses": self.losses(name), "steps": summary["steps"]}
 
+    def check_job(self, workers, engine):
+        """What the last run was: so many workers, over this engine and no other."""
+        summary = self.summary("run")
+        self.assertEqual((summary["workers"], summary["engine"]), (workers, engine))
+
     # What runs
 
     def processes(self):

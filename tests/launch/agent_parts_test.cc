@@ -2,18 +2,22 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <chrono>
 #include <map>
 #include <string>
 
 #include "launch/agent_mail.h"
 #include "launch/first_failure.h"
 #include "launch/listening.h"
+#include "launch/quiet.h"
 #include "launch/slurm.h"
 #include "lockstep/base/error.h"
 #include "net/stream.h"
 
 namespace lockstep::launcher {
 namespace {
+
+using namespace std::chrono_literals;
 
 Failure worker(int node, double seconds, int exit_code, int signal = 0) {
   Failure failure{.kind = Failure::Kind::worker, .node = node, .seconds = seconds};
@@ -83,12 +87,34 @@ TEST(AgentMails, ComeBackAsTheyWere) {
   EXPECT_EQ(std::get<Stop>(read_mail(write_mail(Stop{{.signal = 2}}))).order.signal, 2);
 }
 
+TEST(AgentMails, CarryTheGrace) {
+  const Join join{.nodes = 2, .workers = 3, .host = "h", .grace = 1500ms};
+  const auto back = std::get<Join>(read_mail(write_mail(join)));
+  EXPECT_EQ(back.grace, 1500ms);
+  EXPECT_TRUE(std::holds_alternative<Alive>(read_mail(write_mail(Alive{}))));
+  EXPECT_TRUE(std::holds_alternative<Paused>(read_mail(write_mail(Paused{}))));
+}
+
+TEST(Quiet, OnlyCountsWhileThisAgentRuns) {
+  Quiet quiet;
+  Clock::time_point now{};
+  quiet.pass(now);
+  for (int i = 0; i < 3; ++i) quiet.pass(now += 1s);
+  EXPECT_EQ(quiet.so_far(), 3s);
+  quiet.pass(now += 1h);  // it was held up itself
+  EXPECT_LT(quiet.so_far(), 5s);
+  quiet.heard(now += 1s);
+  EXPECT_EQ(quiet.so_far(), 0s);
+  quiet.pass(now += 1s);
+  EXPECT_EQ(quiet.so_far(), 1s);
+}
+
 TEST(AgentMails, NonsenseIsALostConnection) {
   for (const char* text :
        {"", "{", "[]", "7", "{}", R"({"is":"dance"})", R"({"is":"stop"})", R"({"is":"stop","signal":"two"})",
         R"({"is":"finished","workers":7,"last_lines":[]})",
         R"({"is":"welcome","job":"j","node":4,"nodes":[],"master_addr":"","master_port":1,)"
-        R"("max_restarts":0})"})
+        R"("max_restarts":0,"grace_ms":0})"})
     EXPECT_THROW(read_mail(text), net::ConnectionLost) << text;
 }
 

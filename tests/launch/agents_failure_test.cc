@@ -127,6 +127,109 @@ TEST(AgentsFailure, AnInterruptEndsTheOthersWhenNothingRunsHere) {
   expect_failed(lead->finish(), {"node 1 (", "was told to stop by SIGINT"});
 }
 
+// Processor time that the process has used, in seconds.
+double used_seconds(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string word;
+  for (int i = 0; i < 13; ++i) file >> word;
+  double user = 0;
+  double system = 0;
+  file >> user >> system;
+  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+TEST(AgentsFailure, OneThatHangsIsGivenUp) {
+  for (const int hung : {0, 1}) {
+    const Agents agents(2);
+    std::unique_ptr<Program> all[] = {agents.start(0, 1, kLong), agents.start(1, 1, kLong)};
+    ASSERT_TRUE(all[0]->wait_for("up 0") && all[1]->wait_for("up 1"));
+    ::kill(all[hung]->pid(), SIGSTOP);
+    const Outcome outcome = all[1 - hung]->finish();
+    const std::string node = "lockstep run: node " + std::to_string(hung) + " (";
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_GE(outcome.seconds, 5);
+    EXPECT_LT(outcome.seconds, 15);
+    expect_words(outcome.err,
+                 {node, "failed first: its agent does not answer for 6 s", "its workers may still run\n"});
+    EXPECT_TRUE(outcome.err.starts_with(node)) << outcome.err;
+    ::kill(all[hung]->pid(), SIGCONT);
+    EXPECT_EQ(all[hung]->finish().status, 1);
+    expect_nothing_left(*all[0], *all[1]);
+  }
+}
+
+TEST(AgentsFailure, AnInterruptDoesNotWaitForOneThatHangs) {
+  const Agents agents(2);
+  auto lead = agents.start(0, 1, kLong);
+  auto other = agents.start(1, 1, kLong);
+  ASSERT_TRUE(lead->wait_for("up 0") && other->wait_for("up 1"));
+  ::kill(other->pid(), SIGSTOP);
+  ::kill(lead->pid(), SIGTERM);
+  ::usleep(2'000'000);
+  EXPECT_LT(used_seconds(lead->pid()), 0.5);
+  const Outcome outcome = lead->finish();
+  EXPECT_EQ(outcome.status, 143);
+  EXPECT_LT(outcome.seconds, 15);
+  expect_words(outcome.err, {"stopped by SIGTERM", "1 of 2 workers are ended; node 1 (",
+                             "does not answer for 6 s, its workers may still run\n"});
+  EXPECT_EQ(lines_of(outcome.err).size(), 1U) << outcome.err;
+}
+
+TEST(AgentsFailure, ASecondInterruptClaimsNothingOfTheOthers) {
+  const Agents agents(2);
+  auto lead = agents.start(0, 1, kLong);
+  auto other = agents.start(1, 1, kLong);
+  ASSERT_TRUE(lead->wait_for("up 0") && other->wait_for("up 1"));
+  ::kill(other->pid(), SIGSTOP);
+  ::kill(lead->pid(), SIGTERM);
+  ::usleep(1'000'000);
+  ::kill(lead->pid(), SIGTERM);
+  const Outcome outcome = lead->finish();
+  EXPECT_EQ(outcome.status, 143);
+  EXPECT_LT(outcome.seconds, 5);
+  expect_words(outcome.err, {"1 of 2 workers are ended; node 1 (", "its workers may still run\n"});
+}
+
+TEST(AgentsFailure, OneWhoseWorkersDoNotEndIsGivenUp) {
+  const Agents agents(2);
+  const std::vector<std::string> flags = {"--grace", "0.2"};
+  auto lead = agents.start(0, 1, kLong, flags);
+  // Nobody reads what its worker writes, so that agent never comes to an end.
+  auto other = agents.start(1, 1, "echo up 1; exec yes", flags);
+  ASSERT_TRUE(lead->wait_for("up 0") && other->wait_for("up 1"));
+  ::usleep(1'000'000);
+  ::kill(lead->pid(), SIGTERM);
+  const Outcome outcome = lead->finish();
+  EXPECT_EQ(outcome.status, 143);
+  EXPECT_LT(outcome.seconds, 15);
+  expect_words(outcome.err, {"1 of 2 workers are ended; node 1 (", "did not end its workers"});
+}
+
+TEST(AgentsFailure, OneStoppedAtItsTerminalIsWaitedFor) {
+  const Agents agents(2);
+  auto lead = agents.start(0, 1, "echo up 0; sleep 9");
+  auto other = agents.start(1, 1, "echo up 1; sleep 1");
+  ASSERT_TRUE(lead->wait_for("up 0") && other->wait_for("up 1"));
+  ::kill(other->pid(), SIGTSTP);
+  ::usleep(8'000'000);
+  ::kill(other->pid(), SIGCONT);
+  for (Program* agent : {lead.get(), other.get()}) {
+    const Outcome outcome = agent->finish();
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+  }
+}
+
+TEST(AgentsFailure, OneThatHasFinishedWaitsWithoutWork) {
+  const Agents agents(2);
+  auto lead = agents.start(0, 1, "sleep 3");
+  auto other = agents.start(1, 1, "echo up 1");
+  ASSERT_TRUE(other->wait_for("up 1"));
+  ::usleep(2'000'000);
+  EXPECT_LT(used_seconds(other->pid()), 0.5);
+  EXPECT_EQ(lead->finish().status, 0);
+  EXPECT_EQ(other->finish().status, 0);
+}
+
 TEST(AgentsFailure, RestartsAllNodesTogether) {
   const Agents agents(2);
   const std::string script =

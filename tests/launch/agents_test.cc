@@ -4,12 +4,15 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
+
+#include "lockstep/base/clock.h"
 
 namespace lockstep::test {
 namespace {
@@ -194,14 +197,47 @@ TEST(Agents, ShowTheSecretToNobody) {
 }
 
 TEST(Agents, WithAnotherSecretAreSentAway) {
+  for (const bool plain : {false, true}) {
+    const Agents agents(2);
+    const Agents strangers(2);
+    const std::vector<std::string> flags =
+        plain ? std::vector<std::string>{"--plaintext"} : std::vector<std::string>();
+    auto lead = agents.start(0, 1, "true", flags);
+    std::vector<std::string> elsewhere = {"--rdzv-endpoint", agents.endpoint()};
+    elsewhere.insert(elsewhere.end(), flags.begin(), flags.end());
+    auto stranger = strangers.start(1, 1, "true", elsewhere);
+    expect_line(stranger->finish(), 1, {agents.endpoint(), "secret", "--secret-file"});
+    auto other = agents.start(1, 1, "true", flags);  // node 0 goes on waiting
+    expect_well(other->finish());
+    const Outcome outcome = lead->finish();
+    EXPECT_EQ(outcome.status, 0);
+    expect_words(outcome.err,
+                 {"was turned away: it ", plain ? "another secret" : "does not know this job's secret"});
+  }
+}
+
+TEST(Agents, WithTlsOnOneSideOnlyAreSentAway) {
+  for (const bool lead_is_plain : {false, true}) {
+    const Agents agents(2);
+    const std::vector<std::string> plain = {"--plaintext"};
+    auto lead = agents.start(0, 1, "true", lead_is_plain ? plain : std::vector<std::string>());
+    auto wrong = agents.start(1, 1, "true", lead_is_plain ? std::vector<std::string>() : plain);
+    expect_line(wrong->finish(), 1, {agents.endpoint(), "--plaintext"});
+    auto other = agents.start(1, 1, "true", lead_is_plain ? plain : std::vector<std::string>());
+    expect_well(other->finish());
+    const Outcome outcome = lead->finish();
+    EXPECT_EQ(outcome.status, 0);
+    expect_words(outcome.err,
+                 {lead_is_plain ? "was turned away: it speaks TLS" : "was turned away: it speaks plaintext"});
+  }
+}
+
+TEST(Agents, WithAnotherNumberOfRestartsAreToldThatNodeZerosCounts) {
   const Agents agents(2);
-  const Agents strangers(2);
-  auto lead = agents.start(0, 1, "true");
-  auto stranger = strangers.start({"--node-rank", "1", "--rdzv-endpoint", agents.endpoint()}, {"true"});
-  expect_line(stranger->finish(), 1, {agents.endpoint(), "secret"});
-  auto other = agents.start(1, 1, "true");  // node 0 goes on waiting
-  expect_well(other->finish());
-  EXPECT_EQ(lead->finish().status, 0);
+  auto lead = agents.start(0, 1, "true", {"--max-restarts", "2"});
+  auto other = agents.start(1, 1, "true", {"--max-restarts", "5"});
+  expect_line(other->finish(), 0, {"--max-restarts 5", "node 0 says 2"});
+  expect_well(lead->finish());
 }
 
 TEST(Agents, WithAnotherNumberOfNodesAreToldSo) {
@@ -221,7 +257,13 @@ TEST(Agents, WithOneNumberTwiceAreToldSo) {
   auto lead = agents.start(0, 1, "true");
   auto one = agents.start(1, 1, "true");
   auto same = agents.start(1, 1, "true");
-  ::usleep(300'000);
+  const auto ended = [](const auto& agent) {
+    siginfo_t info{};
+    return ::waitid(P_PID, static_cast<id_t>(agent->pid()), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid != 0;
+  };
+  const Deadline patience = Deadline::after(std::chrono::seconds(20));
+  while (!ended(one) && !ended(same) && !patience.passed()) ::usleep(10'000);
   auto last = agents.start(2, 1, "true");
   EXPECT_EQ(lead->finish().status, 0);
   EXPECT_EQ(last->finish().status, 0);
@@ -280,7 +322,8 @@ TEST(Agents, ListenOnlyWhereTheyAre) {
               {"0.0.0.0:29400", "no address of this machine"});
   auto lead = agents.start(0, 1, "true");
   ::usleep(300'000);
-  expect_line(agents.start(0, 1, "true")->finish(), 1, {agents.endpoint(), "in use"});
+  expect_line(agents.start(0, 1, "true")->finish(), 1,
+              {agents.endpoint(), "in use", "another agent of node 0"});
   auto other = agents.start(1, 1, "true");
   EXPECT_EQ(other->finish().status, 0);
   EXPECT_EQ(lead->finish().status, 0);
@@ -302,10 +345,16 @@ TEST(Agents, BadFlagsAreToldWhatIsAccepted) {
   expect_usage({"run", "--nnodes", "2", "true"}, {"--rdzv-endpoint HOST:PORT"});
   expect_usage({"run", "--nnodes", "2", "--standalone", "--rdzv-endpoint", at, "true"}, {"--standalone"});
   expect_usage({"run", "--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", at, "true"},
-               {"lockstep secret > job.key", "chmod 600", "--secret-file"});
+               {"lockstep secret --out job.key", "--secret-file"});
   expect_usage(agents.arguments({"--rdzv-endpoint", "host:port"}, {"true"}), {"--rdzv-endpoint 'host:port'"});
   expect_usage(agents.arguments({"--rdzv-conf", "join_timeout=soon"}, {"true"}), {"join_timeout", "'soon'"});
   expect_usage(agents.arguments({"--rdzv-conf", "soon"}, {"true"}), {"--rdzv-conf 'soon'", "key=value"});
+  expect_usage(agents.arguments({"--rdzv-conf", "join_timeout=1,foo=1"}, {"true"}),
+               {"--rdzv-conf 'foo=1'", "join_timeout", "last_call_timeout"});
+  expect_usage(agents.arguments({"--secret-file", ""}, {"true"}),
+               {"--secret-file ''", "lockstep secret --out"});
+  expect_usage(agents.arguments({"--node-rank", "0", "--secret-file", "/no/file"}, {"true"}),
+               {"'/no/file'", "No such file", "lockstep secret --out job.key"});
   ::chmod(agents.secret_file().c_str(), 0644);
   expect_usage(agents.arguments({"--node-rank", "0"}, {"true"}), {agents.secret_file(), "chmod 600"});
 }
@@ -328,6 +377,7 @@ TEST(Secret, IsMadeOnceAndForItsOwnerOnly) {
   EXPECT_EQ(status.st_size, 65);
   expect_line(run({"secret", "--out", file}), 2, {file, "is there already"});
   expect_line(run({"secret", "--out", folder.path() + "/no/such"}), 1, {"No such file"});
+  expect_line(run({"secret", "--out", ""}), 2, {"--out ''", "a new file"});
 }
 
 TEST(Secret, OfOneMachineIsRandomAndOnlyTheWorkers) {

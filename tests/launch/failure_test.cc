@@ -54,6 +54,12 @@ TEST(Failure, TheFirstExitIsBlamedForLaterOnes) {
   }
 }
 
+TEST(Failure, AWorkerThatEndsWellLongBeforeTheOthersIsMentionedOnce) {
+  const Outcome outcome = run_script(2, "[ $RANK = 1 ] && exit 0; sleep 6.5");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.err, "lockstep run: rank 1 ended (status 0) 5 s ago while 1 other rank still runs\n");
+}
+
 TEST(Failure, KillsWorkersThatIgnoreSigterm) {
   Program program(
       {"run", "-n", "2", "--grace", "0.3", "sh", "-c", "[ $RANK = 0 ] && exit 1; trap '' TERM; sleep 60"});

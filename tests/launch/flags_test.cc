@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launch/harness.h"
+#include "lockstep/launch/launcher.h"
 
 namespace lockstep::test {
 namespace {
@@ -72,8 +73,14 @@ TEST(Flags, TheProgramsOwnFlagsAreItsOwn) {
 }
 
 TEST(Flags, AutoIsOneWorkerACore) {
-  EXPECT_EQ(run({"run", "-n", "auto", "true"}).status, 0);
-  EXPECT_EQ(run({"run", "--nproc-per-node", "cpu", "true"}).status, 0);
+  const std::string cores = std::to_string(available_cores());
+  for (const char* word : {"auto", "cpu"}) {
+    const Outcome outcome = run({"run", "-n", word, "sh", "-c", "echo of $WORLD_SIZE"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const std::vector<std::string> lines = lines_of(outcome.out);
+    EXPECT_EQ(std::to_string(lines.size()), cores) << outcome.out;
+    for (const std::string& line : lines) EXPECT_TRUE(line.ends_with("of " + cores)) << line;
+  }
 }
 
 TEST(Flags, BadOnesAreToldWhatIsAccepted) {

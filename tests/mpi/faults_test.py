@@ -78,7 +78,8 @@ class Faults(unittest.TestCase):
         self.assertLess(seconds, 10)
 
     def test_mpirun_ends_all_when_one_dies(self):
-        _, seconds, done = outcome("killed")
+        said, seconds, done = outcome("killed")
+        self.assertEqual(said.get(2), ["dies"], done.stderr)  # it was there
         self.assertNotEqual(done.returncode, 0)
         self.assertLess(seconds, 10)
 
@@ -88,6 +89,7 @@ class Faults(unittest.TestCase):
             print(f"not run: {version.splitlines()[0]} has no --enable-recovery")
             return
         said, seconds, _ = run("killed", flags=["--enable-recovery"])
+        self.assertEqual(said.pop(2), ["dies"])
         self.every_rank(said, 2, r"^timeout error: .*missing: rank 2$")
         self.assertLess(seconds, 10)
 

@@ -44,7 +44,11 @@ void misbehave(const Group& world, const std::string& name) {
     return reduce(world, 8, {.timeout = milliseconds(20000)});
   }
   if (name == "killed") {
-    if (odd) std::raise(SIGKILL);
+    if (odd) {
+      std::printf("rank %d: dies\n", world.rank());
+      std::fflush(stdout);
+      std::raise(SIGKILL);
+    }
     return reduce(world, 8, {.timeout = milliseconds(1500)});
   }
   throw UsageError("no fault '" + name + "'");

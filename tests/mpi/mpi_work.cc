@@ -58,10 +58,13 @@ void messages(const Group& world) {
     expect(in == std::vector<std::int64_t>(count, previous), "a message is wrong", world.rank());
   }
   // A message that waits does not stand in the way of a collective.
-  std::vector<float> x = {1};
+  std::vector<float> x = {world.rank() == 0 ? 1.0F : 0.0F};
   if (world.rank() == 0) world.send(buffer(x), 1);
   world.barrier();
-  if (world.rank() == 1) world.recv(buffer(x), 0);
+  if (world.rank() == 1) {
+    world.recv(buffer(x), 0);
+    expect(x[0] == 1, "a message that waited is wrong", world.rank());
+  }
 }
 
 // A worker without lanes takes the others' divisor, of ours and of MPI's own.

@@ -65,17 +65,24 @@ int run_inside(int level) {
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, level, &provided);
   int failures = 0;
-  if (provided >= MPI_THREAD_SERIALIZED) {
-    failures = run("work");
-  } else {
+  const auto fail = [&](const std::string& why) {
+    ++failures;
+    std::fprintf(stderr, "%s\n", why.c_str());
+  };
+  if (provided != level)
+    fail("MPI gives thread level " + std::to_string(provided) + " where " + std::to_string(level) +
+         " was asked for");
+  else if (level >= MPI_THREAD_SERIALIZED)
+    failures += run("work");
+  else
     try {
       mpi_world(std::chrono::seconds(60));
-      ++failures;
+      fail("it should be refused");
     } catch (const SystemError& error) {
-      std::printf("%s\n", error.what());
+      const std::string text = error.what();
+      if (text.find("MPI gives MPI_THREAD_FUNNELED; asynchronous collectives need") == std::string::npos)
+        fail("refused with other words: " + text);
     }
-  }
-  if (provided > level) std::printf("MPI gives more than was asked for\n");
   MPI_Finalize();
   return failures;
 }

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "net/fuzz_driver.h"
+#include "base/fuzz_driver.h"
 #include "net/proof.h"
 
 namespace lockstep::net {
@@ -33,8 +33,8 @@ std::size_t give(Proof& side, std::string_view words, std::size_t piece) {
   std::size_t taken = 0;
   while (side.state() == ProofState::unfinished && taken < words.size()) {
     const std::size_t count = std::min({piece, side.wants(), words.size() - taken});
-    require(count > 0, "an unfinished side wants nothing");
-    require(side.wants() <= kMostHello + 64, "a side wants more than any message has");
+    fuzz::require(count > 0, "an unfinished side wants nothing");
+    fuzz::require(side.wants() <= kMostHello + 64, "a side wants more than any message has");
     side.take(bytes_of(words.substr(taken, count)));
     taken += count;
   }
@@ -75,35 +75,35 @@ void attack_gate(std::string_view words, std::size_t piece) {
   const std::size_t taken = give(gate, words, piece);
   const std::size_t said = gate.to_send().size();
   if (gate.state() == ProofState::proven) {
-    require(gate.hello().size() <= kMostHello, "a hello that is too long");
-    require(words.substr(0, taken) == honest_dialler(nonce_in(words, kMagicBytes), gate.hello()),
-            "a gate was convinced by other words than an honest dialler's");
-    fuzz_accepted = true;
+    fuzz::require(gate.hello().size() <= kMostHello, "a hello that is too long");
+    fuzz::require(words.substr(0, taken) == honest_dialler(nonce_in(words, kMagicBytes), gate.hello()),
+                  "a gate was convinced by other words than an honest dialler's");
+    fuzz::accepted = true;
   } else {
-    require(said <= kMagicBytes + sizeof(Nonce) + sizeof(Code), "a gate says too much to a stranger");
-    require(gate.hello().empty(), "a stranger's hello is kept");
+    fuzz::require(said <= kMagicBytes + sizeof(Nonce) + sizeof(Code), "a gate says too much to a stranger");
+    fuzz::require(gate.hello().empty(), "a stranger's hello is kept");
   }
-  require((gate.refusal() != Refusal::none) == (gate.state() == ProofState::refused),
-          "a refusal without a reason");
+  fuzz::require((gate.refusal() != Refusal::none) == (gate.state() == ProofState::refused),
+                "a refusal without a reason");
 }
 
 void attack_dialler(std::string_view words, std::size_t piece) {
   DialProof dialler(key(), own_nonce(), kOurHello);
   const std::size_t greeting = dialler.to_send().size();
-  require(greeting == kMagicBytes + sizeof(Nonce), "a dialler's greeting has another length");
+  fuzz::require(greeting == kMagicBytes + sizeof(Nonce), "a dialler's greeting has another length");
   const std::size_t taken = give(dialler, words, piece);
   const std::string said = dialler.to_send();
   if (dialler.state() == ProofState::proven) {
-    require(words.substr(0, taken) == honest_gate(nonce_in(words, kMagicBytes), kOurHello),
-            "a dialler was convinced by other words than an honest gate's");
-    fuzz_accepted = true;
+    fuzz::require(words.substr(0, taken) == honest_gate(nonce_in(words, kMagicBytes), kOurHello),
+                  "a dialler was convinced by other words than an honest gate's");
+    fuzz::accepted = true;
   }
   // The hello is for a gate that knows the key.
   const std::string honest = honest_gate(nonce_in(words, kMagicBytes), kOurHello);
   const std::size_t answer = kMagicBytes + sizeof(Nonce) + sizeof(Code);
   if (!said.empty())
-    require(words.size() >= answer && words.substr(0, answer) == honest.substr(0, answer),
-            "a dialler told its hello to a stranger");
+    fuzz::require(words.size() >= answer && words.substr(0, answer) == honest.substr(0, answer),
+                  "a dialler told its hello to a stranger");
 }
 
 void attack_with(std::string_view input) {
@@ -128,7 +128,17 @@ void attack_with(std::string_view input) {
 
 }  // namespace
 
-std::vector<std::string> fuzz_seeds() {
+void fuzz_one(std::string_view input) { attack_with(input); }
+
+}  // namespace lockstep::net
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  lockstep::net::fuzz_one({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
+
+std::vector<std::string> lockstep::fuzz::seeds() {
+  using namespace lockstep::net;
   Nonce nonce;
   nonce.fill(std::byte{0x33});
   std::vector<std::string> seeds;
@@ -139,13 +149,4 @@ std::vector<std::string> fuzz_seeds() {
   for (const char side : {'\2', '\3'})
     seeds.push_back(std::string{side, '\7', '\0', '\0', '\0'} + std::string(32, 'n') + "worker 5");
   return seeds;
-}
-
-void fuzz_one(std::string_view input) { attack_with(input); }
-
-}  // namespace lockstep::net
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  lockstep::net::fuzz_one({reinterpret_cast<const char*>(data), size});
-  return 0;
 }

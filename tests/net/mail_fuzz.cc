@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "net/fuzz_driver.h"
+#include "base/fuzz_driver.h"
 #include "net/mail.h"
 #include "net/roster_mail.h"
 
@@ -56,21 +56,22 @@ void read_as_roster(const std::string& text) {
   try {
     const CardMail mail = CardMail::parse(text);
     const CardMail again = CardMail::parse(mail.text());
-    require(again.rank == mail.rank && again.size == mail.size && again.card == mail.card, "a card changes");
-    fuzz_accepted = true;
+    fuzz::require(again.rank == mail.rank && again.size == mail.size && again.card == mail.card,
+                  "a card changes");
+    fuzz::accepted = true;
   } catch (const BadRosterMail&) {
   }
   for (const int size : {1, 2, 3}) {
     try {
       const auto cards = parse_answer(text, size);
-      require(cards.size() == static_cast<std::size_t>(size), "a roster of another size");
-      require(parse_answer(cards_text(cards), size) == cards, "a roster changes");
-      fuzz_accepted = true;
+      fuzz::require(cards.size() == static_cast<std::size_t>(size), "a roster of another size");
+      fuzz::require(parse_answer(cards_text(cards), size) == cards, "a roster changes");
+      fuzz::accepted = true;
     } catch (const BadRosterMail&) {
     } catch (const Error& error) {
-      require(std::string_view(error.what()).find('\n') == std::string_view::npos,
-              "a refusal of several lines");
-      fuzz_accepted = true;
+      fuzz::require(std::string_view(error.what()).find('\n') == std::string_view::npos,
+                    "a refusal of several lines");
+      fuzz::accepted = true;
     }
   }
 }
@@ -82,23 +83,15 @@ std::string mail(const std::string& text) {
 
 }  // namespace
 
-std::vector<std::string> fuzz_seeds() {
-  const std::string front = "\xff\x05";
-  return {front + mail("card 1 2\nabc") + mail("card 0 9\n"), front + mail("cards 2\n3\nabc0\n") + mail(""),
-          front + mail("timeout 1 5\nranks 1, 5 did not come"),
-          front + mail("peer 3\nrank 3 went") + mail("usage\nno"),
-          front + mail("cards 1\n200\n" + std::string(200, 'x'))};
-}
-
 void fuzz_one(std::string_view input) {
   if (input.size() < 2) return;
   const std::size_t bound = static_cast<unsigned char>(input[0]);
   const std::size_t piece = 1 + static_cast<unsigned char>(input[1]);
   const std::string_view bytes = input.substr(2);
   const Found found = by_parser(bytes, bound, piece);
-  require(found == by_hand(bytes, bound), "the parser finds other messages");
+  fuzz::require(found == by_hand(bytes, bound), "the parser finds other messages");
   for (const std::string& message : found.messages) {
-    require(message.size() <= bound, "a message above the bound");
+    fuzz::require(message.size() <= bound, "a message above the bound");
     read_as_roster(message);
   }
   read_as_roster(std::string(bytes));
@@ -109,4 +102,13 @@ void fuzz_one(std::string_view input) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   lockstep::net::fuzz_one({reinterpret_cast<const char*>(data), size});
   return 0;
+}
+
+std::vector<std::string> lockstep::fuzz::seeds() {
+  using namespace lockstep::net;
+  const std::string front = "\xff\x05";
+  return {front + mail("card 1 2\nabc") + mail("card 0 9\n"), front + mail("cards 2\n3\nabc0\n") + mail(""),
+          front + mail("timeout 1 5\nranks 1, 5 did not come"),
+          front + mail("peer 3\nrank 3 went") + mail("usage\nno"),
+          front + mail("cards 1\n200\n" + std::string(200, 'x'))};
 }

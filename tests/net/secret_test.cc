@@ -58,7 +58,7 @@ TEST(Secret, RefusesOtherTextWithoutRepeatingIt) {
   for (const std::string& bad : {std::string(), kHex.substr(1), kHex + "0", kHex.substr(0, 63) + "g",
                                  kHex.substr(0, 32) + " " + kHex.substr(33)}) {
     const std::string message = refusal(bad);
-    EXPECT_NE(message.find("openssl rand -hex 32"), std::string::npos) << message;
+    EXPECT_NE(message.find("lockstep secret --out job.key"), std::string::npos) << message;
     EXPECT_EQ(message.find(kHex.substr(2, 8)), std::string::npos) << message;
   }
 }

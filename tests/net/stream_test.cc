@@ -173,9 +173,19 @@ struct Links {
   }
 };
 
+// Counts the messages of TLS's own that announce a new key.
+void count_key_updates(int sent, int, int kind, const void* bytes, std::size_t size, SSL*, void* count) {
+  if (sent == 0 && kind == SSL3_RT_HANDSHAKE && size > 0 &&
+      *static_cast<const unsigned char*>(bytes) == SSL3_MT_KEY_UPDATE)
+    ++*static_cast<int*>(count);
+}
+
 TEST(TlsLink, ChangesItsKeyInTheMiddle) {
   Links links;
   links.dialler->rekey_after(3);
+  int updates = 0;
+  SSL_set_msg_callback(links.gate->ssl(), &count_key_updates);
+  SSL_set_msg_callback_arg(links.gate->ssl(), &updates);
   const auto bytes = random_bytes(1000, 9);
   for (int i = 0; i < 20; ++i) {
     links.dialler->write(bytes);
@@ -184,6 +194,7 @@ TEST(TlsLink, ChangesItsKeyInTheMiddle) {
     ASSERT_EQ(links.gate->read(got), got.size()) << i;
     ASSERT_TRUE(got == bytes);
   }
+  EXPECT_GE(updates, 5);
 }
 
 TEST(TlsLink, IsTls13WithTheKeyAndNothingElse) {

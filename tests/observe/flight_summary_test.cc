@@ -89,6 +89,20 @@ TEST(FlightSummary, TheDeadAndTheGone) {
                    "17"}));
 }
 
+TEST(FlightSummary, OfRanksOnOtherMachinesOnlyThatTheyAreGone) {
+  FlightDump dump = dump_of({{entry(17, failed, 300, 100)}, {}, {}});
+  dump.ranks[1].state = RankState::dead;
+  dump.ranks[2].state = RankState::left;
+  for (int r : {1, 2}) dump.ranks[static_cast<std::size_t>(r)].recorded = false;
+  EXPECT_EQ(
+      summary(dump),
+      (Lines{"rank 1 is gone: its process, its machine or the way to it; what it had called is not known "
+             "here",
+             "rank 2 left the group; what it had called is not known here",
+             "operation 17 of group world: rank 0 failed in all_reduce(f32 × 1024, sum) by ring after 200.0 "
+             "ms"}));
+}
+
 TEST(FlightSummary, MismatchNamesWhoCalledWhat) {
   FlightDump dump =
       dump_of({{entry(3, failed, 5, 1)}, {entry(3, failed, 5, 1)}, {entry(3, failed, 5, 1)}, {}});

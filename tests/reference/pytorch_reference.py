@@ -8,6 +8,7 @@ all lanes.
 import csv
 import glob
 import json
+import math
 import os
 import shutil
 import struct
@@ -146,6 +147,7 @@ class Reference(unittest.TestCase):
     def difference(self, what, ours, theirs):
         """The largest relative difference of a step's losses."""
         self.assertEqual(len(ours), len(theirs))
+        self.assertTrue(all(map(math.isfinite, ours + theirs)), f"{what}: {ours}, {theirs}")
         most = max(abs(a - b) / abs(b) for a, b in zip(ours, theirs))
         print(f"{what}: {len(ours)} steps, loss {theirs[0]:.4f} to {theirs[-1]:.4f}, "
               f"largest relative difference {most:.1e}")

@@ -85,7 +85,8 @@ struct LaunchOptions {
   std::vector<std::pair<std::string, std::string>> environment = {};
   // Called after a failed start of the group that is followed by another.
   std::function<void(const LaunchReport&)> on_restart = {};
-  // Called with a line for people while agents wait for each other: who is missing, who was refused.
+  // Called with a line for people: while agents wait for each other who is missing, who was refused; later
+  // that a worker has ended well before the others.
   std::function<void(const std::string&)> on_notice = {};
 };
 

@@ -25,6 +25,7 @@ struct FlightRank {
   int signal = 0;                         // that killed it; 0: unknown, as it is to anybody but its parent
   std::int64_t pid = 0;                   // 0: unknown
   std::vector<FlightEntry> entries = {};  // oldest first
+  bool recorded = true;                   // false: its ring can't be read from here, and entries mean nothing
 };
 
 struct FlightDump {

@@ -311,21 +311,11 @@ void TcpChannel::attend(int peer, TcpLane& lane) {
       const FrameHeader* const header = lane.head();
       if (header == nullptr || header->kind == FrameKind::message) return;
       if (header->kind == FrameKind::data) return compare(peer, header->card);
-      // News is small and was written at once; the rest of it is on its way.
       alignas(8) std::array<std::byte, sizeof(FailureRecord)> payload;
       const FrameHeader news = *header;
-      const auto bytes = static_cast<std::size_t>(news.bytes);
-      const Deadline patience = Deadline::after(kLastWords);
-      for (std::size_t got = 0; got < bytes;) {
-        const std::size_t came = lane.take(std::span(payload).subspan(got, bytes - got));
-        got += came;
-        if (came > 0) continue;
-        if (patience.passed()) throw net::ConnectionLost{"stopped in the middle of a frame"};
-        pollfd one{lane.fd(), POLLIN, 0};
-        ::poll(&one, 1, 10);
-      }
-      if (bytes == 0) lane.finish_empty();
-      heard(peer, lane, news, std::span(payload).first(bytes));
+      const std::span bytes = std::span(payload).first(static_cast<std::size_t>(news.bytes));
+      lane.take_news(bytes);
+      heard(peer, lane, news, bytes);
     }
   } catch (const net::ConnectionLost& loss) {
     // A peer that leaves or fails says so before it closes any.
@@ -370,7 +360,7 @@ void TcpChannel::heard(int peer, const TcpLane& lane, const FrameHeader& header,
     case FrameKind::failure: {
       FailureRecord record;
       std::memcpy(&record, payload.data(), sizeof record);
-      if (!failure_) failure_ = record;
+      if (!failure_) failure_ = lockstep::named(record, all_names());
       throw_record(*failure_);
     }
     case FrameKind::status:
@@ -459,6 +449,12 @@ void TcpChannel::tell_waits(const std::vector<int>& ranks) noexcept {
   whole_->tell_waits(named);
 }
 
+std::vector<int> TcpChannel::all_names() const {
+  std::vector<int> names;
+  for (int r = 0; r < size(); ++r) names.push_back(name_of(r));
+  return names;
+}
+
 // What was told last has a moment to leave: nobody may come back to send it.
 void TcpChannel::flush_news() noexcept {
   const Deadline patience = Deadline::after(kLastWords);
@@ -498,7 +494,8 @@ void TcpChannel::learn_end() noexcept {
 // reason.
 void TcpChannel::tell_failure() noexcept {
   if (std::exchange(told_failure_, true)) return;
-  tell(FrameKind::failure, std::as_bytes(std::span(&*failure_, 1)));
+  const FailureRecord record = numbered(*failure_, all_names());
+  tell(FrameKind::failure, std::as_bytes(std::span(&record, 1)));
 }
 
 // As in shared memory (shm/meeting.cc): along the chain of who waits for whom, those that do not wait
@@ -543,6 +540,11 @@ std::unique_ptr<WireChannel> TcpChannel::among(const std::vector<int>& ranks, co
     if (now_ns() - told_ns <= quiet_.count()) return;
     told_ns = now_ns();
     tell_waits({ranks[static_cast<std::size_t>(awaited)]});
+  };
+  meeting.blame = [this, &ranks](const std::vector<int>& missing) {
+    std::vector<int> here;
+    for (int m : missing) here.push_back(ranks[static_cast<std::size_t>(m)]);
+    return names_at_fault(here);
   };
   for (int r : ranks) {
     if (r == rank_) meeting.rank = static_cast<int>(meeting.members.size());

@@ -110,6 +110,7 @@ class TcpChannel final : public WireChannel {
   std::vector<int> names_at_fault(const std::vector<int>& ranks) const;
   std::string where() const;
   int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
+  std::vector<int> all_names() const;
   std::string named(int rank) const { return "rank " + std::to_string(name_of(rank)); }
   template <class Body>
   void each_lane(int peer, Body&& body);

@@ -40,7 +40,9 @@ std::unique_ptr<net::Stream> wait_watched(net::Gate& gate, const std::string& he
     watch();
     const Deadline until = Deadline::after(std::min<std::chrono::nanoseconds>(kGlance, deadline.left()));
     if (auto stream = gate.wait_for(hello, until)) return stream;
-    if (deadline.passed()) return nullptr;
+    if (!deadline.passed()) continue;
+    watch();  // this rank itself may have been stopped: what it then finds out counts
+    return nullptr;
   }
 }
 
@@ -53,6 +55,11 @@ bool joined(TcpPeer& peer, Deadline deadline, const std::function<void()>& watch
       pollfd one{lane.fd(), POLLIN, 0};
       ::poll(&one, 1, static_cast<int>(kGlance.count()));
     }
+    if (lane.head()->kind == FrameKind::failure) {
+      FailureRecord record;
+      lane.take_news(std::as_writable_bytes(std::span(&record, 1)));
+      throw_record(record);
+    }
     if (lane.head()->kind != FrameKind::join) throw net::ConnectionLost{"left"};
     lane.finish_empty();
     return true;
@@ -62,10 +69,10 @@ bool joined(TcpPeer& peer, Deadline deadline, const std::function<void()>& watch
 }
 
 // Without a word the end of these connections would look like this rank's death.
-void leave(std::vector<TcpPeer>& peers) noexcept {
-  const auto part = [](TcpLane& lane) {
+void leave(std::vector<TcpPeer>& peers, FrameKind kind, std::span<const std::byte> why) noexcept {
+  const auto part = [&](TcpLane& lane) {
     try {
-      lane.post({.kind = FrameKind::leave, .bytes = 0, .card = {}}, {});
+      lane.post({.kind = kind, .bytes = why.size(), .card = {}}, why);
       lane.hang_up();
     } catch (const net::ConnectionLost&) {  // it has gone first
     } catch (const std::bad_alloc&) {
@@ -88,8 +95,16 @@ std::unique_ptr<WireChannel> TcpFabric::connect(const std::shared_ptr<TcpFabric>
   std::vector<TcpPeer> peers(meeting.members.size());
   try {
     fabric->connect(meeting, peers);
+  } catch (const Error& error) {
+    // In a part ranks have other numbers than in this error: there they ask the whole group.
+    const FailureRecord record = record_of(error);
+    if (meeting.names.empty())
+      leave(peers, FrameKind::failure, std::as_bytes(std::span(&record, 1)));
+    else
+      leave(peers, FrameKind::leave, {});
+    throw;
   } catch (...) {
-    leave(peers);
+    leave(peers, FrameKind::leave, {});
     throw;
   }
   return std::make_unique<TcpChannel>(fabric, meeting.group, meeting.rank, meeting.members, std::move(peers));
@@ -121,6 +136,14 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
     return meeting.names.empty() ? r : meeting.names[static_cast<std::size_t>(r)];
   };
   const auto named = [&](int r) { return "rank " + std::to_string(name_of(r)); };
+  const auto timeout = [&](const std::vector<int>& missing, const std::string& what) {
+    std::vector<int> names;
+    for (int r : missing) names.push_back(name_of(r));
+    if (meeting.blame) names = meeting.blame(missing);
+    std::string text;
+    for (int name : names) text += (text.empty() ? "rank " : "; rank ") + std::to_string(name);
+    return TimeoutError(names, what + "; missing: " + text);
+  };
   // One that does not answer must not keep this rank from the others: each has a while in turn.
   std::vector<std::pair<int, int>> pending;  // peer and lane
   for (int peer = 0; peer < rank; ++peer)
@@ -146,12 +169,12 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
                       hello_of(group, rank, peer, lane), until, options_.address, watch));
       } catch (const TimeoutError& error) {
         if (!error.missing().empty()) throw;  // what was watched
-        if (last) throw TimeoutError({name_of(peer)}, what + error.what());
+        if (last) throw timeout({peer}, what + error.what());
         later.emplace_back(peer, lane);
       } catch (const PeerError& error) {
         if (error.rank() >= 0) throw;
         if (!until.passed()) throw PeerError(name_of(peer), what + error.what());
-        if (last) throw TimeoutError({name_of(peer)}, what + error.what());
+        if (last) throw timeout({peer}, what + error.what());
         later.emplace_back(peer, lane);
       }
     }
@@ -179,13 +202,9 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
   }
   if (!missing.empty()) {
     std::string names;
-    std::vector<int> numbers;
-    for (int r : missing) {
-      names += (names.empty() ? "" : ", ") + named(r);
-      numbers.push_back(name_of(r));
-    }
-    throw TimeoutError(numbers, "group " + group + ": no connection between " + named(rank) + " at " +
-                                    endpoint().text() + " and " + names);
+    for (int r : missing) names += (names.empty() ? "" : ", ") + named(r);
+    throw timeout(missing, "group " + group + ": no connection between " + named(rank) + " at " +
+                               endpoint().text() + " and " + names);
   }
 }
 

@@ -30,6 +30,8 @@ struct TcpMeeting {
   std::vector<int> names = {};    // what each is called in errors; empty: its number
   // Asked again and again meanwhile, with the rank that is waited for; may throw. May be empty.
   std::function<void(int awaited)> watch = {};
+  // The names of those to blame when these ranks don't come; empty: they themselves.
+  std::function<std::vector<int>(const std::vector<int>& missing)> blame = {};
 };
 
 struct TcpPeer;

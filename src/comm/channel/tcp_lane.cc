@@ -1,9 +1,12 @@
 #include "comm/channel/tcp_lane.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "lockstep/base/clock.h"
 
 namespace lockstep {
 namespace {
@@ -12,6 +15,7 @@ constexpr std::size_t kInboxBytes = std::size_t{16} << 10;
 constexpr std::size_t kMostPosted = std::size_t{64} << 10;
 // Written at a time, so that reading gets its turn.
 constexpr std::size_t kMostWritten = std::size_t{256} << 10;
+constexpr std::chrono::milliseconds kNewsPatience{200};
 
 }  // namespace
 
@@ -87,6 +91,18 @@ std::size_t TcpLane::take(std::span<std::byte> into) {
   taken_ += moved;
   if (taken_ == head_.bytes) has_head_ = false;
   return moved;
+}
+
+void TcpLane::take_news(std::span<std::byte> into) {
+  if (into.empty()) return finish_empty();
+  const Deadline patience = Deadline::after(kNewsPatience);
+  while (!into.empty()) {
+    into = into.subspan(take(into));
+    if (into.empty()) return;
+    if (patience.passed()) throw net::ConnectionLost{"stopped in the middle of a frame"};
+    pollfd one{fd(), POLLIN, 0};
+    ::poll(&one, 1, 10);
+  }
 }
 
 void TcpLane::finish_empty() {

@@ -1,5 +1,5 @@
-// One connection between two ranks, as frames (comm/channel/frame.h). Never blocks; throws
-// net::ConnectionLost.
+// One connection between two ranks, as frames (comm/channel/frame.h). Never blocks, but for news that has
+// begun to arrive; throws net::ConnectionLost.
 #pragma once
 
 #include <array>
@@ -43,6 +43,8 @@ class TcpLane {
   std::size_t take(std::span<std::byte> into);
   std::uint64_t left() const { return has_head_ ? head_.bytes - taken_ : 0; }
   void finish_empty();  // the frame at hand has no payload
+  // The whole payload of news: it is small and was written at once, so what is missing of it is on its way.
+  void take_news(std::span<std::byte> into);
 
   void hang_up();  // nothing more will be sent; reads and forgets what came
 

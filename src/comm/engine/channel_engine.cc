@@ -104,9 +104,10 @@ void ChannelEngine::announce(const Call& call) {
   channel_->begin(announced_, card_of(call, selector_.forced()), WireChannel::Kind::collective);
 }
 
-void ChannelEngine::watch(Engine* whole, std::function<void()> idle) {
+bool ChannelEngine::watch(Engine* whole, std::function<void()> idle) {
   auto* const other = dynamic_cast<ChannelEngine*>(whole);
   channel_->watch(other == nullptr ? nullptr : other->channel_.get(), std::move(idle));
+  return true;
 }
 
 double ChannelEngine::expected_seconds(const Call& call) const {

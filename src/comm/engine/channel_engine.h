@@ -45,7 +45,7 @@ class ChannelEngine : public Engine {
 
   void announce(const Call& call) override;
   void catch_up() override { channel_->catch_up(); }
-  void watch(Engine* whole, std::function<void()> idle) override;
+  bool watch(Engine* whole, std::function<void()> idle) override;
 
   WireChannel& channel() { return *channel_; }
   const std::string& group() const { return group_; }

@@ -43,13 +43,13 @@ class Engine {
   // What the ranks are called in errors, when the group is a part of the one that the user knows.
   virtual void call_ranks(std::vector<int> names) { (void)names; }
 
-  // For a group that stands on several engines: `call` runs on another of them; and that engine watches this
-  // one for peers who run theirs here.
+  // For a group that stands on several engines: `call` runs on another of them.
   virtual void announce(const Call& call) { (void)call; }
-  // Calls `idle`, too, several times a second while it waits.
+  // While this engine waits, it takes in the news of `whole`, for peers who run theirs there, and calls
+  // `idle` several times a second. Either may be null. False: it does neither.
+  virtual bool watch(Engine* whole, std::function<void()> idle) { return (void)whole, (void)idle, false; }
   // Throws what the engine failed with, or fails with now, if its peers say so.
   virtual void catch_up() {}
-  virtual void watch(Engine* whole, std::function<void()> idle) { (void)whole, (void)idle; }
 
   // The engine of the sub-group that this rank joins, to be known as `name`; null for a negative colour.
   // `call` is the split itself.

@@ -12,7 +12,9 @@ namespace {
 // Who waits for whom decides who times out first: a node that misses one of its own says so before the other
 // nodes give up on it, and they before their own members that wait for them.
 constexpr std::chrono::milliseconds kAcrossGrace{1000};
-constexpr std::chrono::milliseconds kInsideGrace{2000};
+// Members are patient with one that waits outside, where the engine across lets it say so (Engine::watch).
+constexpr std::chrono::milliseconds kInsideGrace{500};
+constexpr std::chrono::milliseconds kBlindInsideGrace{2000};
 
 }  // namespace
 
@@ -26,7 +28,8 @@ std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engin
   if (alone) {
     flat->call_ranks({});
     flat->watch(nullptr, {});
-    return flat;
+    if (std::string_view(name).ends_with(flat->name())) return flat;
+    return make_across(*flat, 0, flat->rank(), group, call);
   }
 
   std::unique_ptr<NodeEngine> engine(new NodeEngine);
@@ -59,7 +62,7 @@ std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engin
   flat->call_ranks({});
   inside->call_ranks(engine->members_[engine->node_]);
   const auto idle = [local = inside.get()] { local->waits_outside(); };
-  flat->watch(nullptr, idle);
+  engine->inside_grace_ = flat->watch(nullptr, idle) ? kInsideGrace : kBlindInsideGrace;
   if (engine->across_ != nullptr) engine->across_->watch(flat.get(), idle);
   engine->inside_ = std::move(inside);
   engine->flat_ = std::move(flat);
@@ -159,7 +162,7 @@ void NodeEngine::run_flat(const Call& call) {
   Call inside = call;
   inside.flight = nullptr;
   inside.timing = nullptr;
-  inside_->with_peers(inside, kInsideGrace, [&](Channel&, const Call&) { flat_->run(whole); });
+  inside_->with_peers(inside, inside_grace_, [&](Channel&, const Call&) { flat_->run(whole); });
 }
 
 // Part `own` of everybody on this node, then of all nodes; ends in the own output.
@@ -204,7 +207,7 @@ void NodeEngine::all_reduce(const Call& call) {
     reachable.in = stage_.data();
     reachable.out = stage_.data();
   }
-  inside_->with_peers(reachable, kInsideGrace, [&](Channel& channel, const Call& told) {
+  inside_->with_peers(reachable, inside_grace_, [&](Channel& channel, const Call& told) {
     const std::size_t element = size_of(call.dtype);
     const auto part = [&](int j) { return part_of(call.count, parts_, j, element); };
     if (place_ < parts_ && part(place_).count() > 0) reduce_own_part(channel, told, part(place_));
@@ -222,7 +225,7 @@ void NodeEngine::all_reduce(const Call& call) {
 
 void NodeEngine::barrier(const Call& call) {
   call.running("hierarchical");
-  inside_->with_peers(call, kInsideGrace, [&](Channel& channel, const Call&) {
+  inside_->with_peers(call, inside_grace_, [&](Channel& channel, const Call&) {
     if (place_ == 0) {
       Call across = call;
       across.timeout += kAcrossGrace;
@@ -246,13 +249,14 @@ void NodeEngine::broadcast(const Call& call) {
   if (place_ == place) {
     Call across = call;
     across.root = node;
+    across.timeout += kAcrossGrace;
     across.whole = &call;
     across_->run(across);
   }
   Call inside = call;
   inside.whole = &call;
   inside.root = place;
-  inside.timeout += kInsideGrace;
+  inside.timeout += inside_grace_;
   inside_->run(inside);
 }
 

@@ -33,7 +33,8 @@ using AcrossMaker = std::function<std::unique_ptr<Engine>(Engine& flat, int colo
 class NodeEngine final : public Engine {
  public:
   // `flat`: all ranks of the group; `inside`: those of this rank's node, in the same order. Collective.
-  // Returns one of the two when there is only one node, or only one rank on each.
+  // When there is only one node, returns `inside`; when each has one rank, the engine across: `flat` or,
+  // where that is of another kind, what `make_across` makes of all ranks.
   static std::unique_ptr<Engine> make(const char* name, std::unique_ptr<Engine> flat,
                                       std::unique_ptr<ShmEngine> inside, AcrossMaker make_across,
                                       std::string group, const Call& call);
@@ -79,12 +80,13 @@ class NodeEngine final : public Engine {
   std::unique_ptr<Engine> across_;  // null on ranks that own no part
   std::unique_ptr<Engine> flat_;
   AcrossMaker make_across_;
-  std::vector<std::vector<int>> members_;  // ranks of each node
-  std::size_t node_ = 0;                   // this rank's, as an index of members_
-  int place_ = 0;                          // in its node
-  int parts_ = 1;                          // ranks of the smallest node
-  bool aligned_ = false;                   // sums by nodes are canonical
-  CommMemory stage_;                       // for buffers that peers can't reach
+  std::vector<std::vector<int>> members_;      // ranks of each node
+  std::size_t node_ = 0;                       // this rank's, as an index of members_
+  int place_ = 0;                              // in its node
+  int parts_ = 1;                              // ranks of the smallest node
+  std::chrono::milliseconds inside_grace_{0};  // of members that wait for one which waits outside
+  bool aligned_ = false;                       // sums by nodes are canonical
+  CommMemory stage_;                           // for buffers that peers can't reach
   Scratch scratch_;
   std::optional<FailureRecord> failure_;
 };

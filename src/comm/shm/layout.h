@@ -42,7 +42,7 @@ struct Descriptor {
 enum class SeatState : std::uint32_t { empty = 0, joined = 1, left = 2, dead = 3 };
 
 // One rank's place. The owner writes it, peers read.
-struct alignas(kLine) Seat {
+struct alignas(4096) Seat {
   // Rings when a channel's bytes moved while the owner slept.
   std::atomic<std::uint32_t> doorbell;
   std::atomic<std::uint32_t> asleep;
@@ -65,7 +65,7 @@ struct alignas(kLine) Seat {
 };
 
 // One direction between two ranks: bytes written and read since the beginning, and the ring itself.
-struct alignas(kLine) Ring {
+struct alignas(4096) Ring {
   alignas(kLine) std::atomic<std::uint64_t> written;
   alignas(kLine) std::atomic<std::uint64_t> read;
   alignas(4096) std::byte data[kRingBytes];

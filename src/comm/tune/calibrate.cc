@@ -84,7 +84,7 @@ std::string read_file(const std::filesystem::path& path) {
   return file ? text.str() : std::string();
 }
 
-void write_file(const std::filesystem::path& path, const std::string& text) {
+bool write_file(const std::filesystem::path& path, const std::string& text) {
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
   const std::filesystem::path fresh = path.string() + "." + std::to_string(::getpid());
@@ -94,9 +94,10 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
     if (!file.flush()) error = std::make_error_code(std::errc::io_error);
   }
   if (!error) std::filesystem::rename(fresh, path, error);
-  if (!error) return;
+  if (!error) return true;
   std::filesystem::remove(fresh, error);
   log().info("cannot keep the cost table in {}", path.string());
+  return false;
 }
 
 }  // namespace
@@ -144,11 +145,11 @@ Costs measure_costs(Engine& engine) {
   return costs;  // measured with all ranks at work: crowding is in the figures
 }
 
-void share_costs(Engine& engine, const Selector& table) {
+bool share_costs(Engine& engine, const Selector& table) {
   const std::string text = broadcast_text(engine, engine.rank() == 0 ? table.to_json() : std::string());
   engine.selector()->from_json(text);
   const std::filesystem::path path = cost_cache_path(engine.size());
-  if (engine.rank() == 0 && !path.empty()) write_file(path, text);
+  return engine.rank() == 0 && !path.empty() && write_file(path, text);
 }
 
 void load_or_measure_costs(Engine& engine) {

@@ -18,7 +18,7 @@ void load_or_measure_costs(Engine& engine);
 Costs measure_costs(Engine& engine);
 
 // Gives rank 0's table to everybody and, unless caching is off, keeps it. Collective.
-void share_costs(Engine& engine, const Selector& table);
+bool share_costs(Engine& engine, const Selector& table);
 
 // Where the table of such a group on this machine is kept; empty when caching is off.
 std::filesystem::path cost_cache_path(int workers);

@@ -1,5 +1,5 @@
-// A program around LLVMFuzzerTestOneInput. With libFuzzer that is libFuzzer's; otherwise a plain one, which
-// mutates the target's seeds always in the same way: one of the fast tests.
+// A program around LLVMFuzzerTestOneInput. With libFuzzer that is libFuzzer's, which begins with the target's
+// seeds; otherwise a plain one, which mutates these always in the same way: one of the fast tests.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "base/fuzz_seeds.h"
 #include "lockstep/base/random.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
-namespace lockstep::net {
+namespace lockstep::fuzz {
 
 inline void require(bool holds, const char* what) {
   if (holds) return;
@@ -21,8 +22,7 @@ inline void require(bool holds, const char* what) {
   std::abort();
 }
 
-std::vector<std::string> fuzz_seeds();
-inline bool fuzz_accepted = false;  // set by the target: the input, or a part of it, was taken as good
+inline bool accepted = false;  // set by the target: the input, or a part of it, was taken as good
 
 // One to four changes: a bit, a byte, a piece cut out or doubled, the end cut off.
 inline std::string mutate(std::string input, RandomStream& random) {
@@ -44,27 +44,27 @@ inline std::string mutate(std::string input, RandomStream& random) {
 }
 
 #ifndef LOCKSTEP_LIBFUZZER
-inline int run_fuzz(long rounds) {
-  const auto corpus = fuzz_seeds();
+inline int run(long rounds) {
+  const auto corpus = seeds();
   const auto give = [](const std::string& input) {
-    fuzz_accepted = false;
+    accepted = false;
     LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
-    return fuzz_accepted;
+    return accepted;
   };
   for (const auto& seed : corpus) require(give(seed), "a seed was refused");
   RandomStream random(1, 0, 0);
-  long accepted = 0;
+  long taken = 0;
   for (long i = 0; i < rounds; ++i) {
-    if (give(mutate(corpus[static_cast<std::size_t>(i) % corpus.size()], random))) ++accepted;
+    if (give(mutate(corpus[static_cast<std::size_t>(i) % corpus.size()], random))) ++taken;
   }
-  std::printf("%ld mutated inputs, %ld accepted\n", rounds, accepted);
+  std::printf("%ld mutated inputs, %ld accepted\n", rounds, taken);
   // If nothing (or everything) passes, the mutations no longer test anything.
-  return accepted > rounds / 1000 && accepted < rounds / 10 * 9 ? 0 : 1;
+  return taken > rounds / 1000 && taken < rounds / 10 * 9 ? 0 : 1;
 }
 #endif
 
-}  // namespace lockstep::net
+}  // namespace lockstep::fuzz
 
 #ifndef LOCKSTEP_LIBFUZZER
-int main(int argc, char** argv) { return lockstep::net::run_fuzz(argc > 1 ? std::atol(argv[1]) : 50000); }
+int main(int argc, char** argv) { return lockstep::fuzz::run(argc > 1 ? std::atol(argv[1]) : 50000); }
 #endif

@@ -357,9 +357,11 @@ class Round {
       if (!name.ends_with(".json")) continue;
       FlightDump dump;
       ASSERT_NO_THROW(dump = read_flight_dump(dumps_.path / name));
-      // Who is stopped looks like who is slow: only the message tells.
-      // Over wires only the own calls are known.
-      std::string text = plan_.fault == Fault::stopped || settings.wires() ? dump.error_message + "\n" : "";
+      // Who is stopped looks like who is slow, and calls that differ by the algorithm asked for look alike:
+      // there only the message tells. Over wires only the own calls are known.
+      const bool by_message =
+          plan_.fault == Fault::stopped || plan_.fault == Fault::mismatched || settings.wires();
+      std::string text = by_message ? dump.error_message + "\n" : "";
       for (const std::string& sentence : summary(dump)) text += sentence + "\n";
       if (dump.group != "world") continue;  // its ranks are numbered otherwise
       if (settings.wires() && plan_.fault != Fault::mismatched && dump.error_kind == ErrorKind::mismatch)

@@ -80,7 +80,8 @@ std::string figures(const Json& s) {
   const auto number = [&](const char* key) { return s.value(key, Json()); };
   std::string out = "<div class=\"figures\">\n";
   if (number("accuracy").is_number()) out += figure("accuracy", percent(number("accuracy")));
-  out += figure("final loss", fmt::format("{:.4f}", s.value("final_loss", NAN)));
+  if (number("final_loss").is_number())
+    out += figure("final loss", fmt::format("{:.4f}", number("final_loss").get<double>()));
   out += figure("samples/s", format_number(s.value("samples_per_s", NAN)));
   out += figure("step, median", fmt::format("{} ms", format_number(s.value("step_ms_p50", NAN))));
   out += figure("step, p95", fmt::format("{} ms", format_number(s.value("step_ms_p95", NAN))));

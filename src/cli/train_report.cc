@@ -131,7 +131,8 @@ void TrainReport::finished(const Json& event) {
   if (std::isfinite(number(s, "accuracy")))
     line(fmt::format("accuracy       {}{}{}  (validation loss {:.4f})", bold, percent(number(s, "accuracy")),
                      plain, number(s, "validation_loss")));
-  line(fmt::format("final loss     {:.4f}", number(s, "final_loss")));
+  if (std::isfinite(number(s, "final_loss")))
+    line(fmt::format("final loss     {:.4f}", number(s, "final_loss")));
   const double predicted_ms = number(s, "predicted_step_ms");
   line(fmt::format("throughput     {}{}{} samples/s  (step {:.1f} ms{}, p95 {:.1f} ms)", bold,
                    format_number(number(s, "samples_per_s")), plain, number(s, "step_ms_p50"),

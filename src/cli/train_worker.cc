@@ -126,7 +126,8 @@ class Worker {
   }
 
   int run() {
-    if (plan_.first_step >= loader_.steps()) return nothing_left();
+    if (plan_.first_step > loader_.steps() || (plan_.first_step == loader_.steps() && summarised()))
+      return nothing_left();
     recorder_.emplace(plan_, world_, sink_, loader_.steps());  // all is checked: now the folder may change
     announce();
     const StopWatch watch;
@@ -139,7 +140,10 @@ class Worker {
       if (stop_ != 0 || due) checkpoint();
       if (stop_ != 0 && state_.step < loader_.steps()) return stop();
     }
-    if (saved_step_ != state_.step && options_.checkpoint_every >= 0) checkpoint();
+    if (state_.step == plan_.first_step)
+      evaluate_again();
+    else if (saved_step_ != state_.step && options_.checkpoint_every >= 0)
+      checkpoint();
     const Json summary = finish();
     if (leads()) sink_({{"event", "done"}, {"summary", summary}, {"page", options_.out + "/index.html"}});
     return 0;
@@ -147,6 +151,22 @@ class Worker {
 
  private:
   bool leads() const { return world_.rank() == 0; }
+
+  // A run that was killed after its last checkpoint has no summary, or that of an earlier part.
+  bool summarised() const {
+    std::vector<std::uint8_t> there = {0};
+    if (leads()) {
+      std::ifstream file(options_.out + "/summary.json");
+      const Json summary = Json::parse(file, nullptr, false);
+      there[0] = summary.is_object() && summary.value("steps", Json()) == loader_.steps();
+    }
+    world_.broadcast(buffer(there), 0);
+    return there[0] != 0;
+  }
+
+  void evaluate_again() {
+    if (options_.eval_every > 0) evaluation_ = evaluate(*model_, *data_.test, options_.eval_batch, world_);
+  }
 
   // The run that was to go on is through. Its folder stays as it is.
   int nothing_left() const {

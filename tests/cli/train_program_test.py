@@ -283,6 +283,17 @@ class Resume(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.summary("run")["steps"], 13)
 
+    def test_killed_between_the_last_checkpoint_and_the_summary(self):
+        before = self.train("run", *self.ARGS)
+        for left in ("", json.dumps(before | {"steps": 2})):  # of an earlier part of the run
+            with open(self.path("run", "summary.json"), "w") as file:
+                file.write(left)
+            done = self.run_program("train", "--resume", self.path("run"))
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            after = self.summary("run")
+            for key in ("steps", "params_sha256", "accuracy", "validation_loss", "best_accuracy"):
+                self.assertEqual(after[key], before[key], key)
+
     def test_started_again_when_the_run_was_through(self):
         """A worker is lost after the last checkpoint: nothing is left to do, and that is no failure."""
         train = [PROGRAM, "train", "--out", self.path("run"), *map(str, self.ARGS)]

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
@@ -11,12 +13,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFiles[] = {"config.json", "summary.json", "steps.csv",  "epochs.csv", "buckets.csv",
-                                  "latency.csv", "trace.json",   "index.html", "checkpoints"};
+constexpr const char* kFiles[] = {"config.json", "summary.json", "steps.csv",  "epochs.csv",  "buckets.csv",
+                                  "latency.csv", "trace.json",   "index.html", "checkpoints", ".job"};
 
 double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
 std::string cell(const std::optional<double>& value) { return value ? fmt::format("{}", *value) : ""; }
+
+// The launcher's name of this job, the same when it starts the workers again; empty without a launcher.
+std::string job_name() {
+  for (const char* name : {"LOCKSTEP_JOB", "TORCHELASTIC_RUN_ID"})
+    if (const char* const job = std::getenv(name)) return job;
+  return "";
+}
 
 void make_folder(const fs::path& folder, FolderUse use) {
   std::error_code error;
@@ -37,8 +46,15 @@ void make_folder(const fs::path& folder, FolderUse use) {
 
 }  // namespace
 
+bool RunFolder::begun_by_this_job(const fs::path& folder) {
+  std::ifstream file(folder / ".job");
+  std::string job;
+  return std::getline(file, job) && !job.empty() && job == job_name();
+}
+
 RunFolder::RunFolder(fs::path folder, FolderUse use, std::int64_t steps_done) : folder_(std::move(folder)) {
   make_folder(folder_, use);
+  if (const std::string job = job_name(); !job.empty()) std::ofstream(folder_ / ".job") << job << "\n";
   const auto keep = [steps_done](std::int64_t step) { return step <= steps_done; };
   steps_.emplace(folder_ / "steps.csv",
                  std::vector<std::string>{"step", "epoch", "loss", "lr", "samples", "step_ms", "compute_ms",

@@ -5,7 +5,7 @@
 //   buckets.csv    one row a bucket and step; ready, start and end in ms since the run began
 //   latency.csv    p50, p95, p99 of every bucket's exchange
 //   trace.json     for ui.perfetto.dev    index.html    the page with the plots
-//   checkpoints/
+//   checkpoints/                          .job          which job of the launcher began, or resumed, the run
 //
 // Whole files are replaced by rename; rows are appended and flushed step by step.
 #pragma once
@@ -40,6 +40,9 @@ class RunFolder {
   // Makes the folder. `fresh`: throws UsageError when there is something in it. `overwrite`: what an earlier
   // run wrote is removed, nothing else. `resume`: rows after `steps_done` go.
   RunFolder(std::filesystem::path folder, FolderUse use, std::int64_t steps_done);
+
+  // By the job that this process belongs to, perhaps before its launcher started the workers again.
+  static bool begun_by_this_job(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return folder_; }
   static std::filesystem::path checkpoints_of(const std::filesystem::path& folder) {

@@ -28,11 +28,12 @@ std::string default_out(const TrainOptions& o) {
   return fmt::format("runs/{}-{}", o.model, data.empty() ? "data" : data);
 }
 
-// A run that its launcher started again goes on from its own newest checkpoint.
+// A run that its launcher started again goes on from its own newest checkpoint. Its own: a folder that this
+// job has not begun is treated as at the first start, and an older run in it is left alone.
 void go_on_after_restart(TrainPlan& plan) {
   TrainOptions& o = plan.options;
   const std::string out = o.out.empty() ? default_out(o) : o.out;
-  if (restarts() == 0) return;
+  if (restarts() == 0 || !RunFolder::begun_by_this_job(out)) return;
   if (CheckpointStore(RunFolder::checkpoints_of(out)).list().empty()) {
     if (o.resume.empty()) o.overwrite = true;  // it was stopped before its first one
   } else {

@@ -303,6 +303,20 @@ class Resume(Case):
         self.assertIn("is through: step 12 of 12", done.stdout)
         self.assertEqual(self.summary("run")["steps"], 12)
 
+    def test_started_again_leaves_an_older_run_alone(self):
+        """Refused at the first start, because there is a run in the folder: so it is at the second."""
+        self.train("run", *self.ARGS)
+        for checkpoints in (True, False):
+            if not checkpoints:
+                shutil.rmtree(self.path("run", "checkpoints"))
+            before = self.files_of("run")
+            done = self.run_program("run", "-n", 1, "--max-restarts", 1, PROGRAM, "train", "--out", self.path("run"),
+                                    *LANES, "--steps", 20)
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            self.assertEqual(done.stderr.count("is not empty"), done.stderr.count("train: --out"), done.stderr)
+            self.assertIn("restart 1 of 1", done.stderr)
+            self.assertEqual(self.files_of("run"), before)
+
     def test_overwriting_removes_nothing_before_all_is_checked(self):
         self.train("run", *self.ARGS)
         before = self.files_of("run")

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFiles[] = {"config.json", "summary.json", "steps.csv",  "epochs.csv",  "buckets.csv",
-                                  "latency.csv", "trace.json",   "index.html", "checkpoints", ".job"};
+                                  "latency.csv", "trace.json",   "index.html", "checkpoints", "job.txt"};
 
 double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
@@ -47,14 +47,14 @@ void make_folder(const fs::path& folder, FolderUse use) {
 }  // namespace
 
 bool RunFolder::begun_by_this_job(const fs::path& folder) {
-  std::ifstream file(folder / ".job");
+  std::ifstream file(folder / "job.txt");
   std::string job;
   return std::getline(file, job) && !job.empty() && job == job_name();
 }
 
 RunFolder::RunFolder(fs::path folder, FolderUse use, std::int64_t steps_done) : folder_(std::move(folder)) {
   make_folder(folder_, use);
-  if (const std::string job = job_name(); !job.empty()) std::ofstream(folder_ / ".job") << job << "\n";
+  if (const std::string job = job_name(); !job.empty()) std::ofstream(folder_ / "job.txt") << job << "\n";
   const auto keep = [steps_done](std::int64_t step) { return step <= steps_done; };
   steps_.emplace(folder_ / "steps.csv",
                  std::vector<std::string>{"step", "epoch", "loss", "lr", "samples", "step_ms", "compute_ms",

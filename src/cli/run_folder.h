@@ -5,7 +5,7 @@
 //   buckets.csv    one row a bucket and step; ready, start and end in ms since the run began
 //   latency.csv    p50, p95, p99 of every bucket's exchange
 //   trace.json     for ui.perfetto.dev    index.html    the page with the plots
-//   checkpoints/                          .job          which job of the launcher began, or resumed, the run
+//   checkpoints/                          job.txt       which job of the launcher began, or resumed, the run
 //
 // Whole files are replaced by rename; rows are appended and flushed step by step.
 #pragma once

@@ -57,7 +57,13 @@ class Worker {
     // Ranks come out of init one after the other, and on a busy machine much may happen between them: the
     // first to come out may be the one that commits its fault, or miss the last. Those are faults of init;
     // not here.
-    if (plan_.fault != Fault::killed_in_init) world_.group.barrier({.timeout = std::chrono::minutes(1)});
+    if (plan_.fault != Fault::killed_in_init) {
+      try {
+        world_.group.barrier({.timeout = std::chrono::minutes(1)});
+      } catch (const Error& error) {  // the others are past it already
+        return report(world_, error);
+      }
+    }
     say("ready");
     for (int index = 0; !failed_; ++index) step(index);
   }

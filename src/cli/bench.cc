@@ -113,10 +113,6 @@ BenchFlags with_job(BenchFlags flags) {
   return flags;
 }
 
-bool started_by_mpi(const Identity& who) {
-  return who.launcher != "lockstep run" && who.launcher != "torchrun";
-}
-
 int run_bench(const BenchFlags& flags) {
   if (flags.collective.empty())
     throw UsageError("collective is required: one of " + joined(bench_op_names()) + ", or step");
@@ -135,7 +131,7 @@ int run_bench(const BenchFlags& flags) {
   }
   Results results(flags);
   if (who.size > 1) {  // started as a job, by lockstep run or mpirun: these are the workers
-    if (flags.engines.empty() && plan.has_engine("mpi") && !started_by_mpi(who)) {
+    if (flags.engines.empty() && plan.has_engine("mpi") && !who.started_by_mpi()) {
       if (who.rank == 0) results.say("note: left out: mpi, because mpirun did not start these workers");
       std::erase(plan.engines, "mpi");
     }

@@ -44,8 +44,7 @@ const EngineKind& engine_kind(const std::string& name) {
 std::string choose_engine(const Knobs& knobs, const Identity& who) {
   if (knobs.engine != "auto") return knobs.engine;
   if (who.local_size == who.size) return "shm";
-  const bool mpi_started = who.launcher == "Open MPI" || who.launcher == "PMI";
-  return mpi_started && find_engine("mpi") != nullptr ? "shm+mpi" : "shm+tcp";
+  return who.started_by_mpi() && find_engine("mpi") != nullptr ? "shm+mpi" : "shm+tcp";
 }
 
 Call internal_split(const Knobs& knobs) {

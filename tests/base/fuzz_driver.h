@@ -1,4 +1,4 @@
-// A program around LLVMFuzzerTestOneInput. With libFuzzer that is libFuzzer's, which begins with the target's
+// A program around a fuzz target. With libFuzzer that is libFuzzer's, which begins with the target's
 // seeds; otherwise a plain one, which mutates these always in the same way: one of the fast tests.
 #pragma once
 
@@ -9,10 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "base/fuzz_seeds.h"
+#include "base/fuzz_target.h"
 #include "lockstep/base/random.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 namespace lockstep::fuzz {
 
@@ -48,7 +46,7 @@ inline int run(long rounds) {
   const auto corpus = seeds();
   const auto give = [](const std::string& input) {
     accepted = false;
-    LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
+    one(input);
     return accepted;
   };
   for (const auto& seed : corpus) require(give(seed), "a seed was refused");

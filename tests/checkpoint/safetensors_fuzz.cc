@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/fuzz_seeds.h"
+#include "base/fuzz_target.h"
 #include "checkpoint/safetensors_header.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
@@ -60,10 +60,7 @@ bool try_file(std::string_view file) {
 }  // namespace
 }  // namespace lockstep
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  lockstep::try_file({reinterpret_cast<const char*>(data), size});
-  return 0;
-}
+void lockstep::fuzz::one(std::string_view input) { try_file(input); }
 
 namespace lockstep {
 namespace {

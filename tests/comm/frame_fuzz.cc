@@ -186,12 +186,12 @@ void send(const std::string& input, std::uint64_t seed) {
 }  // namespace
 }  // namespace lockstep
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  if (size == 0 || size > (1 << 16)) return 0;
-  const std::string input(reinterpret_cast<const char*>(data) + 1, size - 1);
-  lockstep::fuzz::accepted = lockstep::receive(input, data[0]) > 0;
-  lockstep::send(input, data[0]);
-  return 0;
+void lockstep::fuzz::one(std::string_view bytes) {
+  if (bytes.empty() || bytes.size() > (1 << 16)) return;
+  const std::string input(bytes.substr(1));
+  const auto how = static_cast<std::uint8_t>(bytes[0]);
+  accepted = receive(input, how) > 0;
+  send(input, how);
 }
 
 std::vector<std::string> lockstep::fuzz::seeds() {

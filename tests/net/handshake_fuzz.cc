@@ -128,14 +128,9 @@ void attack_with(std::string_view input) {
 
 }  // namespace
 
-void fuzz_one(std::string_view input) { attack_with(input); }
-
 }  // namespace lockstep::net
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  lockstep::net::fuzz_one({reinterpret_cast<const char*>(data), size});
-  return 0;
-}
+void lockstep::fuzz::one(std::string_view input) { net::attack_with(input); }
 
 std::vector<std::string> lockstep::fuzz::seeds() {
   using namespace lockstep::net;

@@ -83,25 +83,21 @@ std::string mail(const std::string& text) {
 
 }  // namespace
 
-void fuzz_one(std::string_view input) {
+}  // namespace lockstep::net
+
+void lockstep::fuzz::one(std::string_view input) {
+  using namespace lockstep::net;
   if (input.size() < 2) return;
   const std::size_t bound = static_cast<unsigned char>(input[0]);
   const std::size_t piece = 1 + static_cast<unsigned char>(input[1]);
   const std::string_view bytes = input.substr(2);
   const Found found = by_parser(bytes, bound, piece);
-  fuzz::require(found == by_hand(bytes, bound), "the parser finds other messages");
+  require(found == by_hand(bytes, bound), "the parser finds other messages");
   for (const std::string& message : found.messages) {
-    fuzz::require(message.size() <= bound, "a message above the bound");
+    require(message.size() <= bound, "a message above the bound");
     read_as_roster(message);
   }
   read_as_roster(std::string(bytes));
-}
-
-}  // namespace lockstep::net
-
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  lockstep::net::fuzz_one({reinterpret_cast<const char*>(data), size});
-  return 0;
 }
 
 std::vector<std::string> lockstep::fuzz::seeds() {

@@ -15,6 +15,7 @@ struct Identity {
   std::string job;
   // Who said so: "lockstep run", "torchrun", "Open MPI", "PMI", "SLURM" or "none".
   std::string launcher = "none";
+  bool started_by_mpi() const { return launcher == "Open MPI" || launcher == "PMI"; }
 
   // Reads, in this order: our variables and torchrun's (RANK, WORLD_SIZE, LOCAL_RANK,
   // LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID, …; LOCKSTEP_JOB makes it ours),

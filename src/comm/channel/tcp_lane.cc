@@ -96,7 +96,7 @@ std::size_t TcpLane::take(std::span<std::byte> into) {
 void TcpLane::take_news(std::span<std::byte> into) {
   if (into.empty()) return finish_empty();
   const Deadline patience = Deadline::after(kNewsPatience);
-  while (!into.empty()) {
+  for (;;) {
     into = into.subspan(take(into));
     if (into.empty()) return;
     if (patience.passed()) throw net::ConnectionLost{"stopped in the middle of a frame"};

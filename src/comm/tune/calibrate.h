@@ -18,6 +18,7 @@ void load_or_measure_costs(Engine& engine);
 Costs measure_costs(Engine& engine);
 
 // Gives rank 0's table to everybody and, unless caching is off, keeps it. Collective.
+// True on rank 0 when it was kept.
 bool share_costs(Engine& engine, const Selector& table);
 
 // Where the table of such a group on this machine is kept; empty when caching is off.

@@ -25,6 +25,7 @@
 #include "lockstep/data/open_dataset.h"       // IWYU pragma: export
 #include "lockstep/data/sampler.h"            // IWYU pragma: export
 #include "lockstep/models/models.h"           // IWYU pragma: export
+#include "lockstep/optim/clip.h"              // IWYU pragma: export
 #include "lockstep/optim/optimizer.h"         // IWYU pragma: export
 #include "lockstep/optim/schedule.h"          // IWYU pragma: export
 #include "lockstep/parallel/data_parallel.h"  // IWYU pragma: export

@@ -283,6 +283,8 @@ Work Group::recv_async(Buffer x, int from, CallOptions o) const {
 }
 
 Group Group::split(int colour, int key) const { return Group(impl().split(colour, key)); }
+std::shared_ptr<LaneBoard> Group::lane_board() const { return impl().lane_board(); }
+
 Group Group::split_by_node() const { return split(nodes()[static_cast<std::size_t>(rank())]); }
 
 }  // namespace lockstep

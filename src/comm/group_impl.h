@@ -14,6 +14,7 @@
 #include "comm/call.h"
 #include "comm/engine/engine.h"
 #include "comm/work_state.h"
+#include "lockstep/comm/lane_board.h"
 #include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep {
@@ -29,6 +30,7 @@ class GroupImpl {
   const std::string& name() const { return name_; }
   Engine& engine() const { return *engine_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  const std::shared_ptr<LaneBoard>& lane_board() const { return lane_board_; }
 
   void run(Call call);
   Work start(Call call);
@@ -54,6 +56,7 @@ class GroupImpl {
   std::chrono::milliseconds timeout_;
   std::vector<std::byte> own_flight_;  // when the engine has no ring for us
   FlightRing flight_;
+  const std::shared_ptr<LaneBoard> lane_board_ = std::make_shared<LaneBoard>();
   std::uint64_t sequence_ = 0;
   int splits_ = 0;
   bool dumped_ = false;

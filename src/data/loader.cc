@@ -125,8 +125,14 @@ struct Loader::Impl {
     filled.notify_one();
   }
 
+  // A loop that was left early has ended too. Nothing more to a worker without lanes: its loop was over at once.
+  void leave() {
+    if (board && current && !current->lanes.empty()) board->end(current->number);
+    current.reset();
+  }
+
   Step* next() {
-    current.reset();  // its tensors go back before we wait for others
+    leave();  // its tensors go back before we wait for others
     std::unique_lock hold(mutex);
     const auto there = [&] { return !ready.empty() || done; };
     if (!there()) {
@@ -139,6 +145,7 @@ struct Loader::Impl {
       return nullptr;
     }
     current.emplace(std::move(ready.front()));
+    current->board = board;
     ready.pop_front();
     room.notify_one();
     return &*current;
@@ -149,6 +156,7 @@ struct Loader::Impl {
   const LaneRange mine;
   const Sampler sampler;
   const std::int64_t steps;
+  std::shared_ptr<LaneBoard> board;
   std::optional<Step> current;
   std::int64_t waited_ns = 0;
 
@@ -162,11 +170,15 @@ struct Loader::Impl {
   std::jthread thread;  // last: it is stopped and joined before anything else goes
 };
 
-Loader::Loader(std::shared_ptr<const Dataset> dataset, int rank, int size, LoaderOptions options) {
+Loader::Loader(std::shared_ptr<const Dataset> dataset, int rank, int size, LoaderOptions options,
+               std::shared_ptr<LaneBoard> board) {
   if (options.lanes == 0) options.lanes = size;
   impl_ = std::make_unique<Impl>(std::move(dataset), rank, size, options);
+  impl_->board = std::move(board);
 }
-Loader::~Loader() = default;
+Loader::~Loader() {
+  if (impl_) impl_->leave();
+}
 Loader::Loader(Loader&&) noexcept = default;
 Loader& Loader::operator=(Loader&&) noexcept = default;
 
@@ -176,7 +188,7 @@ Step* Loader::next() { return impl_->next(); }
 std::int64_t Loader::waited_ns() const { return impl_->waited_ns; }
 
 Loader loader(std::shared_ptr<const Dataset> dataset, const Group& world, LoaderOptions options) {
-  return Loader(std::move(dataset), world.rank(), world.size(), options);
+  return Loader(std::move(dataset), world.rank(), world.size(), options, world.lane_board());
 }
 
 }  // namespace lockstep

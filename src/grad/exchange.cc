@@ -11,35 +11,43 @@ Exchange::Exchange(const Group& group, GradientStore& store, const std::vector<N
       store_(store),
       parameters_(parameters),
       options_(options),
-      counts_memory_(group.allocate(std::max<std::size_t>(1, parameters.size()) * sizeof(std::int32_t))) {}
+      cards_(group),
+      counts_memory_(group.allocate((parameters.size() + 1) * sizeof(std::int32_t))) {}
 
 void Exchange::begin() {
   works_.clear();
   counts_ = Work();
-  started_ = false;
+  opened_ = false;
   missing_.clear();
   for (const BucketPlan& plan : store_.layout().buckets)
     missing_.push_back(static_cast<int>(plan.members.size()));
 }
 
-// The events of the exchange before stay until the first of this one.
-void Exchange::start() {
-  if (started_) return;
-  started_ = true;
-  events_.assign(missing_.size(), {});
+bool Exchange::open(const std::optional<StepCard>& card) {
+  if (opened_) return true;
+  opened_ = true;
+  idle_ = !card;
+  cards_.post(card);
+  const std::optional<StepCard> known = card ? card : cards_.said();
+  if (!known) return false;
+  weighted_ = known->lanes != 0;
+  lanes_ = idle_ || weighted_;  // without gradients: as a worker whose lanes are all empty
+  divisor_ = known->divisor;
+  events_.assign(missing_.size(), {});  // those of the exchange before stayed until now
+  return true;
 }
 
-void Exchange::ready(std::size_t i, bool lanes, double divisor) {
-  start();
+void Exchange::ready(std::size_t i) {
   const auto bucket = static_cast<std::size_t>(store_.layout().placements[i].bucket);
   if (--missing_[bucket] == 0) events_[bucket].ready_ns = now_ns();
-  while (works_.size() < missing_.size() && missing_[works_.size()] == 0) launch(lanes, divisor);
+  while (works_.size() < missing_.size() && missing_[works_.size()] == 0) launch();
 }
 
-void Exchange::launch(bool lanes, double divisor) {
+void Exchange::launch() {
   const int index = static_cast<int>(works_.size());
-  store_.collapse(index, lanes);
+  store_.collapse(index, lanes_);
   const Buffer data = store_.bucket(index);
+  const double divisor = weighted_ ? divisor_ * weight_scale(data.dtype, divisor_) : divisor_;
   BucketEvent& event = events_[static_cast<std::size_t>(index)];
   event.bucket = index;
   event.bytes = data.bytes();
@@ -54,18 +62,20 @@ void Exchange::launch(bool lanes, double divisor) {
         {.op = ReduceOp::avg, .algorithm = options_.algorithm, .order = options_.order, .divisor = divisor}));
 }
 
-void Exchange::flush(bool lanes, double divisor) {
-  start();
-  while (works_.size() < missing_.size()) launch(lanes, divisor);
+void Exchange::flush() {
+  while (works_.size() < missing_.size()) launch();
   auto* const counts = counts_memory_.as<std::int32_t>();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) counts[i] = store_.has(i) ? 1 : 0;
-  if (group_.size() > 1) counts_ = group_.all_reduce_async(Buffer{counts, parameters_.size(), DType::i32});
+  const std::size_t n = parameters_.size();
+  for (std::size_t i = 0; i < n; ++i) counts[i] = store_.has(i) ? 1 : 0;
+  counts[n] = idle_ ? 0 : 1;
+  if (group_.size() > 1) counts_ = group_.all_reduce_async(Buffer{counts, n + 1, DType::i32});
 }
 
 void Exchange::wait() {
   wait_begin_ns_ = now_ns();
   for (const Work& work : works_) work.wait();
   counts_.wait();
+  cards_.check();
   wait_end_ns_ = now_ns();
   for (std::size_t b = 0; b < works_.size(); ++b) {
     const WorkTiming timing = works_[b].timing();
@@ -80,15 +90,15 @@ void Exchange::wait() {
 
 void Exchange::finish_counts() {
   const auto* const counts = counts_memory_.as<std::int32_t>();
+  const int ranks = counts[parameters_.size()];  // that have gradients
   std::string unused;
   int unused_count = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     store_.publish(i, counts[i] > 0);
-    if (options_.find_unused_parameters || counts[i] == group_.size()) continue;
+    if (options_.find_unused_parameters || counts[i] == ranks) continue;
     if (++unused_count <= 5)
       unused += (unused.empty() ? "'" : ", '") + parameters_[i].name + "' (on " +
-                std::to_string(group_.size() - counts[i]) + " of " + std::to_string(group_.size()) +
-                " ranks" + (store_.has(i) ? ")" : ", this one too)");
+                std::to_string(ranks - counts[i]) + " of " + std::to_string(ranks) + " ranks" + (store_.has(i) ? ")" : ", this one too)");
   }
   if (unused_count > 5) unused += " and " + std::to_string(unused_count - 5) + " more";
   if (unused_count > 0)
@@ -97,6 +107,7 @@ void Exchange::finish_counts() {
 }
 
 void Exchange::abandon() noexcept {
+  cards_.abandon();
   for (const Work& work : works_) try {
       work.wait();
     } catch (...) {  // NOLINT(bugprone-empty-catch): the group keeps its failure

@@ -1,9 +1,11 @@
 // One step's exchange: buckets leave in index order as they become full, and are awaited together.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "grad/gradient_store.h"
+#include "grad/step_card.h"
 #include "lockstep/comm/group.h"
 #include "lockstep/grad/reducer.h"
 
@@ -18,12 +20,16 @@ class Exchange {
   // Nothing has come yet. Also after the store's layout has changed.
   void begin();
 
+  // Opens it (once): what this rank has to say of the step, or that it has nothing. A rank that has nothing
+  // waits here for the others' word; false: nobody has anything, and there is nothing to exchange.
+  bool open(const std::optional<StepCard>& card);
   // Parameter i's gradient is complete: its bucket leaves if that was the last, as do full ones behind it.
-  void ready(std::size_t i, bool lanes, double divisor);
+  void ready(std::size_t i);
   // Every bucket that has not left does.
-  void flush(bool lanes, double divisor);
-  // Waits for all, then gives every parameter its mean. Throws what an operation threw; UsageError when a
-  // parameter had no gradient somewhere and that is not allowed.
+  void flush();
+  // Waits for all, then gives every parameter its mean. Throws what an operation threw; MismatchError when the
+  // ranks are out of step; UsageError when a parameter had no gradient on a rank that has others and that is
+  // not allowed.
   void wait();
   // Waits for what is under way and forgets it, errors too.
   void abandon() noexcept;
@@ -33,20 +39,24 @@ class Exchange {
   std::int64_t wait_end_ns() const { return wait_end_ns_; }
 
  private:
-  void start();
-  void launch(bool lanes, double divisor);
+  void launch();
   void finish_counts();
 
   const Group& group_;
   GradientStore& store_;
   const std::vector<NamedTensor>& parameters_;
   const ReducerOptions& options_;
-  CommMemory counts_memory_;  // how many ranks have a gradient, one i32 a parameter
+  StepCards cards_;
+  CommMemory counts_memory_;  // how many ranks have a gradient, one i32 a parameter; behind them, how many any
   std::vector<int> missing_;  // gradients that each bucket waits for
   std::vector<BucketEvent> events_;
   std::vector<Work> works_;
   Work counts_;
-  bool started_ = false;
+  bool opened_ = false;
+  bool idle_ = false;  // this rank has nothing
+  bool lanes_ = false;     // this rank's gradients are sums of lanes
+  bool weighted_ = false;  // the step is made of lanes
+  double divisor_ = 1;
   std::int64_t wait_begin_ns_ = 0;
   std::int64_t wait_end_ns_ = 0;
 };

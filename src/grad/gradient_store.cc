@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
@@ -10,6 +11,16 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kBucketAlignment = 4096;
+// What the weights of a step add up to at most where gradients have 16 bits. Equal lanes, which weigh one each, are
+// left alone up to that number.
+constexpr double kMostHalfWeight = 256;
+
+// weight × gradient in the gradient's type. 16-bit ones are multiplied in f32: the weight itself may have no
+// 16-bit value.
+torch::Tensor weighted(const torch::Tensor& gradient, double weight) {
+  if (gradient.element_size() > 2) return gradient * weight;
+  return (gradient.to(torch::kFloat32) * weight).to(gradient.scalar_type());
+}
 
 bool is_view_of(const torch::Tensor& grad, const torch::Tensor& view) {
   return grad.defined() && !grad.is_sparse() && grad.data_ptr() == view.data_ptr() &&
@@ -17,6 +28,11 @@ bool is_view_of(const torch::Tensor& grad, const torch::Tensor& view) {
 }
 
 }  // namespace
+
+double weight_scale(DType dtype, double total_weight) {
+  if (size_of(dtype) != 2 || total_weight <= kMostHalfWeight) return 1;
+  return std::exp2(-std::ceil(std::log2(total_weight / kMostHalfWeight)));
+}
 
 GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group group)
     : parameters_(parameters), group_(std::move(group)) {}
@@ -84,7 +100,8 @@ void GradientStore::adopt(std::size_t parameter) {
   grad = view;
 }
 
-void GradientStore::begin_lane(int position) {
+void GradientStore::begin_lane(int position, double total_weight) {
+  total_weight_ = total_weight;
   for (const NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad() = torch::Tensor();
   if (position % 2 == 1) return;  // joins the lane before
   if (position == 0) {
@@ -105,11 +122,15 @@ void GradientStore::fold(std::size_t parameter, double weight) {
   const torch::NoGradGuard no_grad;
   Set& set = sets_[top_];
   torch::Tensor& view = set.views[parameter];
+  weight *= weight_scale(layout_.buckets[static_cast<std::size_t>(layout_.placements[parameter].bucket)].dtype,
+                         total_weight_);
   // Scaled and rounded before it is added, as it would be on a worker of its own.
   if (set.filled[parameter] != 0)
-    view.add_(weight == 1 ? grad : grad * weight);
+    view.add_(weight == 1 ? grad : weighted(grad, weight));
   else if (weight == 1)
     view.copy_(grad);
+  else if (grad.element_size() == 2)
+    view.copy_(weighted(grad, weight));
   else
     torch::mul_out(view, grad, torch::scalar_tensor(weight, grad.options()));
   set.filled[parameter] = 1;

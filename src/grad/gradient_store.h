@@ -15,6 +15,10 @@
 
 namespace lockstep {
 
+// Weights are numbers of samples or tokens, and 16 bits don't hold many times a gradient: there the weights of
+// lanes, and the divisor with them, are scaled down by this power of two.
+double weight_scale(DType dtype, double total_weight);
+
 class GradientStore {
  public:
   GradientStore(const std::vector<NamedTensor>& parameters, Group group);
@@ -26,8 +30,9 @@ class GradientStore {
   // Plain loops: grad() becomes a view into its bucket, its value kept.
   void adopt(std::size_t parameter);
 
-  // Lanes: forgets everything (position 0), or makes room for lane `position`. Gradients become undefined.
-  void begin_lane(int position);
+  // Lanes: forgets everything (position 0), or makes room for lane `position` of a step whose weights add up to
+  // `total_weight`. Gradients become undefined.
+  void begin_lane(int position, double total_weight);
   // Adds weight × grad() to what the lanes before gave. grad() becomes undefined.
   void fold(std::size_t parameter, double weight);
 
@@ -59,6 +64,7 @@ class GradientStore {
   std::vector<std::size_t> offsets_;  // of each bucket in memory_, bytes
   std::vector<Set> sets_;             // the first in comm memory
   std::size_t top_ = 0;               // the set that lanes are added to
+  double total_weight_ = 1;           // of the step's lanes
 };
 
 }  // namespace lockstep

@@ -58,6 +58,13 @@ struct Reducer::Impl {
     arrival.clear();
     callback_queued = false;
   }
+  StepCard card() const {
+    return {.lanes = lanes ? 1.0 : 0.0,
+            .step = lanes ? static_cast<double>(part.step) : 0,
+            .strategy = static_cast<double>(options.strategy),
+            .resets = static_cast<double>(resets),
+            .divisor = lanes ? part.total_weight : group.size()};
+  }
   bool exchanges_now() const { return sync && (!lanes || part.last); }
 
   std::vector<NamedTensor> parameters;
@@ -69,7 +76,9 @@ struct Reducer::Impl {
 
   bool sync = true;
   bool lanes = false;  // this step is made of lanes
+  bool lane_loop = false;  // somebody goes through lanes
   LanePart part;
+  std::int64_t resets = 0;
   Phase phase = Phase::fresh;
   std::vector<char> came;    // in this backward (in this lane)
   std::vector<int> arrival;  // in which order
@@ -84,6 +93,9 @@ void Reducer::Impl::on_gradient(std::size_t i) {
     if (lanes) throw UsageError("backward after the last lane's; begin the next step's lanes first");
     begin_step();
   }
+  if (lane_loop && !lanes && sync)
+    throw UsageError(
+        "backward in a loop over lanes, but in no lane; begin each with `auto scope = ddp.lane(lane);`");
   phase = Phase::gathering;
   if (!lanes && !exchanges_now()) return store.adopt(i);
 
@@ -99,7 +111,8 @@ void Reducer::Impl::on_gradient(std::size_t i) {
   else
     store.adopt(i);
   if (!exchanges_now()) return;
-  exchange.ready(i, lanes, lanes ? part.total_weight : group.size());
+  exchange.open(card());
+  exchange.ready(i);
   // The end of the outermost backward, or of the one that brought the last gradient, whichever this is in.
   if (!callback_queued && (backward_depth() == 0 || arrival.size() == parameters.size())) {
     callback_queued = true;
@@ -109,11 +122,22 @@ void Reducer::Impl::on_gradient(std::size_t i) {
 
 // All gradients of the step have come: what has not left goes now, then everything is awaited.
 void Reducer::Impl::finish() {
-  const double divisor = phase == Phase::fresh ? kDivisorOfOthers : lanes ? part.total_weight : group.size();
-  exchange.flush(lanes, divisor);
-  if (options.before_wait) options.before_wait(phase == Phase::fresh);
-  exchange.wait();
-  if (options.after_wait) options.after_wait();
+  const bool idle = phase == Phase::fresh;
+  try {
+    if (!exchange.open(idle ? std::nullopt : std::optional(card()))) {
+      if (options.beside != nullptr) options.beside->nobody();
+      phase = Phase::reduced;
+      return;
+    }
+    exchange.flush();
+    if (options.beside != nullptr) options.beside->begin(idle);
+    exchange.wait();
+    if (options.beside != nullptr) options.beside->finish();
+  } catch (...) {
+    exchange.abandon();
+    if (options.beside != nullptr) options.beside->abandon();
+    throw;
+  }
   phase = Phase::reduced;
   ++exchanges;
   if (!rebuilt) rebuild();
@@ -157,19 +181,23 @@ void Reducer::begin_lane(const LanePart& part) {
   }
   impl.lanes = true;
   impl.part = part;
-  impl.store.begin_lane(part.position);
+  impl.store.begin_lane(part.position, part.total_weight);
 }
+
+bool Reducer::lane_has_gradients() const { return impl_->lanes && !impl_->arrival.empty(); }
+void Reducer::set_lane_loop(bool on) { impl_->lane_loop = on; }
 
 void Reducer::synchronize() {
   Impl& impl = *impl_;
   if (impl.phase == Impl::Phase::reduced) return;
-  if (impl.phase == Impl::Phase::fresh) {
-    // Takes part with nothing: as a worker whose lanes are all empty.
-    impl.begin_step();
-    impl.lanes = true;
-    impl.store.begin_lane(0);
-  }
+  if (impl.phase == Impl::Phase::fresh) return synchronize_idle();
   impl.finish();
+}
+
+void Reducer::synchronize_idle() {
+  impl_->begin_step();
+  impl_->store.begin_lane(0, 1);  // as a worker whose lanes are all empty
+  impl_->finish();
 }
 
 void Reducer::end_step() {
@@ -179,6 +207,7 @@ void Reducer::end_step() {
 void Reducer::reset() {
   impl_->exchange.abandon();
   for (const NamedTensor& parameter : impl_->parameters) parameter.tensor.mutable_grad() = torch::Tensor();
+  ++impl_->resets;
   impl_->begin_step();
 }
 

@@ -1,6 +1,7 @@
 #include "parallel/buffers.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace lockstep {
 namespace {
@@ -35,48 +36,71 @@ torch::Tensor flat_in(const CommMemory& memory, std::int64_t count, torch::Scala
 
 }  // namespace
 
-// Sums in f64: an average of equal numbers is then that number, and f32 statistics lose nothing on the way.
+// Sums in f64: an average of equal numbers is then that number, and f32 statistics lose nothing on the way. f64
+// itself has no wider type to add up in, so there the average is kept between the smallest and the largest.
 BufferAverager::BufferAverager(torch::nn::Module& module, Group group) : group_(std::move(group)) {
+  std::vector<torch::Tensor> narrow;
   for (const torch::Tensor& buffer : module.buffers()) {
     if (!buffer.defined() || buffer.numel() == 0) continue;
-    if (buffer.is_floating_point())
-      reals_.push_back(buffer);
-    else if (!buffer.is_complex())
-      wholes_.push_back(buffer);
+    const torch::Tensor real = buffer.is_complex() ? torch::view_as_real(buffer) : buffer;
+    if (!real.is_floating_point())
+      wholes_.push_back(real);
+    else if (real.scalar_type() == torch::kFloat64)
+      reals_.push_back(real);
+    else
+      narrow.push_back(real);
   }
-  const std::int64_t reals = elements(reals_);
+  doubles_ = elements(reals_);
+  reals_.insert(reals_.end(), narrow.begin(), narrow.end());
+  const std::int64_t reals = elements(reals_) + 1;
   const std::int64_t wholes = elements(wholes_);
-  real_memory_ = group_.allocate(static_cast<std::size_t>(std::max<std::int64_t>(reals, 1)) * 8);
-  whole_memory_ = group_.allocate(static_cast<std::size_t>(std::max<std::int64_t>(wholes, 1)) * 8);
+  const auto bytes = [](std::int64_t count) {
+    return static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * 8;
+  };
+  real_memory_ = group_.allocate(bytes(reals));
+  whole_memory_ = group_.allocate(bytes(wholes));
+  extreme_memory_ = group_.allocate(bytes(2 * doubles_));
   real_flat_ = flat_in(real_memory_, reals, torch::kFloat64);
   whole_flat_ = flat_in(whole_memory_, wholes, torch::kInt64);
+  extreme_flat_ = flat_in(extreme_memory_, 2 * doubles_, torch::kFloat64);
+  keep();
 }
 
-void BufferAverager::begin_lane(int position) {
+void BufferAverager::keep() {
   const torch::NoGradGuard no_grad;
-  const auto all = [&](auto&& each) {
-    std::size_t k = 0;
-    for (const auto* list : {&reals_, &wholes_})
-      for (const torch::Tensor& tensor : *list) each(tensor, k++);
-  };
-  if (position == 0) {
-    sums_.clear();
-    largest_ = torch::Tensor();
-    begin_.resize(reals_.size() + wholes_.size());
-    all([&](const torch::Tensor& tensor, std::size_t k) {
+  begin_.resize(reals_.size() + wholes_.size());
+  std::size_t k = 0;
+  for (const auto* list : {&reals_, &wholes_})
+    for (const torch::Tensor& tensor : *list) {
       if (begin_[k].defined())
         begin_[k].copy_(tensor);
       else
         begin_[k] = tensor.clone();
-    });
-  } else {
-    all([&](const torch::Tensor& tensor, std::size_t k) { tensor.copy_(begin_[k]); });
-  }
+      ++k;
+    }
+}
+
+void BufferAverager::restore() {
+  const torch::NoGradGuard no_grad;
+  std::size_t k = 0;
+  for (const auto* list : {&reals_, &wholes_})
+    for (const torch::Tensor& tensor : *list) tensor.copy_(begin_[k++]);
+}
+
+void BufferAverager::begin_lane(int position) {
+  if (position > 0) return restore();
+  sums_.clear();
+  largest_ = extreme_ = torch::Tensor();
+  keep();
 }
 
 void BufferAverager::pack() {
   gather(reals_, real_flat_);
+  real_flat_[-1] = 1;
   gather(wholes_, whole_flat_);
+  const torch::Tensor doubles = real_flat_.narrow(0, 0, doubles_);
+  extreme_flat_.narrow(0, 0, doubles_).copy_(doubles);
+  extreme_flat_.narrow(0, doubles_, doubles_).copy_(doubles.neg());
 }
 
 void BufferAverager::merge_last() {
@@ -84,52 +108,82 @@ void BufferAverager::merge_last() {
   sums_.pop_back();
 }
 
-void BufferAverager::end_lane(int position, double weight) {
+void BufferAverager::end_lane(int position, double weight, bool counts) {
   const torch::NoGradGuard no_grad;
-  pack();
-  torch::Tensor own = real_flat_.clone();
-  if (weight != 1) own.mul_(weight);
-  sums_.push_back(std::move(own));
+  if (counts) {
+    pack();
+    sums_.push_back(weight == 1 ? real_flat_.clone() : real_flat_ * weight);
+    largest_ = largest_.defined() ? torch::maximum(largest_, whole_flat_) : whole_flat_.clone();
+    extreme_ = extreme_.defined() ? torch::maximum(extreme_, extreme_flat_) : extreme_flat_.clone();
+  } else {
+    sums_.push_back(torch::full_like(real_flat_, -0.0));  // changes nothing when added
+  }
   for (int done = position + 1; done % 2 == 0; done /= 2) merge_last();
-  largest_ = largest_.defined() ? torch::maximum(largest_, whole_flat_) : whole_flat_.clone();
 }
 
-void BufferAverager::exchange(int lanes_here, double divisor) {
+// A worker of which no lane counts says nothing: zeros, no weight, the counters as the step began.
+void BufferAverager::exchange_lanes() {
   const torch::NoGradGuard no_grad;
   if (empty()) return;
-  if (lanes_here == 0) {
-    pack();  // the counters as they are
-    real_flat_.fill_(-0.0);
-  } else {
-    while (sums_.size() > 1) merge_last();
+  while (sums_.size() > 1) merge_last();
+  if (largest_.defined()) {
     real_flat_.copy_(sums_.back());
     whole_flat_.copy_(largest_);
+    extreme_flat_.copy_(extreme_);
+    send();
+  } else {
+    restore();
+    exchange_plain(false);
   }
-  works_.clear();
-  if (!reals_.empty())
-    works_.push_back(group_.all_reduce_async(
-        Buffer{real_flat_.data_ptr(), static_cast<std::size_t>(real_flat_.numel()), DType::f64},
-        {.op = ReduceOp::avg, .divisor = divisor}));
-  if (!wholes_.empty())
-    works_.push_back(group_.all_reduce_async(
-        Buffer{whole_flat_.data_ptr(), static_cast<std::size_t>(whole_flat_.numel()), DType::i64},
-        {.op = ReduceOp::max}));
 }
 
-void BufferAverager::exchange() {
-  if (empty() || group_.size() == 1) return;
-  begin_lane(0);
-  end_lane(0, 1);
-  exchange(1, group_.size());
+void BufferAverager::exchange_plain(bool counts) {
+  const torch::NoGradGuard no_grad;
+  if (empty() || (group_.size() == 1 && counts)) return;
+  pack();
+  if (!counts) {
+    real_flat_.fill_(-0.0);
+    extreme_flat_.fill_(-std::numeric_limits<double>::infinity());
+  }
+  send();
+}
+
+void BufferAverager::send() {
+  works_.clear();
+  const auto reduce = [&](const torch::Tensor& flat, DType dtype, ReduceOp op) {
+    if (flat.numel() > 0)
+      works_.push_back(group_.all_reduce_async(
+          Buffer{flat.data_ptr(), static_cast<std::size_t>(flat.numel()), dtype}, {.op = op}));
+  };
+  if (!reals_.empty()) reduce(real_flat_, DType::f64, ReduceOp::sum);
+  reduce(whole_flat_, DType::i64, ReduceOp::max);
+  reduce(extreme_flat_, DType::f64, ReduceOp::max);
 }
 
 void BufferAverager::finish() {
-  if (works_.empty()) return;
+  const torch::NoGradGuard no_grad;
+  const bool sent = !works_.empty();
   for (const Work& work : works_) work.wait();
   works_.clear();
-  const torch::NoGradGuard no_grad;
-  scatter(real_flat_, reals_);
-  scatter(whole_flat_, wholes_);
+  const double weight = sent ? real_flat_[-1].item<double>() : 0;
+  if (weight > 0) {
+    real_flat_.div_(weight);
+    const torch::Tensor doubles = real_flat_.narrow(0, 0, doubles_);
+    const torch::Tensor largest = extreme_flat_.narrow(0, 0, doubles_);
+    const torch::Tensor smallest = extreme_flat_.narrow(0, doubles_, doubles_).neg();
+    doubles.copy_(torch::maximum(torch::minimum(doubles, largest), smallest));
+    scatter(real_flat_, reals_);
+  }
+  if (sent) scatter(whole_flat_, wholes_);
+  keep();
+}
+
+void BufferAverager::abandon() noexcept {
+  for (const Work& work : works_) try {
+      work.wait();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the group keeps its failure
+    }
+  works_.clear();
 }
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
-// A module's buffers across lanes and workers: floating-point ones (batch norm's statistics) are averaged in
-// canonical order, whole numbers (its counters) take the largest.
+// A module's buffers across lanes and workers: floating-point and complex ones (batch norm's statistics) are
+// averaged in canonical order over the lanes, or workers, that ran a backward, by their weight; whole numbers (its
+// counters) take the largest. Where nobody did, they stay as they are.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -17,31 +18,41 @@ class BufferAverager {
 
   // Lanes: the first one keeps the buffers as the step's beginning, later ones start from it again.
   void begin_lane(int position);
-  // What the lane made of them joins the sum.
-  void end_lane(int position, double weight);
+  // What the lane made of them joins the sum; without `counts` (no backward) only its place is kept.
+  void end_lane(int position, double weight, bool counts);
 
-  // Begins the average over all lanes of all workers; `lanes_here` of them were ended here. `divisor` is
-  // their total weight.
-  void exchange(int lanes_here, double divisor);
-  // Without lanes: over the workers, as they are.
-  void exchange();
-  // Waits, and writes the averages into the module.
+  // Begins the average over the lanes of all workers that were ended since the step began.
+  void exchange_lanes();
+  // Without lanes: over the workers, as they are. `counts`: this worker's do.
+  void exchange_plain(bool counts);
+  // Waits, and writes the averages into the module: the next step's beginning.
   void finish();
+  // Waits for what is under way and forgets it.
+  void abandon() noexcept;
+
+  // The module's buffers as the step began: at its first lane, or, without lanes, where the step before ended.
+  void restore();
 
  private:
-  void pack();
+  void keep();        // as the step's beginning
+  void pack();        // into the flat tensors
   void merge_last();  // the last two sums become one
+  void send();
 
   Group group_;
   std::vector<torch::Tensor> reals_;
   std::vector<torch::Tensor> wholes_;
+  std::int64_t doubles_ = 0;  // elements of reals_ that are f64; they come first
   CommMemory real_memory_;
   CommMemory whole_memory_;
-  torch::Tensor real_flat_;           // f64, in comm memory
+  CommMemory extreme_memory_;
+  torch::Tensor real_flat_;           // f64, in comm memory; the last element is the weight
   torch::Tensor whole_flat_;          // i64, in comm memory
+  torch::Tensor extreme_flat_;        // f64, in comm memory: each f64 element, then each of their negatives
   std::vector<torch::Tensor> begin_;  // of the step
   std::vector<torch::Tensor> sums_;   // of lanes, like the digits of a binary counter
-  torch::Tensor largest_;
+  torch::Tensor largest_;             // of whole_flat_ over lanes
+  torch::Tensor extreme_;             // of extreme_flat_ over lanes
   std::vector<Work> works_;
 };
 

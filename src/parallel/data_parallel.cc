@@ -1,12 +1,16 @@
 #include "lockstep/parallel/data_parallel.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
 
+#include <bit>
 #include <unordered_set>
+#include <utility>
 
 #include "grad/bucket_size.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
+#include "lockstep/comm/lane_board.h"
 #include "parallel/buffers.h"
 #include "parallel/replicas.h"
 
@@ -20,6 +24,14 @@ std::vector<NamedTensor> trained(const torch::nn::Module& module) {
   for (const auto& entry : module.named_parameters())
     if (entry.value().defined() && entry.value().requires_grad() &&
         seen.insert(entry.value().unsafeGetTensorImpl()).second)
+      list.push_back({entry.key(), entry.value()});
+  return list;
+}
+
+std::vector<NamedTensor> frozen_in(const torch::nn::Module& module) {
+  std::vector<NamedTensor> list;
+  for (const auto& entry : module.named_parameters())
+    if (entry.value().defined() && !entry.value().requires_grad() && entry.value().is_floating_point())
       list.push_back({entry.key(), entry.value()});
   return list;
 }
@@ -41,22 +53,79 @@ std::size_t megabytes(double mb, const char* name) {
 
 }  // namespace
 
-struct DataParallel::Lanes {
-  Lanes(torch::nn::Module& module, const Group& group) : buffers(module, group) {}
+// The lane under way, and what goes with the gradients of a step: buffers, and the looks at whether all is well.
+struct DataParallel::Lanes final : BesideGradients, LaneListener {
+  Lanes(DataParallel& owner_, const Group& group)
+      : owner(owner_),
+        buffers(*owner_.module_, group),
+        frozen(frozen_in(*owner_.module_)),
+        board(group.lane_board()),
+        number(board->add(this)) {}
+  ~Lanes() override { board->remove(this); }
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
 
   // The open lane's buffers join the sum, once.
   void gather() {
     if (!open || gathered) return;
     gathered = true;
-    buffers.end_lane(position, info.weight);
+    buffers.end_lane(position, info.weight, owner.reducer_->lane_has_gradients());
   }
 
+  void begin(bool idle) override {
+    for (const NamedTensor& parameter : frozen)
+      if (parameter.tensor.requires_grad())
+        throw UsageError("parameter '" + parameter.name +
+                         "' was frozen when the model was wrapped and is not any more, so it would not be trained; "
+                         "unfreeze first, then make a new DataParallel");
+    if (!in_step) return buffers.exchange_plain(!idle);
+    gather();
+    buffers.exchange_lanes();
+  }
+  void finish() override {
+    buffers.finish();
+    ++exchanges;
+    if (check_due()) owner.check_replicas();
+  }
+  void abandon() noexcept override { buffers.abandon(); }
+  void nobody() override {
+    if (in_step) buffers.restore();
+  }
+
+  void lanes_begin(std::int64_t /*step*/, std::size_t count) override {
+    idle_loop = count == 0;
+    owner.reducer_->set_lane_loop(!idle_loop);
+  }
+  // A worker without lanes takes part now, so that whoever reads gradients behind the loop finds the means. Not
+  // while evaluating, and not when several models of the group could be meant: then step() or synchronize() does.
+  void lanes_end(std::int64_t /*step*/) override {
+    owner.reducer_->set_lane_loop(false);
+    if (!std::exchange(idle_loop, false)) return;
+    if (board->listeners() > 1 || !owner.module_->is_training() || !torch::GradMode::is_enabled()) return;
+    in_step = false;
+    owner.reducer_->synchronize_idle();
+  }
+
+  // Soon after the start, and then regularly: the first steps show most mistakes.
+  bool check_due() const {
+    const std::int64_t every = owner.options_.check_replicas_every;
+    if (every == 0) return false;
+    return exchanges % every == 0 ||
+           (exchanges > 1 && exchanges < every && std::has_single_bit(static_cast<std::uint64_t>(exchanges)));
+  }
+
+  DataParallel& owner;
   BufferAverager buffers;
-  bool open = false;      // a scope lives
-  bool in_step = false;   // this step is made of lanes
-  bool gathered = false;  // the open lane's buffers are in the sum
-  int position = 0;       // of the open lane among this worker's
+  std::vector<NamedTensor> frozen;
+  std::shared_ptr<LaneBoard> board;
+  int number;
+  bool idle_loop = false;  // a loop over lanes is under way, and this worker has none
+  bool open = false;       // a scope lives
+  bool in_step = false;    // this step is made of lanes
+  bool gathered = false;   // the open lane's buffers are in the sum
+  int position = 0;        // of the open lane among this worker's
   LaneInfo info;
+  std::int64_t exchanges = 0;
 };
 
 DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Group group,
@@ -68,13 +137,14 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Group grou
                      "; accepted: 0 (never) or more");
   const std::vector<NamedTensor> all = everything(*module_);
   check_form(group_, all);
+  compare_threads(group_, at::get_num_threads());
   {
     const torch::NoGradGuard no_grad;
     broadcast_all(group_, all);
   }
   if (options_.bucket_cap_mb == 0)
     options_.bucket_cap_mb = bucket_mb_for(group_, options_.algorithm, options_.order);
-  lanes_ = std::make_unique<Lanes>(*module_, group_);
+  lanes_ = std::make_unique<Lanes>(*this, group_);
   reducer_ = std::make_unique<Reducer>(
       trained(*module_), group_,
       ReducerOptions{.bucket_bytes = megabytes(options_.bucket_cap_mb, "bucket_cap_mb"),
@@ -83,19 +153,11 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Group grou
                      .hook = options_.hook,
                      .algorithm = options_.algorithm,
                      .order = options_.order,
-                     .before_wait = [this](bool idle) { exchange_buffers(idle); },
-                     .after_wait = [this] { lanes_->buffers.finish(); }});
+                     .beside = lanes_.get(),
+                     .strategy = lanes_->number});
 }
 
 DataParallel::~DataParallel() = default;
-
-void DataParallel::exchange_buffers(bool idle) {
-  Lanes& lanes = *lanes_;
-  if (idle) return lanes.buffers.exchange(0, kDivisorOfOthers);
-  if (!lanes.in_step) return lanes.buffers.exchange();
-  lanes.gather();
-  lanes.buffers.exchange(lanes.position + 1, lanes.info.total_weight);
-}
 
 DataParallel::LaneScope DataParallel::lane(const LaneInfo& info) { return LaneScope(*this, info); }
 DataParallel::NoSync DataParallel::no_sync() { return NoSync(*this); }
@@ -108,7 +170,11 @@ void DataParallel::begin_lane(const LaneInfo& info) {
                      " has weight " + std::to_string(info.weight) + " of " +
                      std::to_string(info.total_weight) + "; accepted: a positive part of the total");
   const int position = info.first ? 0 : lanes.position + 1;
-  reducer_->begin_lane({position, info.weight, info.total_weight, info.last});
+  reducer_->begin_lane({.step = info.step,
+                        .position = position,
+                        .weight = info.weight,
+                        .total_weight = info.total_weight,
+                        .last = info.last});
   lanes.open = lanes.in_step = true;
   lanes.gathered = false;
   lanes.position = position;
@@ -129,12 +195,12 @@ void DataParallel::synchronize() { reducer_->synchronize(); }
 void DataParallel::end_step() {
   reducer_->end_step();
   lanes_->in_step = false;
-  ++steps_;
-  if (options_.check_replicas_every > 0 && steps_ % options_.check_replicas_every == 0) check_replicas();
 }
 
 void DataParallel::reset() {
   reducer_->reset();
+  lanes_->buffers.abandon();
+  lanes_->buffers.restore();
   lanes_->in_step = lanes_->open = false;
 }
 

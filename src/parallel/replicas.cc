@@ -6,6 +6,7 @@
 
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/base/random.h"
 
 namespace lockstep {
@@ -80,6 +81,18 @@ void check_form(const Group& group, const std::vector<NamedTensor>& tensors) {
   }
 }
 
+void compare_threads(const Group& group, int threads) {
+  const std::vector<std::int32_t> own = {threads};
+  std::vector<std::int32_t> all(static_cast<std::size_t>(group.size()));
+  group.all_gather(buffer(own), buffer(all));
+  const auto other = std::find_if(all.begin(), all.end(), [&](std::int32_t n) { return n != all[0]; });
+  if (group.rank() != 0 || other == all.end()) return;
+  log().warn(
+      "rank 0 computes with {} threads, rank {} with {}: the same bits in another run need the same number "
+      "everywhere (OMP_NUM_THREADS, or lockstep run --threads)",
+      all[0], other - all.begin(), *other);
+}
+
 void check_bits(const Group& group, const std::vector<NamedTensor>& tensors) {
   std::vector<std::int64_t> own;
   for (const NamedTensor& tensor : tensors) own.push_back(static_cast<std::int64_t>(bits_of(tensor.tensor)));
@@ -101,8 +114,10 @@ void check_bits(const Group& group, const std::vector<NamedTensor>& tensors) {
 }
 
 void broadcast_all(const Group& group, const std::vector<NamedTensor>& tensors) {
-  for (const NamedTensor& tensor : tensors)
-    if (tensor.tensor.numel() > 0) group.broadcast(buffer_of(tensor.tensor, "'" + tensor.name + "'"), 0);
+  for (const NamedTensor& tensor : tensors) {
+    const torch::Tensor real = tensor.tensor.is_complex() ? torch::view_as_real(tensor.tensor) : tensor.tensor;
+    if (real.numel() > 0) group.broadcast(buffer_of(real, "'" + tensor.name + "'"), 0);
+  }
 }
 
 }  // namespace lockstep

@@ -298,6 +298,51 @@ TEST_P(ReducerTest, AHookTakesTheBucketsInOrder) {
   });
 }
 
+// Weights that 16 bits can't hold: odd ones above 2048 (f16) or 256 (bf16), and any above 65,504.
+TEST(Reducer, WeightsOfLanesMayBeLargerThanSixteenBits) {
+  for (const auto type : {torch::kFloat16, torch::kBFloat16})
+    for (const int n : {1, 2})
+      for (const double large : {257.0, 2049.0, 70001.0, 3e7})
+        on_threads(thread_groups(n), [&](const Group& group) {
+          auto a = leaf({1, 1}, type);
+          Reducer reducer({{"a", a}}, group, small());
+          const int lanes = 2 / n;
+          for (int k = 0; k < lanes; ++k) {
+            const int index = group.rank() * lanes + k;
+            reducer.begin_lane({.position = k,
+                                .weight = index == 0 ? large : 1,
+                                .total_weight = large + 1,
+                                .last = k == lanes - 1});
+            (a.to(torch::kFloat32).sum() * (index == 0 ? 4.0f : 2.0f)).backward();
+          }
+          const auto mean = static_cast<float>((4 * large + 2) / (large + 1));
+          const float step = type == torch::kBFloat16 ? 1.0f / 128 : 1.0f / 1024;
+          for (const float value : values(a.grad())) EXPECT_NEAR(value, mean, 2 * step * mean) << large;
+        });
+}
+
+// What travels beside the gradients is waited for when their exchange fails: its memory is used again.
+TEST(Reducer, AFailedExchangeAbandonsWhatTravelsBeside) {
+  struct Beside final : BesideGradients {
+    void begin(bool) override { begun = true; }
+    void finish() override { finished = true; }
+    void abandon() noexcept override { abandoned = true; }
+    void nobody() override {}
+    bool begun = false, finished = false, abandoned = false;
+  };
+  on_threads(thread_groups(2), [&](const Group& group) {
+    auto a = leaf({1});
+    auto b = leaf({1});
+    Beside beside;
+    ReducerOptions options = small();
+    options.find_unused_parameters = false;
+    options.beside = &beside;
+    Reducer reducer({{"a", a}, {"b", b}}, group, options);
+    EXPECT_THROW(a.sum().backward(), UsageError);
+    EXPECT_TRUE(beside.begun && beside.abandoned && !beside.finished);
+  });
+}
+
 TEST(Reducer, RefusesWhatItCannotCarry) {
   const Group group = thread_groups(1)[0];
   auto whole = torch::ones({2}, torch::kInt64);

@@ -55,6 +55,7 @@ struct CallOptions {
 };
 
 class GroupImpl;
+class LaneBoard;
 
 class Group {
  public:
@@ -122,6 +123,9 @@ class Group {
   Group split(int colour, int key = 0) const;
   // One group per node.
   Group split_by_node() const;
+
+  // Where loaders and strategies of this group meet (lane_board.h); shared by all copies of the handle.
+  std::shared_ptr<LaneBoard> lane_board() const;
 
   GroupImpl& impl() const;  // for the rooms above; throws UsageError when empty
 

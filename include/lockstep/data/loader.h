@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/comm/group.h"
+#include "lockstep/comm/lane_board.h"
 #include "lockstep/comm/lanes.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/sampler.h"
@@ -41,6 +42,9 @@ struct Lane : LaneInfo {
 // This worker's lanes of one step. May be empty (fewer examples than lanes in the last step of an epoch): the
 // worker then takes part in the step without a lane.
 //
+// Going through it tells the group's strategies (comm/lane_board.h), so that gradients are there on a worker
+// without lanes too when the loop ends.
+//
 // weight and total_weight: 1 and the number of lanes when all lanes of the step are equally large; otherwise
 // a lane's samples × Dataset::weight() and the sum of that over all lanes.
 struct Step {
@@ -51,15 +55,47 @@ struct Step {
   std::int64_t samples = 0;  // of all lanes of all workers
   double total_weight = 1;
   std::vector<Lane> lanes;
+  std::shared_ptr<LaneBoard> board = {};  // none: nobody is told
 
-  auto begin() { return lanes.begin(); }
-  auto end() { return lanes.end(); }
+  class Iterator;
+  Iterator begin();
+  Iterator end();
 };
+
+class Step::Iterator {
+ public:
+  using value_type = Lane;
+  using difference_type = std::ptrdiff_t;
+  Iterator() = default;
+  Iterator(Step* step, std::size_t at) : step_(step), at_(at) {}
+  Lane& operator*() const { return step_->lanes[at_]; }
+  Lane* operator->() const { return &step_->lanes[at_]; }
+  Iterator& operator++() {
+    if (++at_ == step_->lanes.size() && step_->board) step_->board->end(step_->number);
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  bool operator==(const Iterator& other) const { return at_ == other.at_; }
+
+ private:
+  Step* step_ = nullptr;
+  std::size_t at_ = 0;
+};
+
+inline Step::Iterator Step::begin() {
+  if (board) {
+    board->begin(number, lanes.size());
+    if (lanes.empty()) board->end(number);
+  }
+  return {this, 0};
+}
+inline Step::Iterator Step::end() { return {this, lanes.size()}; }
 
 class Loader {
  public:
   // Starts making steps at once. Throws UsageError naming the option and what it accepts.
-  Loader(std::shared_ptr<const Dataset> dataset, int rank, int size, LoaderOptions options);
+  Loader(std::shared_ptr<const Dataset> dataset, int rank, int size, LoaderOptions options,
+         std::shared_ptr<LaneBoard> board = {});
   ~Loader();  // at any time; waits for the lane that is being made
   Loader(Loader&&) noexcept;
   Loader& operator=(Loader&&) noexcept;

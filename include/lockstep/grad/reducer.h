@@ -21,7 +21,8 @@
 
 namespace lockstep {
 
-// A full bucket. A hook makes the sum over all ranks divided by `divisor` of what `data` holds, in place.
+// A full bucket. A hook makes the sum over all ranks divided by `divisor` of what `data` holds, in place. The
+// divisor is the same on every rank, on one without gradients (whose data is negative zeros) too.
 struct Bucket {
   int index = 0;
   Buffer data;
@@ -40,6 +41,20 @@ struct BucketEvent {
   std::string algorithm;
 };
 
+// What travels beside the gradients of a step, on the backward thread.
+class BesideGradients {
+ public:
+  virtual ~BesideGradients() = default;
+  // All gradients of the step have come and are under way. `idle`: this rank had none.
+  virtual void begin(bool idle) = 0;
+  // They have arrived.
+  virtual void finish() = 0;
+  // Something failed: waits for what begin() started, so that its memory can be used again.
+  virtual void abandon() noexcept = 0;
+  // Nobody had a gradient; nothing was exchanged.
+  virtual void nobody() = 0;
+};
+
 struct ReducerOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
@@ -47,10 +62,8 @@ struct ReducerOptions {
   BucketHook hook = {};        // empty: all_reduce
   std::string algorithm = {};  // of the all-reduce; empty: the cost table chooses
   Order order = Order::canonical;
-  // Called on the backward thread when all gradients of the step have come, before and after their exchange
-  // is awaited: for what travels along. `idle`: this worker takes part with nothing.
-  std::function<void(bool idle)> before_wait = {};
-  std::function<void()> after_wait = {};
+  BesideGradients* beside = nullptr;  // outlives the reducer
+  int strategy = 0;  // which of the group's strategies this is (comm/lane_board.h); the same on every rank
 };
 
 class Reducer {
@@ -65,18 +78,26 @@ class Reducer {
   bool sync() const;
 
   // Lanes. begin_lane before each lane's forward; `position` counts this worker's lanes of the step from 0.
-  // Gradients are scaled by weight, added up along the tree, and divided by total_weight.
+  // Gradients are scaled by weight, added up along the tree, and divided by total_weight. `step` is compared
+  // between the ranks.
   struct LanePart {
+    std::int64_t step = 0;
     int position = 0;
     double weight = 1;
     double total_weight = 1;
     bool last = true;
   };
   void begin_lane(const LanePart& part);
+  // Has this lane's backward brought a gradient?
+  bool lane_has_gradients() const;
+  // A loop over lanes is under way: until it ends, backward outside of a lane is an error.
+  void set_lane_loop(bool on);
 
   // Ends the step's exchange; begins it first when no backward did. A worker without any gradient in this
-  // step takes part with nothing.
+  // step takes part with nothing; when that is so everywhere nothing happens.
   void synchronize();
+  // A whole step in which this worker has nothing, whatever was before. Collective.
+  void synchronize_idle();
   // The means have been used: what comes next belongs to the next step.
   void end_step();
   // Forgets an unfinished step, on every rank.

@@ -1,0 +1,83 @@
+#include "lockstep/optim/clip.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+// Eight sums side by side, so that the compiler may add them with one instruction; joined in pairs.
+template <class T, class Term>
+double sum_of(const T* x, std::int64_t count, Term&& term) {
+  std::array<double, 8> lanes{};
+  std::int64_t i = 0;
+  for (; i + 8 <= count; i += 8)
+    for (std::size_t k = 0; k < 8; ++k) lanes[k] += term(static_cast<double>(x[i + static_cast<std::int64_t>(k)]));
+  for (std::size_t k = 0; i < count; ++i, ++k) lanes[k] += term(static_cast<double>(x[i]));
+  for (std::size_t half = 4; half > 0; half /= 2)
+    for (std::size_t k = 0; k < half; ++k) lanes[k] += lanes[k + half];
+  return lanes[0];
+}
+
+template <class T>
+double power_sum(const T* x, std::int64_t count, double p) {
+  if (p == 2) return sum_of(x, count, [](double v) { return v * v; });
+  return sum_of(x, count, [p](double v) { return std::pow(std::abs(v), p); });
+}
+
+template <class T>
+double largest(const T* x, std::int64_t count) {
+  double most = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double v = std::abs(static_cast<double>(x[i]));
+    if (!(v <= most)) most = v;  // a NaN stays
+    if (std::isnan(most)) break;
+  }
+  return most;
+}
+
+template <class T>
+double part_of(const torch::Tensor& dense, double p) {
+  const T* const x = dense.data_ptr<T>();
+  return std::isinf(p) ? largest(x, dense.numel()) : power_sum(x, dense.numel(), p);
+}
+
+double part(const torch::Tensor& gradient, double p) {
+  torch::Tensor dense = gradient.is_non_overlapping_and_dense() ? gradient : gradient.contiguous();
+  if (dense.scalar_type() == torch::kFloat64) return part_of<double>(dense, p);
+  return part_of<float>(dense.to(torch::kFloat32), p);
+}
+
+}  // namespace
+
+double clip_grad_norm_(GradientSource& source, double max_norm, double norm_type) {
+  if (!(max_norm >= 0))
+    throw UsageError("clip_grad_norm_: max_norm = " + std::to_string(max_norm) + "; accepted: 0 or more");
+  if (!(norm_type > 0))
+    throw UsageError("clip_grad_norm_: norm_type = " + std::to_string(norm_type) +
+                     "; accepted: above 0, or infinity");
+  source.synchronize();
+  const torch::NoGradGuard no_grad;
+  const std::vector<NamedTensor> parameters = source.parameters();
+  double total = 0;
+  for (const NamedTensor& parameter : parameters) {
+    if (!parameter.tensor.grad().defined()) continue;
+    const double own = part(parameter.tensor.grad(), norm_type);
+    total = !std::isinf(norm_type) ? total + own : (own <= total ? total : own);
+  }
+  const double norm = std::isinf(norm_type) ? total
+                      : norm_type == 2      ? std::sqrt(total)
+                                            : std::pow(total, 1 / norm_type);
+  const double scale = max_norm / (norm + 1e-6);
+  if (!(scale >= 1))  // a norm that is not a number makes all gradients so, as it should: nothing is hidden
+    for (const NamedTensor& parameter : parameters)
+      if (parameter.tensor.grad().defined()) parameter.tensor.mutable_grad().mul_(scale);
+  return norm;
+}
+
+}  // namespace lockstep

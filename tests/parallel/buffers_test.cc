@@ -1,0 +1,101 @@
+// What becomes of a module's buffers, of every type. Threads as ranks.
+#include <gtest/gtest.h>
+#include <torch/nn/module.h>
+
+#include "comm/thread_ranks.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "parallel/small_net.h"
+
+namespace lockstep {
+namespace {
+
+using lockstep::testing::copies;
+using lockstep::testing::equal;
+using lockstep::testing::on_threads;
+using lockstep::testing::small_batch;
+using lockstep::testing::SmallNet;
+
+// One parameter, and buffers that a test sets by hand.
+struct Holder : torch::nn::Module {
+  explicit Holder(const torch::Tensor& start) {
+    weight = register_parameter("weight", torch::ones({2}));
+    state = register_buffer("state", start.clone());
+  }
+  torch::Tensor weight;
+  torch::Tensor state;
+};
+
+LaneInfo lane_of(int rank, int lanes, double weight = 1, double total = 0) {
+  return {.index = rank, .weight = weight, .total_weight = total == 0 ? lanes : total};
+}
+
+TEST(Buffers, AnAverageOfEqualNumbersIsThatNumber) {
+  for (const auto type : {torch::kFloat64, torch::kFloat32, torch::kBFloat16, torch::kComplexDouble})
+    for (const int n : {3, 5, 7})
+      on_threads(thread_groups(n), [&](const Group& group) {
+        const torch::Tensor start = torch::zeros({6}, type);
+        Holder holder(start);
+        DataParallel ddp(std::shared_ptr<Holder>(&holder, [](Holder*) {}), group);
+        const torch::Tensor value = (torch::arange(1, 7).to(torch::kFloat64) / 10).to(type);
+        {
+          auto scope = ddp.lane(lane_of(group.rank(), n, 1.1, 1.1 * n));
+          holder.state.copy_(value);
+          holder.weight.sum().backward();
+        }
+        EXPECT_TRUE(torch::equal(holder.state, value)) << n << " lanes of " << torch::toString(type);
+      });
+}
+
+TEST(Buffers, ComplexOnesAreAveraged) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    Holder holder(torch::zeros({3}, torch::kComplexFloat));
+    DataParallel ddp(std::shared_ptr<Holder>(&holder, [](Holder*) {}), group);
+    holder.state.fill_(c10::complex<float>(static_cast<float>(group.rank()), 4));
+    holder.weight.sum().backward();
+    EXPECT_TRUE(torch::equal(holder.state, torch::full({3}, c10::complex<float>(0.5f, 4), torch::kComplexFloat)));
+  });
+}
+
+TEST(Buffers, AreAveragedByTheWeightOfLanes) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    Holder holder(torch::zeros({2}));
+    DataParallel ddp(std::shared_ptr<Holder>(&holder, [](Holder*) {}), group);
+    auto scope = ddp.lane(lane_of(group.rank(), 2, group.rank() == 0 ? 1 : 3, 4));
+    holder.state.fill_(group.rank() == 0 ? 8 : 4);
+    holder.weight.sum().backward();
+    EXPECT_TRUE(torch::equal(holder.state, torch::full({2}, 5.0f)));
+  });
+}
+
+TEST(Buffers, ResetBringsTheStepsBeginningBack) {
+  for (const int n : {1, 2})
+    on_threads(thread_groups(n), [&](const Group& group) {
+      auto net = std::make_shared<SmallNet>();
+      DataParallel ddp(net, group);
+      const auto step = [&](int number) {
+        auto scope = ddp.lane({.step = number, .index = group.rank(), .total_weight = static_cast<double>(n)});
+        net->forward(small_batch(group.rank(), number)).square().mean().backward();
+      };
+      step(0);
+      ddp.end_step();
+      const auto before = copies(*net);
+      {  // broken after its forward
+        auto scope = ddp.lane({.step = 1, .index = group.rank(), .total_weight = static_cast<double>(n)});
+        (void)net->forward(small_batch(group.rank(), 7));
+      }
+      EXPECT_FALSE(equal(copies(*net), before));
+      ddp.reset();
+      EXPECT_TRUE(equal(copies(*net), before));
+      // A plain loop
+      net->forward(small_batch(group.rank(), 2)).square().mean().backward();
+      const auto plain = copies(*net);
+      (void)net->forward(small_batch(group.rank(), 3));
+      EXPECT_FALSE(equal(copies(*net), plain));
+      ddp.reset();
+      EXPECT_TRUE(equal(copies(*net), plain));
+    });
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,272 @@
+// Steps in which some workers, or all, have nothing to give. Threads as ranks.
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <set>
+
+#include "comm/thread_ranks.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/optim/clip.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "parallel/small_net.h"
+
+namespace lockstep {
+namespace {
+
+using lockstep::testing::copies;
+using lockstep::testing::equal;
+using lockstep::testing::on_threads;
+using lockstep::testing::small_batch;
+using lockstep::testing::SmallNet;
+
+using Tensors = std::vector<torch::Tensor>;
+
+// Every rank's model after `body(group, net)`.
+std::vector<Tensors> on_workers(int n, const std::function<void(const Group&, SmallNet&)>& body) {
+  std::vector<Tensors> results(static_cast<std::size_t>(n));
+  on_threads(thread_groups(n, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    body(group, *net);
+    results[static_cast<std::size_t>(group.rank())] = copies(*net);
+  });
+  return results;
+}
+
+void expect_alike(const std::vector<Tensors>& results) {
+  for (const Tensors& result : results) EXPECT_TRUE(equal(result, results[0]));
+}
+
+torch::Tensor loss_of(SmallNet& net, int lane, int step) {
+  return net.forward(small_batch(lane, step)).square().mean();
+}
+
+std::shared_ptr<SmallNet> borrowed(SmallNet& net) { return {&net, [](SmallNet*) {}}; }
+
+TEST(Idle, BuffersAreTheAverageOfThoseWhoRanBackward) {
+  for (const int n : {2, 3, 4}) {
+    const auto results = on_workers(n, [&](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group);
+      SGD optimizer(ddp, {.lr = 0});
+      auto loss = loss_of(net, 0, 0);  // the same batch everywhere
+      if (group.rank() != 1) loss.backward();
+      optimizer.step();
+    });
+    expect_alike(results);
+    SmallNet alone;
+    (void)loss_of(alone, 0, 0);
+    EXPECT_TRUE(equal(results[0], copies(alone))) << n << " workers";
+  }
+}
+
+TEST(Idle, NothingChangesWhenNobodyRanBackward) {
+  for (const int n : {1, 2, 3}) {
+    const auto results = on_workers(n, [&](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group);
+      SGD optimizer(ddp, {.lr = 0.1, .momentum = 0.9});
+      for (int step = 0; step < 2; ++step) optimizer.step();
+    });
+    for (const Tensors& result : results) EXPECT_TRUE(equal(result, copies(SmallNet()))) << n << " workers";
+  }
+}
+
+TEST(Idle, TheStepsAroundASkippedOneAreAsIfItHadNotBeen) {
+  const auto run = [](int n, bool with_skipped) {
+    return on_workers(n, [=](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group);
+      SGD optimizer(ddp, {.lr = 0.1, .momentum = 0.9});
+      for (int step = 0; step < 4; ++step) {
+        optimizer.zero_grad();
+        if (step == 2 && with_skipped) optimizer.step();
+        loss_of(net, group.rank(), step).backward();
+        optimizer.step();
+      }
+    });
+  };
+  for (const int n : {1, 2}) EXPECT_TRUE(equal(run(n, true)[0], run(n, false)[0])) << n << " workers";
+}
+
+// Eight lanes of which lanes 2 and 3 are skipped in step 1, all of them in step 2: after their forward.
+Tensors with_skipped_lanes(int n) {
+  const auto results = on_workers(n, [=](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group, {.bucket_cap_mb = 1e-4});
+    SGD optimizer(ddp, {.lr = 0.1, .momentum = 0.9});
+    const LaneRange range = lanes_of(group.rank(), n, 8);
+    for (int step = 0; step < 4; ++step) {
+      for (int k = 0; k < range.count; ++k) {
+        const int index = range.first + k;
+        auto scope = ddp.lane({.step = step,
+                               .index = index,
+                               .total_weight = 8,
+                               .first = k == 0,
+                               .last = k == range.count - 1});
+        auto loss = loss_of(net, index, step);
+        if (step == 2 || (step == 1 && (index == 2 || index == 3))) continue;
+        loss.backward();
+      }
+      optimizer.step();
+    }
+  });
+  expect_alike(results);
+  return results[0];
+}
+
+TEST(Idle, SkippedLanesGiveTheSameBitsForEveryNumberOfWorkers) {
+  const Tensors alone = with_skipped_lanes(1);
+  for (const int n : {2, 3, 4, 8}) EXPECT_TRUE(equal(with_skipped_lanes(n), alone)) << n << " workers";
+}
+
+TEST(Idle, AHookGetsTheRealDivisorEverywhere) {
+  std::mutex mutex;
+  std::multiset<double> divisors;
+  const auto results = on_workers(3, [&](const Group& group, SmallNet& net) {
+    const auto hook = [&](const Bucket& bucket) {
+      {
+        const std::lock_guard hold(mutex);
+        divisors.insert(bucket.divisor);
+      }
+      // By the contract's words: the sum, divided.
+      group.all_reduce(bucket.data);
+      auto* const x = static_cast<float*>(bucket.data.data);
+      for (std::size_t i = 0; i < bucket.data.count; ++i) x[i] /= static_cast<float>(bucket.divisor);
+      return Work();
+    };
+    DataParallel ddp(borrowed(net), group, {.hook = hook});
+    SGD optimizer(ddp, {.lr = 0.1});
+    if (group.rank() != 1) {  // lanes 0 and 2 of three, weights 1 and 3
+      auto scope = ddp.lane({.index = group.rank(), .weight = group.rank() + 1.0, .total_weight = 4});
+      loss_of(net, group.rank(), 0).backward();
+    }
+    optimizer.step();
+    optimizer.zero_grad();
+    if (group.rank() != 1) loss_of(net, group.rank(), 1).backward();
+    optimizer.step();
+  });
+  EXPECT_EQ(divisors, (std::multiset<double>{3, 3, 3, 4, 4, 4}));
+  expect_alike(results);
+}
+
+TEST(Idle, AnIdleRankThatSynchronizesGoesOnInAPlainLoop) {
+  const auto results = on_workers(2, [&](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group);
+    torch::optim::SGD optimizer(net.parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      if (group.rank() == 0 || step != 0) loss_of(net, group.rank(), step).backward();
+      ddp.synchronize();
+      optimizer.step();
+    }
+  });
+  expect_alike(results);
+}
+
+// 64 examples of six numbers.
+struct Examples final : Dataset {
+  explicit Examples(std::int64_t count_) : count(count_) {}
+  std::int64_t size() const override { return count; }
+  Batch get(std::span<const std::int64_t> indices, RandomStream*) const override {
+    Tensors rows;
+    for (const std::int64_t i : indices) rows.push_back(lockstep::testing::small_sample(static_cast<int>(i)));
+    return {.data = torch::stack(rows), .target = torch::zeros({static_cast<std::int64_t>(indices.size()), 3})};
+  }
+  std::int64_t count;
+};
+
+enum class Clip { none, torchs, ours };
+
+Tensors through_loader(int n, int lanes, std::int64_t examples, Clip clip, bool find_unused = true,
+                       bool torch_optimizer = true) {
+  const auto results = on_workers(n, [&](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group, {.find_unused_parameters = find_unused});
+    SGD ours(ddp, {.lr = 0.5, .momentum = 0.9});
+    torch::optim::SGD theirs(net.parameters(), torch::optim::SGDOptions(0.5).momentum(0.9));
+    auto data = std::make_shared<Examples>(examples);
+    for (auto& step : loader(data, group, {.lanes = lanes, .lane_batch = 4, .shuffle = false, .epochs = 2})) {
+      for (auto& lane : step) {
+        auto scope = ddp.lane(lane);
+        torch::mse_loss(net.forward(lane.data), lane.target).backward();
+      }
+      if (clip == Clip::torchs) torch::nn::utils::clip_grad_norm_(net.parameters(), 0.01);
+      if (clip == Clip::ours) (void)clip_grad_norm_(ddp, 0.01);
+      if (torch_optimizer)
+        theirs.step();
+      else
+        ours.step();
+    }
+    ddp.check_replicas();
+  });
+  expect_alike(results);
+  return results[0];
+}
+
+// 8 lanes of 4: two full steps and one of two examples, in which the second worker has no lane.
+TEST(Idle, ClippingBetweenLanesAndStepSeesTheMeansOnEveryWorker) {
+  for (const Clip clip : {Clip::torchs, Clip::ours})
+    for (const bool torch_optimizer : {false, true}) {
+      const Tensors alone = through_loader(1, 8, 66, clip, true, torch_optimizer);
+      EXPECT_TRUE(equal(through_loader(2, 8, 66, clip, true, torch_optimizer), alone));
+      EXPECT_FALSE(equal(through_loader(2, 8, 66, Clip::none, true, torch_optimizer), alone));
+      // Six lanes: the last of four workers has none in any step.
+      EXPECT_TRUE(equal(through_loader(4, 6, 50, clip, true, torch_optimizer),
+                        through_loader(1, 6, 50, clip, true, torch_optimizer)));
+    }
+}
+
+TEST(Idle, AnUnusedParameterIsOneThatABusyWorkerLacks) {
+  EXPECT_TRUE(equal(through_loader(2, 8, 66, Clip::none, false), through_loader(1, 8, 66, Clip::none, false)));
+}
+
+TEST(Idle, EvaluatingThroughALoaderExchangesNothing) {
+  on_workers(2, [&](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group);
+    auto data = std::make_shared<Examples>(34);
+    net.eval();
+    for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4}))
+      for (auto& lane : step) {
+        const torch::NoGradGuard no_grad;
+        (void)net.forward(lane.data);
+      }
+    EXPECT_EQ(ddp.reducer().exchanges(), 0);
+    net.train();
+    loss_of(net, group.rank(), 0).backward();  // a plain loop goes on
+    EXPECT_EQ(ddp.reducer().exchanges(), 1);
+  });
+}
+
+TEST(Clip, IsTheGlobalNormOfTheMeans) {
+  on_workers(2, [&](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group);
+    for (const double p : {2.0, 1.0, 3.0, std::numeric_limits<double>::infinity()}) {
+      for (auto& parameter : net.parameters()) parameter.mutable_grad() = torch::Tensor();
+      loss_of(net, group.rank(), 0).backward();
+      Tensors before;
+      Tensors flat;
+      for (const auto& parameter : net.parameters()) {
+        before.push_back(parameter.grad().clone());
+        flat.push_back(parameter.grad().to(torch::kFloat64).flatten());
+      }
+      const double expected = torch::norm(torch::cat(flat), p).item<double>();
+      const double norm = clip_grad_norm_(ddp, expected / 2, p);
+      EXPECT_NEAR(norm, expected, expected * 1e-12);
+      const double scale = expected / 2 / (norm + 1e-6);
+      std::size_t i = 0;
+      for (const auto& parameter : net.parameters())
+        EXPECT_TRUE(torch::allclose(parameter.grad(), before[i++] * scale, 1e-6, 0));
+      EXPECT_LT(clip_grad_norm_(ddp, 1e9, p), expected);  // leaves them alone
+      EXPECT_TRUE(torch::allclose(net.parameters()[0].grad(), before[0] * scale, 1e-6, 0));
+    }
+    EXPECT_THROW((void)clip_grad_norm_(ddp, std::nan("")), UsageError);
+    EXPECT_THROW((void)clip_grad_norm_(ddp, 1, 0), UsageError);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

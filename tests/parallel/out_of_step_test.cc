@@ -1,0 +1,187 @@
+// Ranks that are not where the others are, and models that are not used as they were wrapped. Threads as ranks.
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include <mutex>
+
+#include "comm/thread_ranks.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "parallel/small_net.h"
+
+namespace lockstep {
+namespace {
+
+using lockstep::testing::on_threads;
+using lockstep::testing::small_batch;
+using lockstep::testing::SmallNet;
+
+// What each of `n` ranks was told; empty: nothing.
+template <class Exception>
+std::vector<std::string> told(int n, const std::function<void(const Group&)>& body) {
+  std::vector<std::string> messages(static_cast<std::size_t>(n));
+  on_threads(thread_groups(n, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+    try {
+      body(group);
+    } catch (const Exception& error) {
+      messages[static_cast<std::size_t>(group.rank())] = error.what();
+    }
+  });
+  return messages;
+}
+
+void expect_in_all(const std::vector<std::string>& messages, const std::vector<std::string>& parts) {
+  for (const std::string& message : messages)
+    for (const std::string& part : parts)
+      EXPECT_NE(message.find(part), std::string::npos) << "no '" << part << "' in '" << message << "'";
+}
+
+void train_lane(DataParallel& ddp, SmallNet& net, int rank, int step) {
+  auto scope = ddp.lane({.step = step, .index = rank, .total_weight = 3});
+  net.forward(small_batch(rank, step)).square().mean().backward();
+}
+
+TEST(OutOfStep, ARankThatSkippedABatchIsNamed) {
+  expect_in_all(told<MismatchError>(3,
+                                    [](const Group& group) {
+                                      auto net = std::make_shared<SmallNet>();
+                                      DataParallel ddp(net, group);
+                                      SGD optimizer(ddp, {.lr = 0.1});
+                                      for (int step = 0; step < 3; ++step) {
+                                        if (group.rank() == 1 && step == 1) continue;
+                                        train_lane(ddp, *net, group.rank(), step);
+                                        optimizer.step();
+                                      }
+                                    }),
+                {"rank 0 is in step 1", "rank 1 is in step 2"});
+}
+
+TEST(OutOfStep, ARankWithoutLanesHearsOfItToo) {
+  expect_in_all(told<MismatchError>(3,
+                                    [](const Group& group) {
+                                      auto net = std::make_shared<SmallNet>();
+                                      DataParallel ddp(net, group);
+                                      if (group.rank() < 2) train_lane(ddp, *net, group.rank(), 4 + group.rank());
+                                      ddp.synchronize();
+                                    }),
+                {"rank 0 is in step 4", "rank 1 is in step 5"});
+}
+
+TEST(OutOfStep, ARankThatResetsAloneIsNamed) {
+  expect_in_all(told<MismatchError>(2,
+                                    [](const Group& group) {
+                                      auto net = std::make_shared<SmallNet>();
+                                      DataParallel ddp(net, group);
+                                      SGD optimizer(ddp, {.lr = 0.1});
+                                      if (group.rank() == 1) ddp.reset();  // an exception, caught here alone
+                                      net->forward(small_batch(group.rank(), 0)).square().mean().backward();
+                                    }),
+                {"rank 0 has called reset() 0 times", "rank 1 has called reset() 1 times"});
+}
+
+TEST(OutOfStep, LanesHereAndNoneThereAreNamed) {
+  expect_in_all(told<MismatchError>(3,
+                                    [](const Group& group) {
+                                      auto net = std::make_shared<SmallNet>();
+                                      DataParallel ddp(net, group);
+                                      if (group.rank() != 2) return train_lane(ddp, *net, group.rank(), 0);
+                                      net->forward(small_batch(2, 0)).square().mean().backward();
+                                    }),
+                {"rank 0 is in lanes of step 0", "rank 2 calls backward without a lane"});
+}
+
+TEST(OutOfStep, TwoModelsInAnotherOrderAreNamed) {
+  expect_in_all(told<MismatchError>(2,
+                                    [](const Group& group) {
+                                      auto a = std::make_shared<SmallNet>();
+                                      auto b = std::make_shared<SmallNet>();
+                                      DataParallel ddp_a(a, group);
+                                      DataParallel ddp_b(b, group);
+                                      (group.rank() == 0 ? a : b)->forward(small_batch(0, 0)).mean().backward();
+                                    }),
+                {"rank 0 exchanges gradients of model 0", "rank 1 exchanges gradients of model 1"});
+}
+
+struct Examples final : Dataset {
+  std::int64_t size() const override { return 16; }
+  Batch get(std::span<const std::int64_t> indices, RandomStream*) const override {
+    std::vector<torch::Tensor> rows;
+    for (const std::int64_t i : indices) rows.push_back(lockstep::testing::small_sample(static_cast<int>(i)));
+    return {.data = torch::stack(rows), .target = torch::zeros({static_cast<std::int64_t>(indices.size())})};
+  }
+};
+
+TEST(OutOfStep, BackwardInALoopOverLanesWithoutALaneIsAnError) {
+  for (const int n : {1, 2})
+    expect_in_all(told<UsageError>(n,
+                                   [](const Group& group) {
+                                     auto net = std::make_shared<SmallNet>();
+                                     DataParallel ddp(net, group);
+                                     for (auto& step : loader(std::make_shared<Examples>(), group, {.lanes = 2}))
+                                       for (auto& lane : step) net->forward(lane.data).mean().backward();
+                                   }),
+                  {"in no lane", "ddp.lane(lane)"});
+}
+
+TEST(OutOfStep, APlainLoopAfterALoopOverLanesThatWasLeftIsFine) {
+  const Group group = thread_groups(1)[0];
+  auto net = std::make_shared<SmallNet>();
+  DataParallel ddp(net, group);
+  {
+    Loader lanes = loader(std::make_shared<Examples>(), group, {.lanes = 2, .lane_batch = 4});
+    for (auto& step : lanes) {
+      for (auto& lane : step) {
+        (void)lane;
+        break;
+      }
+      break;
+    }
+  }
+  net->forward(small_batch(0, 0)).mean().backward();
+  EXPECT_EQ(ddp.reducer().exchanges(), 1);
+}
+
+TEST(OutOfStep, AParameterUnfrozenAfterWrappingIsNamed) {
+  for (const int n : {1, 2})
+    expect_in_all(told<UsageError>(n,
+                                   [](const Group& group) {
+                                     auto net = std::make_shared<SmallNet>();
+                                     net->first->weight.requires_grad_(false);
+                                     DataParallel ddp(net, group);
+                                     net->forward(small_batch(0, 0)).mean().backward();
+                                     net->first->weight.requires_grad_(true);
+                                     net->forward(small_batch(0, 0)).mean().backward();
+                                   }),
+                  {"'first.weight'", "frozen"});
+}
+
+// Without our optimizer nobody calls end_step(); the default options find it all the same, and soon.
+TEST(OutOfStep, DriftIsFoundWhoeverUpdates) {
+  expect_in_all(
+      told<MismatchError>(2,
+                          [](const Group& group) {
+                            auto net = std::make_shared<SmallNet>();
+                            DataParallel ddp(net, group);
+                            torch::optim::SGD theirs(net->parameters(), 0.1);
+                            SGD listed(ddp.parameters(), {.lr = 0.1});
+                            for (int step = 0; step < 9; ++step) {
+                              theirs.zero_grad();
+                              net->forward(small_batch(group.rank(), step)).square().mean().backward();
+                              if (step % 2 == 0)
+                                theirs.step();
+                              else
+                                listed.step();
+                              if (group.rank() == 1 && step == 4) {
+                                const torch::NoGradGuard no_grad;
+                                net->second->bias[1] += 1e-3f;
+                              }
+                            }
+                          }),
+      {"drifted apart", "'second.bias' on rank 1"});
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+// A small model with batch norm, the same on every call; and how tests compare models.
+#pragma once
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+
+#include <vector>
+
+namespace lockstep::testing {
+
+struct SmallNet : torch::nn::Module {
+  torch::nn::Linear first{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear second{nullptr};
+  SmallNet() {
+    first = register_module("first", torch::nn::Linear(6, 8));
+    norm = register_module("norm", torch::nn::BatchNorm1d(8));
+    second = register_module("second", torch::nn::Linear(8, 3));
+    const torch::NoGradGuard no_grad;
+    float x = 0.1f;
+    for (auto& p : parameters()) {
+      p.copy_(torch::linspace(-x, x + 0.1f, p.numel()).view(p.sizes()));
+      x += 0.1f;
+    }
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return second(torch::relu(norm(first(x)))); }
+};
+
+inline torch::Tensor small_sample(int index) {
+  return torch::sin(torch::arange(6).to(torch::kFloat32) * (0.3f * static_cast<float>(index + 1)));
+}
+
+inline torch::Tensor small_batch(int lane, int step) {
+  std::vector<torch::Tensor> rows;
+  for (int i = 0; i < 4; ++i) rows.push_back(small_sample(step * 100 + lane * 4 + i));
+  return torch::stack(rows);
+}
+
+inline std::vector<torch::Tensor> copies(const torch::nn::Module& module) {
+  std::vector<torch::Tensor> list;
+  for (const auto& p : module.parameters()) list.push_back(p.detach().clone());
+  for (const auto& b : module.buffers()) list.push_back(b.clone());
+  return list;
+}
+
+inline bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (!torch::equal(a[i], b[i])) return false;
+  return true;
+}
+
+}  // namespace lockstep::testing

@@ -125,7 +125,8 @@ struct Loader::Impl {
     filled.notify_one();
   }
 
-  // A loop that was left early has ended too. Nothing more to a worker without lanes: its loop was over at once.
+  // A loop that was left early has ended too. Nothing more to a worker without lanes: its loop was over at
+  // once.
   void leave() {
     if (board && current && !current->lanes.empty()) board->end(current->number);
     current.reset();

@@ -98,7 +98,8 @@ void Exchange::finish_counts() {
     if (options_.find_unused_parameters || counts[i] == ranks) continue;
     if (++unused_count <= 5)
       unused += (unused.empty() ? "'" : ", '") + parameters_[i].name + "' (on " +
-                std::to_string(ranks - counts[i]) + " of " + std::to_string(ranks) + " ranks" + (store_.has(i) ? ")" : ", this one too)");
+                std::to_string(ranks - counts[i]) + " of " + std::to_string(ranks) + " ranks" +
+                (store_.has(i) ? ")" : ", this one too)");
   }
   if (unused_count > 5) unused += " and " + std::to_string(unused_count - 5) + " more";
   if (unused_count > 0)

@@ -27,9 +27,9 @@ class Exchange {
   void ready(std::size_t i);
   // Every bucket that has not left does.
   void flush();
-  // Waits for all, then gives every parameter its mean. Throws what an operation threw; MismatchError when the
-  // ranks are out of step; UsageError when a parameter had no gradient on a rank that has others and that is
-  // not allowed.
+  // Waits for all, then gives every parameter its mean. Throws what an operation threw; MismatchError when
+  // the ranks are out of step; UsageError when a parameter had no gradient on a rank that has others and that
+  // is not allowed.
   void wait();
   // Waits for what is under way and forgets it, errors too.
   void abandon() noexcept;
@@ -47,13 +47,14 @@ class Exchange {
   const std::vector<NamedTensor>& parameters_;
   const ReducerOptions& options_;
   StepCards cards_;
-  CommMemory counts_memory_;  // how many ranks have a gradient, one i32 a parameter; behind them, how many any
+  CommMemory
+      counts_memory_;  // how many ranks have a gradient, one i32 a parameter; behind them, how many any
   std::vector<int> missing_;  // gradients that each bucket waits for
   std::vector<BucketEvent> events_;
   std::vector<Work> works_;
   Work counts_;
   bool opened_ = false;
-  bool idle_ = false;  // this rank has nothing
+  bool idle_ = false;      // this rank has nothing
   bool lanes_ = false;     // this rank's gradients are sums of lanes
   bool weighted_ = false;  // the step is made of lanes
   double divisor_ = 1;

@@ -11,8 +11,8 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kBucketAlignment = 4096;
-// What the weights of a step add up to at most where gradients have 16 bits. Equal lanes, which weigh one each, are
-// left alone up to that number.
+// What the weights of a step add up to at most where gradients have 16 bits. Equal lanes, which weigh one
+// each, are left alone up to that number.
 constexpr double kMostHalfWeight = 256;
 
 // weight × gradient in the gradient's type. 16-bit ones are multiplied in f32: the weight itself may have no
@@ -122,8 +122,8 @@ void GradientStore::fold(std::size_t parameter, double weight) {
   const torch::NoGradGuard no_grad;
   Set& set = sets_[top_];
   torch::Tensor& view = set.views[parameter];
-  weight *= weight_scale(layout_.buckets[static_cast<std::size_t>(layout_.placements[parameter].bucket)].dtype,
-                         total_weight_);
+  weight *= weight_scale(
+      layout_.buckets[static_cast<std::size_t>(layout_.placements[parameter].bucket)].dtype, total_weight_);
   // Scaled and rounded before it is added, as it would be on a worker of its own.
   if (set.filled[parameter] != 0)
     view.add_(weight == 1 ? grad : weighted(grad, weight));

@@ -15,8 +15,8 @@
 
 namespace lockstep {
 
-// Weights are numbers of samples or tokens, and 16 bits don't hold many times a gradient: there the weights of
-// lanes, and the divisor with them, are scaled down by this power of two.
+// Weights are numbers of samples or tokens, and 16 bits don't hold many times a gradient: there the weights
+// of lanes, and the divisor with them, are scaled down by this power of two.
 double weight_scale(DType dtype, double total_weight);
 
 class GradientStore {
@@ -30,8 +30,8 @@ class GradientStore {
   // Plain loops: grad() becomes a view into its bucket, its value kept.
   void adopt(std::size_t parameter);
 
-  // Lanes: forgets everything (position 0), or makes room for lane `position` of a step whose weights add up to
-  // `total_weight`. Gradients become undefined.
+  // Lanes: forgets everything (position 0), or makes room for lane `position` of a step whose weights add up
+  // to `total_weight`. Gradients become undefined.
   void begin_lane(int position, double total_weight);
   // Adds weight × grad() to what the lanes before gave. grad() becomes undefined.
   void fold(std::size_t parameter, double weight);

@@ -75,7 +75,7 @@ struct Reducer::Impl {
   Exchange exchange;
 
   bool sync = true;
-  bool lanes = false;  // this step is made of lanes
+  bool lanes = false;      // this step is made of lanes
   bool lane_loop = false;  // somebody goes through lanes
   LanePart part;
   std::int64_t resets = 0;

@@ -1,8 +1,8 @@
 // Opens the exchange of a step: do all ranks mean the same step, and what are its sums divided by?
 //
 // Every rank that has gradients posts a card; a rank without any posts none and takes the divisor from the
-// others. The cards travel as one small all-reduce in front of the buckets. Only a rank without gradients waits
-// for it there; the others compare at the end of the exchange, before anybody uses a gradient.
+// others. The cards travel as one small all-reduce in front of the buckets. Only a rank without gradients
+// waits for it there; the others compare at the end of the exchange, before anybody uses a gradient.
 #pragma once
 
 #include <optional>
@@ -27,8 +27,8 @@ class StepCards {
   void post(const std::optional<StepCard>& own);
   // What those who have gradients say; nothing when nobody has any. Waits.
   std::optional<StepCard> said() const;
-  // Throws MismatchError, on every rank, naming who says what when they don't all say the same. Collective; behind
-  // everything that was begun since post().
+  // Throws MismatchError, on every rank, naming who says what when they don't all say the same. Collective;
+  // behind everything that was begun since post().
   void check() const;
   // Waits for what is under way, and forgets it.
   void abandon() noexcept;

@@ -17,7 +17,8 @@ double sum_of(const T* x, std::int64_t count, Term&& term) {
   std::array<double, 8> lanes{};
   std::int64_t i = 0;
   for (; i + 8 <= count; i += 8)
-    for (std::size_t k = 0; k < 8; ++k) lanes[k] += term(static_cast<double>(x[i + static_cast<std::int64_t>(k)]));
+    for (std::size_t k = 0; k < 8; ++k)
+      lanes[k] += term(static_cast<double>(x[i + static_cast<std::int64_t>(k)]));
   for (std::size_t k = 0; i < count; ++i, ++k) lanes[k] += term(static_cast<double>(x[i]));
   for (std::size_t half = 4; half > 0; half /= 2)
     for (std::size_t k = 0; k < half; ++k) lanes[k] += lanes[k + half];

@@ -36,8 +36,9 @@ torch::Tensor flat_in(const CommMemory& memory, std::int64_t count, torch::Scala
 
 }  // namespace
 
-// Sums in f64: an average of equal numbers is then that number, and f32 statistics lose nothing on the way. f64
-// itself has no wider type to add up in, so there the average is kept between the smallest and the largest.
+// Sums in f64: an average of equal numbers is then that number, and f32 statistics lose nothing on the way.
+// f64 itself has no wider type to add up in, so there the average is kept between the smallest and the
+// largest.
 BufferAverager::BufferAverager(torch::nn::Module& module, Group group) : group_(std::move(group)) {
   std::vector<torch::Tensor> narrow;
   for (const torch::Tensor& buffer : module.buffers()) {

@@ -1,6 +1,6 @@
 // A module's buffers across lanes and workers: floating-point and complex ones (batch norm's statistics) are
-// averaged in canonical order over the lanes, or workers, that ran a backward, by their weight; whole numbers (its
-// counters) take the largest. Where nobody did, they stay as they are.
+// averaged in canonical order over the lanes, or workers, that ran a backward, by their weight; whole numbers
+// (its counters) take the largest. Where nobody did, they stay as they are.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -30,7 +30,8 @@ class BufferAverager {
   // Waits for what is under way and forgets it.
   void abandon() noexcept;
 
-  // The module's buffers as the step began: at its first lane, or, without lanes, where the step before ended.
+  // The module's buffers as the step began: at its first lane, or, without lanes, where the step before
+  // ended.
   void restore();
 
  private:

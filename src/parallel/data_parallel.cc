@@ -53,7 +53,8 @@ std::size_t megabytes(double mb, const char* name) {
 
 }  // namespace
 
-// The lane under way, and what goes with the gradients of a step: buffers, and the looks at whether all is well.
+// The lane under way, and what goes with the gradients of a step: buffers, and the looks at whether all is
+// well.
 struct DataParallel::Lanes final : BesideGradients, LaneListener {
   Lanes(DataParallel& owner_, const Group& group)
       : owner(owner_),
@@ -75,9 +76,10 @@ struct DataParallel::Lanes final : BesideGradients, LaneListener {
   void begin(bool idle) override {
     for (const NamedTensor& parameter : frozen)
       if (parameter.tensor.requires_grad())
-        throw UsageError("parameter '" + parameter.name +
-                         "' was frozen when the model was wrapped and is not any more, so it would not be trained; "
-                         "unfreeze first, then make a new DataParallel");
+        throw UsageError(
+            "parameter '" + parameter.name +
+            "' was frozen when the model was wrapped and is not any more, so it would not be trained; "
+            "unfreeze first, then make a new DataParallel");
     if (!in_step) return buffers.exchange_plain(!idle);
     gather();
     buffers.exchange_lanes();
@@ -96,8 +98,9 @@ struct DataParallel::Lanes final : BesideGradients, LaneListener {
     idle_loop = count == 0;
     owner.reducer_->set_lane_loop(!idle_loop);
   }
-  // A worker without lanes takes part now, so that whoever reads gradients behind the loop finds the means. Not
-  // while evaluating, and not when several models of the group could be meant: then step() or synchronize() does.
+  // A worker without lanes takes part now, so that whoever reads gradients behind the loop finds the means.
+  // Not while evaluating, and not when several models of the group could be meant: then step() or
+  // synchronize() does.
   void lanes_end(std::int64_t /*step*/) override {
     owner.reducer_->set_lane_loop(false);
     if (!std::exchange(idle_loop, false)) return;

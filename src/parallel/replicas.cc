@@ -115,7 +115,8 @@ void check_bits(const Group& group, const std::vector<NamedTensor>& tensors) {
 
 void broadcast_all(const Group& group, const std::vector<NamedTensor>& tensors) {
   for (const NamedTensor& tensor : tensors) {
-    const torch::Tensor real = tensor.tensor.is_complex() ? torch::view_as_real(tensor.tensor) : tensor.tensor;
+    const torch::Tensor real =
+        tensor.tensor.is_complex() ? torch::view_as_real(tensor.tensor) : tensor.tensor;
     if (real.numel() > 0) group.broadcast(buffer_of(real, "'" + tensor.name + "'"), 0);
   }
 }

@@ -11,8 +11,8 @@ namespace lockstep {
 // Throws MismatchError naming the first tensor that differs between two ranks, and both sides. Collective.
 void check_form(const Group& group, const std::vector<NamedTensor>& tensors);
 
-// Warns, once and on rank 0, when the ranks compute with different numbers of threads: sums inside an operation may
-// then depend on the rank. Collective.
+// Warns, once and on rank 0, when the ranks compute with different numbers of threads: sums inside an
+// operation may then depend on the rank. Collective.
 void compare_threads(const Group& group, int threads);
 
 // Throws MismatchError naming the tensors whose bits differ and the ranks. Collective.

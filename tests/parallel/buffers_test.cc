@@ -53,7 +53,8 @@ TEST(Buffers, ComplexOnesAreAveraged) {
     DataParallel ddp(std::shared_ptr<Holder>(&holder, [](Holder*) {}), group);
     holder.state.fill_(c10::complex<float>(static_cast<float>(group.rank()), 4));
     holder.weight.sum().backward();
-    EXPECT_TRUE(torch::equal(holder.state, torch::full({3}, c10::complex<float>(0.5f, 4), torch::kComplexFloat)));
+    EXPECT_TRUE(
+        torch::equal(holder.state, torch::full({3}, c10::complex<float>(0.5f, 4), torch::kComplexFloat)));
   });
 }
 
@@ -74,7 +75,8 @@ TEST(Buffers, ResetBringsTheStepsBeginningBack) {
       auto net = std::make_shared<SmallNet>();
       DataParallel ddp(net, group);
       const auto step = [&](int number) {
-        auto scope = ddp.lane({.step = number, .index = group.rank(), .total_weight = static_cast<double>(n)});
+        auto scope =
+            ddp.lane({.step = number, .index = group.rank(), .total_weight = static_cast<double>(n)});
         net->forward(small_batch(group.rank(), number)).square().mean().backward();
       };
       step(0);

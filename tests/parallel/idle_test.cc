@@ -49,7 +49,9 @@ torch::Tensor loss_of(SmallNet& net, int lane, int step) {
   return net.forward(small_batch(lane, step)).square().mean();
 }
 
-std::shared_ptr<SmallNet> borrowed(SmallNet& net) { return {&net, [](SmallNet*) {}}; }
+std::shared_ptr<SmallNet> borrowed(SmallNet& net) {
+  return {&net, [](SmallNet*) {}};
+}
 
 TEST(Idle, BuffersAreTheAverageOfThoseWhoRanBackward) {
   for (const int n : {2, 3, 4}) {
@@ -103,11 +105,8 @@ Tensors with_skipped_lanes(int n) {
     for (int step = 0; step < 4; ++step) {
       for (int k = 0; k < range.count; ++k) {
         const int index = range.first + k;
-        auto scope = ddp.lane({.step = step,
-                               .index = index,
-                               .total_weight = 8,
-                               .first = k == 0,
-                               .last = k == range.count - 1});
+        auto scope = ddp.lane(
+            {.step = step, .index = index, .total_weight = 8, .first = k == 0, .last = k == range.count - 1});
         auto loss = loss_of(net, index, step);
         if (step == 2 || (step == 1 && (index == 2 || index == 3))) continue;
         loss.backward();
@@ -175,7 +174,8 @@ struct Examples final : Dataset {
   Batch get(std::span<const std::int64_t> indices, RandomStream*) const override {
     Tensors rows;
     for (const std::int64_t i : indices) rows.push_back(lockstep::testing::small_sample(static_cast<int>(i)));
-    return {.data = torch::stack(rows), .target = torch::zeros({static_cast<std::int64_t>(indices.size()), 3})};
+    return {.data = torch::stack(rows),
+            .target = torch::zeros({static_cast<std::int64_t>(indices.size()), 3})};
   }
   std::int64_t count;
 };
@@ -221,7 +221,8 @@ TEST(Idle, ClippingBetweenLanesAndStepSeesTheMeansOnEveryWorker) {
 }
 
 TEST(Idle, AnUnusedParameterIsOneThatABusyWorkerLacks) {
-  EXPECT_TRUE(equal(through_loader(2, 8, 66, Clip::none, false), through_loader(1, 8, 66, Clip::none, false)));
+  EXPECT_TRUE(
+      equal(through_loader(2, 8, 66, Clip::none, false), through_loader(1, 8, 66, Clip::none, false)));
 }
 
 TEST(Idle, EvaluatingThroughALoaderExchangesNothing) {

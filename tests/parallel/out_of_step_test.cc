@@ -1,4 +1,5 @@
-// Ranks that are not where the others are, and models that are not used as they were wrapped. Threads as ranks.
+// Ranks that are not where the others are, and models that are not used as they were wrapped. Threads as
+// ranks.
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
@@ -64,7 +65,8 @@ TEST(OutOfStep, ARankWithoutLanesHearsOfItToo) {
                                     [](const Group& group) {
                                       auto net = std::make_shared<SmallNet>();
                                       DataParallel ddp(net, group);
-                                      if (group.rank() < 2) train_lane(ddp, *net, group.rank(), 4 + group.rank());
+                                      if (group.rank() < 2)
+                                        train_lane(ddp, *net, group.rank(), 4 + group.rank());
                                       ddp.synchronize();
                                     }),
                 {"rank 0 is in step 4", "rank 1 is in step 5"});
@@ -94,15 +96,16 @@ TEST(OutOfStep, LanesHereAndNoneThereAreNamed) {
 }
 
 TEST(OutOfStep, TwoModelsInAnotherOrderAreNamed) {
-  expect_in_all(told<MismatchError>(2,
-                                    [](const Group& group) {
-                                      auto a = std::make_shared<SmallNet>();
-                                      auto b = std::make_shared<SmallNet>();
-                                      DataParallel ddp_a(a, group);
-                                      DataParallel ddp_b(b, group);
-                                      (group.rank() == 0 ? a : b)->forward(small_batch(0, 0)).mean().backward();
-                                    }),
-                {"rank 0 exchanges gradients of model 0", "rank 1 exchanges gradients of model 1"});
+  expect_in_all(
+      told<MismatchError>(2,
+                          [](const Group& group) {
+                            auto a = std::make_shared<SmallNet>();
+                            auto b = std::make_shared<SmallNet>();
+                            DataParallel ddp_a(a, group);
+                            DataParallel ddp_b(b, group);
+                            (group.rank() == 0 ? a : b)->forward(small_batch(0, 0)).mean().backward();
+                          }),
+      {"rank 0 exchanges gradients of model 0", "rank 1 exchanges gradients of model 1"});
 }
 
 struct Examples final : Dataset {
@@ -116,14 +119,15 @@ struct Examples final : Dataset {
 
 TEST(OutOfStep, BackwardInALoopOverLanesWithoutALaneIsAnError) {
   for (const int n : {1, 2})
-    expect_in_all(told<UsageError>(n,
-                                   [](const Group& group) {
-                                     auto net = std::make_shared<SmallNet>();
-                                     DataParallel ddp(net, group);
-                                     for (auto& step : loader(std::make_shared<Examples>(), group, {.lanes = 2}))
-                                       for (auto& lane : step) net->forward(lane.data).mean().backward();
-                                   }),
-                  {"in no lane", "ddp.lane(lane)"});
+    expect_in_all(
+        told<UsageError>(n,
+                         [](const Group& group) {
+                           auto net = std::make_shared<SmallNet>();
+                           DataParallel ddp(net, group);
+                           for (auto& step : loader(std::make_shared<Examples>(), group, {.lanes = 2}))
+                             for (auto& lane : step) net->forward(lane.data).mean().backward();
+                         }),
+        {"in no lane", "ddp.lane(lane)"});
 }
 
 TEST(OutOfStep, APlainLoopAfterALoopOverLanesThatWasLeftIsFine) {

@@ -1,6 +1,6 @@
 // Where those who hand out a worker's lanes (a loader) and those who train with them (a strategy) meet: one
-// board a group. A strategy learns here what it can't see by itself: that a loop over lanes has begun, and that
-// it is over although this worker had none.
+// board a group. A strategy learns here what it can't see by itself: that a loop over lanes has begun, and
+// that it is over although this worker had none.
 #pragma once
 
 #include <cstddef>

@@ -10,10 +10,10 @@
 namespace lockstep {
 
 // Synchronizes the source, then scales all gradients so that their norm is at most `max_norm`: by
-// max_norm / (norm + 1e-6) where that is below one, as in PyTorch. Returns the norm before. norm_type: 2, any other
-// positive number, or infinity. Sums are taken in f64 and in an order that is fixed: the same bits on
-// every worker and for every number of them and of threads. Every rank calls it; throws UsageError for a max_norm
-// or norm_type that is no such number.
+// max_norm / (norm + 1e-6) where that is below one, as in PyTorch. Returns the norm before. norm_type: 2, any
+// other positive number, or infinity. Sums are taken in f64 and in an order that is fixed: the same bits on
+// every worker and for every number of them and of threads. Every rank calls it; throws UsageError for a
+// max_norm or norm_type that is no such number.
 double clip_grad_norm_(GradientSource& source, double max_norm, double norm_type = 2);
 
 }  // namespace lockstep

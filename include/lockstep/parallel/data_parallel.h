@@ -20,17 +20,18 @@
 //   }
 //   optimizer.step();
 //
-// Gradients are means over workers (over lanes, weighted, where lanes are used). A parameter without gradient on
-// some workers counts as zero there; without gradient on all, its grad() stays undefined and optimizers leave it
-// alone. They are there when backward of the last lane returns, and on a worker that has no lane in a step when
-// its loop over them ends: clipping (lockstep::clip_grad_norm_, or torch's) comes between the lanes and step().
+// Gradients are means over workers (over lanes, weighted, where lanes are used). A parameter without gradient
+// on some workers counts as zero there; without gradient on all, its grad() stays undefined and optimizers
+// leave it alone. They are there when backward of the last lane returns, and on a worker that has no lane in
+// a step when its loop over them ends: clipping (lockstep::clip_grad_norm_, or torch's) comes between the
+// lanes and step().
 //
-// Floating-point buffers such as batch norm's are means over those lanes or workers that ran a backward, weighted
-// alike. A step in which nobody does (every loss was skipped) leaves parameters and buffers as they are; the
-// optimizer's step() is called all the same, on every rank.
+// Floating-point buffers such as batch norm's are means over those lanes or workers that ran a backward,
+// weighted alike. A step in which nobody does (every loss was skipped) leaves parameters and buffers as they
+// are; the optimizer's step() is called all the same, on every rank.
 //
-// Ranks that are not in the same step, that use the model in a loop over lanes outside of lane(), or that unfreeze
-// parameters after wrapping get an error that says so.
+// Ranks that are not in the same step, that use the model in a loop over lanes outside of lane(), or that
+// unfreeze parameters after wrapping get an error that says so.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -53,8 +54,8 @@ struct DataParallelOptions {
   double first_bucket_mb = 1;  // small, so that communication starts early
   // false: a parameter that gets no gradient on some worker is an error that names it.
   bool find_unused_parameters = true;
-  // In every so many exchanges the replicas' bits are compared, whoever updates them, and in the 2nd, 4th, 8th …
-  // before that; a difference is an Error that names the parameter. 0: never.
+  // In every so many exchanges the replicas' bits are compared, whoever updates them, and in the 2nd, 4th,
+  // 8th … before that; a difference is an Error that names the parameter. 0: never.
   std::int64_t check_replicas_every = 500;
   std::string algorithm = {};  // of the all-reduce; empty: the cost table chooses
   Order order = Order::canonical;
@@ -82,9 +83,9 @@ class DataParallel final : public GradientSource {
   std::vector<NamedTensor> parameters() const override;
   void synchronize() override;
   void end_step() override;
-  // Forgets what this step has gathered so far: after an exception in the middle of a step. Every rank; one that
-  // does so alone is named at the next exchange. Buffers are as the step found them: before its first lane, or,
-  // without lanes, as the exchange before left them.
+  // Forgets what this step has gathered so far: after an exception in the middle of a step. Every rank; one
+  // that does so alone is named at the next exchange. Buffers are as the step found them: before its first
+  // lane, or, without lanes, as the exchange before left them.
   void reset();
 
   // Compares the bits of all replicas now. Collective.

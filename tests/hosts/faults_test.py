@@ -9,15 +9,13 @@ import re
 import shutil
 import signal
 import sys
-import time
 
 sys.dont_write_bytecode = True
 from cluster import FREE, MODEL, Case
 from harness import hosts, main
 
 EVERY = 2             # steps between checkpoints
-AT_ONCE_S = 10        # the kernel tells: a moment, on a machine that has nothing else to do
-SILENCE_S = 6 + 12    # a host that vanished is given 6 seconds
+SILENCE = "does not answer"  # what is said of somebody who was given up after a time of silence
 
 
 class Fault(Case):
@@ -30,13 +28,12 @@ class Fault(Case):
         self.wait_for_steps(self.process, "run", EVERY + 1)
         self.assertEqual(len(self.workers_of("run")), 4)
 
-    def end_run(self, limit_s, status=1):
-        """Waits for the end of all agents, which must come in time. The status is host1's agent's."""
-        begin = time.monotonic()
-        found = self.process.wait(120)
-        seconds = time.monotonic() - begin
-        self.assertEqual(found, status, self.said("run"))
-        self.assertLess(seconds, limit_s, self.said("run"))
+    def end_run(self, silence, status=1):
+        """Waits for the end of all agents. The status is host1's agent's. `silence`: somebody had to be given up; else
+        the kernel told, and nobody may have waited for silence. How long it takes depends on the machine; by which of
+        the two ways it was noticed does not."""
+        self.assertEqual(self.process.wait(120), status, self.said("run"))
+        self.assertEqual(SILENCE in self.said("run"), silence, self.said("run"))
         self.check_nothing_is_left()
 
     def check_survivor(self, rank, gone):
@@ -70,7 +67,7 @@ class Fault(Case):
             with self.subTest(victim=victim):
                 self.begin_run()
                 os.kill(self.worker(victim), signal.SIGKILL)
-                self.end_run(AT_ONCE_S)
+                self.end_run(silence=False)
                 for rank in {0, 1, 2, 3} - {victim}:
                     self.check_survivor(rank, {victim})
                 node = victim // 2
@@ -84,7 +81,7 @@ class Fault(Case):
             with self.subTest(victim=f"host{victim}"):
                 self.begin_run()
                 os.kill(self.agent(victim), signal.SIGKILL)
-                self.end_run(AT_ONCE_S, status=137 if victim == 1 else 1)
+                self.end_run(silence=False, status=137 if victim == 1 else 1)
                 other = 3 - victim
                 self.check_agent(other, rf"node {victim - 1} \(host{victim}\) failed first: its agent closed the "
                                         "connection")
@@ -97,7 +94,7 @@ class Fault(Case):
             with self.subTest(victim=f"host{victim}"):
                 self.begin_run()
                 hosts("fail", victim, "--name", self.set)
-                self.end_run(SILENCE_S)
+                self.end_run(silence=True)
                 # Each side lost the other, and says so.
                 for host, other in ((1, 2), (2, 1)):
                     self.check_agent(host, rf"node {other - 1} \(host{other}\) failed first: its agent does not answer")
@@ -109,7 +106,7 @@ class Fault(Case):
     def test_a_hosts_power(self):
         self.begin_run()
         hosts("fail", 2, "--kill", "--name", self.set)
-        self.end_run(SILENCE_S)
+        self.end_run(silence=True)
         self.check_agent(1, r"node 1 \(host2\) failed first: its agent does not answer")
         for rank in (0, 1):
             self.check_survivor(rank, {2, 3})

@@ -46,7 +46,15 @@ def rates(text):
     return [[float(word) for word in line.split()[2:] if word != "–"] for line in text.splitlines()[1:]]
 
 
-class Network(Case):
+class Sleepers(Case):
+    def begin_sleeper(self, name, host):
+        """A command on a host that has begun and does not end by itself."""
+        process = self.begin(name, host, "sh", "-c", "echo there; exec sleep 60")
+        self.assertEqual(process.stdout.readline(), "there\n")
+        return process
+
+
+class Network(Sleepers):
     def test_hosts_have_names_and_addresses(self):
         before = links(), socket.gethostname()
         name = self.up(3)
@@ -65,11 +73,19 @@ class Network(Case):
         self.assertEqual((done.returncode, done.stdout, done.stderr), (5, "out\n", "err\n"))
 
     def check_rates(self, name, expected):
-        """Never more than the rate. Much less is a busy machine's, so that only half is asked for."""
-        found = rates(hosts("measure", "--name", name, "--seconds", 0.3).stdout)
-        for a, (row, most_of_row) in enumerate(zip(found, expected, strict=True), 1):
-            for rate, most in zip(row, most_of_row, strict=True):
-                self.assertTrue(most / 2 <= rate <= most, f"from host{a}: {row} Mbit/s at rates {most_of_row}")
+        """Never more than the rate. Much less is a busy machine's: then it is measured again, until each pair has come
+        to half of its rate once."""
+        slow = {(a, b) for a, row in enumerate(expected) for b in range(len(row))}
+        for _ in range(20):
+            found = rates(hosts("measure", "--name", name, "--seconds", 0.3).stdout)
+            for a, (row, most_of_row) in enumerate(zip(found, expected, strict=True)):
+                for b, (rate, most) in enumerate(zip(row, most_of_row, strict=True)):
+                    self.assertLessEqual(rate, most, f"from host{a + 1}: {row} Mbit/s at rates {most_of_row}")
+                    if rate >= most / 2:
+                        slow.discard((a, b))
+            if not slow:
+                return
+        self.fail(f"never half of the rate: {slow} of {expected}, last {found}")
 
     def test_rates(self):
         name = self.up(3, "--rate", "200mbit", "--link", "1-3=40mbit")
@@ -89,21 +105,28 @@ class Network(Case):
             giver.stdin.write(word + "\n")
             giver.stdin.flush()
 
+        def hear(word, most=60):
+            """Waits for it, through silence and nothing else."""
+            for _ in range(most):
+                line = taker.stdout.readline()
+                if line == f"got {word}\n":
+                    return
+                self.assertEqual(line, "got nothing\n")
+            self.fail(f"no '{word}'")
+
         say("one")
-        self.assertEqual(taker.stdout.readline(), "got one\n")
+        hear("one")
         hosts("fail", "host1", "--name", name)
         self.assertRegex(hosts("list", "--name", name).stdout, r"host1 +10\.77\.0\.1 +failed")
         say("two")
-        self.assertEqual(taker.stdout.readline(), "got nothing\n")  # and no end: the connection stays
+        for _ in range(2):
+            self.assertEqual(taker.stdout.readline(), "got nothing\n")  # and no end: the connection stays
         hosts("heal", "host1", "--name", name)
-        heard = [taker.stdout.readline() for _ in range(6)]
-        self.assertIn("got two\n", heard)
-        self.assertNotIn("got the end\n", heard)
+        hear("two")
 
     def test_fail_with_kill_ends_what_runs_there(self):
         name = self.up(2)
-        sleepers = {host: self.begin(name, host, "sleep", "60") for host in ("1", "2")}
-        time.sleep(0.3)
+        sleepers = {host: self.begin_sleeper(name, host) for host in ("1", "2")}
         hosts("fail", "1", "--kill", "--name", name)
         self.assertEqual(sleepers["1"].wait(5), -signal.SIGKILL)
         self.assertIsNone(sleepers["2"].poll())
@@ -125,12 +148,11 @@ class Network(Case):
         self.assertEqual(giver.stdout.readline(), "connected\n")
 
 
-class End(Case):
+class End(Sleepers):
     def test_down_removes_everything_and_may_be_called_again(self):
         before = links()
         name = self.up(4)
-        sleeper = self.begin(name, "3", "sleep", "60")
-        time.sleep(0.3)
+        sleeper = self.begin_sleeper(name, "3")
         self.assertEqual(len(left(name)), 5 + 1 + 1)  # hosts and switch, folder, the sleeper
         for _ in range(2):
             hosts("down", "--name", name)

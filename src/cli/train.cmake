@@ -44,6 +44,7 @@ if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
     train_plan.cc
     train_recorder.cc
     train_task.cc
+    train_threads.cc
     train_worker.cc)
   set_target_properties(lockstep_train PROPERTIES OUTPUT_NAME lockstep-train)
   lockstep_few_units(lockstep_train)

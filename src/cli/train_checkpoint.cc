@@ -20,7 +20,8 @@ fs::path save_training(const TrainOptions& options, const TrainState& state, con
   if (state.best_accuracy) json["best_accuracy"] = *state.best_accuracy;
   CheckpointStore store(RunFolder::checkpoints_of(options.out), static_cast<int>(options.keep));
   return store.write(state.step, [&](const fs::path& folder) {
-    save_safetensors(folder / "model.safetensors", model_state(model), {{"format", "pt"}});
+    save_safetensors(folder / "model.safetensors", model_state(model),
+                     {{"format", "pt"}, {"threads", std::to_string(options.threads)}});
     optimizer.save(folder);
     write_file(folder / "state.json", json.dump(2) + "\n");
   });

@@ -1,6 +1,5 @@
 #include "cli/train_worker.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "cli/train_exchange.h"
 #include "cli/train_optimizer.h"
 #include "cli/train_task.h"
+#include "cli/train_threads.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/hash.h"
@@ -401,7 +401,7 @@ class Worker {
 }  // namespace
 
 int train(const TrainPlan& plan, const Group& world, const EventSink& sink) {
-  at::set_num_threads(static_cast<int>(plan.options.threads));
+  pin_threads(plan.options.threads);
   return Worker(plan, world, sink).run();
 }
 

@@ -8,6 +8,7 @@
 
 #include "cli/train_exchange.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/lanes.h"
 
@@ -90,8 +91,7 @@ std::string broadcast_text(const Group& world, std::string text) {
   return text;
 }
 
-TrainPlan plan_of(const Json& request, const Group& world) {
-  const int workers = world.size();
+TrainPlan plan_of(const Json& request, int workers) {
   TrainPlan plan;
   TrainOptions& o = plan.options;
   merge_json(o, request.at("options"), "the request");
@@ -109,7 +109,6 @@ TrainPlan plan_of(const Json& request, const Group& world) {
   if (o.lanes == 0) o.lanes = workers * o.accumulate;
   check_lanes(o, workers);
   lanes_of(0, workers, static_cast<int>(o.lanes));
-  check_algorithm(world, o, sizeof(float));
   if (o.out.empty()) o.out = default_out(o);
   return plan;
 }
@@ -133,18 +132,11 @@ TrainOptions options_of_state(const Json& state, const fs::path& checkpoint) {
 
 // What rank 0 can't do nobody does, and all say why.
 TrainPlan make_train_plan(const Json& request, const Group& world) {
-  Json message;
-  if (world.rank() == 0) try {
-      message = to_json(plan_of(request, world));
-    } catch (const UsageError& error) {
-      message = {{"refused", error.what()}};
-    } catch (const Error& error) {
-      message = {{"failed", error.what()}};
-    }
-  message = Json::parse(broadcast_text(world, message.dump()));
-  if (message.contains("refused")) throw UsageError(message["refused"].get<std::string>());
-  if (message.contains("failed")) throw SystemError(message["failed"].get<std::string>());
-  return from_json(message);
+  Json made;
+  run_on_leader(world, "reading the checkpoint", [&] { made = to_json(plan_of(request, world.size())); });
+  TrainPlan plan = from_json(Json::parse(broadcast_text(world, made.dump())));
+  check_algorithm(world, plan.options, sizeof(float));
+  return plan;
 }
 
 std::string resume_command(const TrainOptions& options) {

@@ -26,7 +26,7 @@ struct TrainPlan {
 };
 
 // Rank 0 makes it and gives it to everybody: only its machine needs the checkpoint. Collective; throws
-// UsageError on every rank. A checkpoint is verified here.
+// UsageError on every rank. A checkpoint is verified here, which may take long.
 TrainPlan make_train_plan(const nlohmann::ordered_json& request, const Group& world);
 
 // state.json of a checkpoint. Throws UsageError when it is none of ours.

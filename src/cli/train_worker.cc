@@ -17,6 +17,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/hash.h"
+#include "lockstep/checkpoint/leader.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -116,7 +117,7 @@ class Worker {
         loader_(data_.train, world.rank(), world.size(), loader_options(plan)),
         state_{.step = plan.first_step, .epoch = 0, .best_accuracy = plan.best_accuracy} {
     if (!plan_.checkpoint.empty()) {
-      if (leads()) optimizer_->load(plan_.checkpoint);
+      run_on_leader(world_, "reading the optimizer's state", [&] { optimizer_->load(plan_.checkpoint); });
       optimizer_->share(world_);
     }
     for (int rank = 0; rank < world_.size(); ++rank)
@@ -189,7 +190,8 @@ class Worker {
   // Everybody gets rank 0's weights: only its machine needs the checkpoint.
   std::shared_ptr<Model> load_model() const {
     auto model = make_model(options_, *data_.train);
-    if (!plan_.checkpoint.empty() && leads()) load_weights(plan_.checkpoint, *model);
+    if (!plan_.checkpoint.empty())
+      run_on_leader(world_, "reading the weights", [&] { load_weights(plan_.checkpoint, *model); });
     model->train();
     return model;
   }
@@ -336,9 +338,10 @@ class Worker {
   }
 
   void checkpoint() {
-    if (leads()) checkpoint_ = save_training(options_, state_, *model_, *optimizer_);
+    // Nobody changes the weights, or ends, before they are on disk.
+    run_on_leader(world_, "writing a checkpoint",
+                  [&] { checkpoint_ = save_training(options_, state_, *model_, *optimizer_); });
     saved_step_ = state_.step;
-    world_.barrier();  // nobody changes the weights, or ends, before they are on disk
   }
 
   int stop() {

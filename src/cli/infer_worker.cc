@@ -18,10 +18,14 @@ namespace lockstep::cli {
 int run_infer(const InferOptions& options) {
   const std::filesystem::path checkpoint = find_checkpoint(options.resume);
   verify_checkpoint(checkpoint);
-  TrainOptions run = options_of_state(read_state(checkpoint), checkpoint);
+  const nlohmann::ordered_json state = read_state(checkpoint);
+  TrainOptions run = options_of_state(state, checkpoint);
   check_options(run);
   if (!options.data.empty()) run.data = options.data;
   if (!options.data_dir.empty()) run.data_dir = options.data_dir;
+  if (options.data.empty() && options.data_dir.empty())
+    run = locate_data(run,
+                      read_data_record(state.value("data", nlohmann::ordered_json()), checkpoint.string()));
   pin_threads(options.threads);
   const TrainData data = make_data(run);
   const auto model = make_model(run, *data.train);

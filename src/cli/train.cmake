@@ -34,6 +34,7 @@ target_link_libraries(lockstep_trainer PUBLIC lockstep_parts lockstep_observe PR
 
 if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
   add_executable(lockstep_train
+    data_record.cc
     infer_worker.cc
     step_bench_worker.cc
     train_checkpoint.cc

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/data_record.h"
 #include "cli/run_folder.h"
 #include "cli/train_options.h"
 #include "cli/train_report.h"
@@ -19,6 +20,8 @@ struct TrainPlan {
   TrainOptions options;  // complete: workers, lanes and out too
   FolderUse folder_use = FolderUse::fresh;
   std::filesystem::path checkpoint;  // to go on from; empty: from the start
+  std::filesystem::path init;        // a checkpoint whose weights a new run begins with; empty: fresh ones
+  DataRecord data;                   // the checkpoint's; without a path when the user says where the data is
   std::int64_t first_step = 0;       // steps done before
   std::optional<double> best_accuracy;
   std::string report_to;  // where the parent listens; empty: rank 0 shows progress itself

@@ -109,7 +109,7 @@ class Worker {
         options_(plan.options),
         world_(world),
         sink_(std::move(sink)),
-        data_(make_data(options_)),
+        data_(load_data()),
         rss_before_(memory_bytes("VmRSS")),
         model_(load_model()),
         ddp_(model_, world, parallel_options(options_)),
@@ -187,11 +187,21 @@ class Worker {
     return 0;
   }
 
+  TrainData load_data() {
+    const TrainOptions located = locate_data(options_, plan_.data);
+    TrainData data = make_data(located);
+    data_record_ = record_data(located, data);
+    check_same_data(world_, data_record_);
+    check_same_data(options_, plan_.data, data_record_);
+    return data;
+  }
+
   // Everybody gets rank 0's weights: only its machine needs the checkpoint.
   std::shared_ptr<Model> load_model() const {
     auto model = make_model(options_, *data_.train);
-    if (!plan_.checkpoint.empty())
-      run_on_leader(world_, "reading the weights", [&] { load_weights(plan_.checkpoint, *model); });
+    const std::filesystem::path& weights = plan_.checkpoint.empty() ? plan_.init : plan_.checkpoint;
+    if (!weights.empty())
+      run_on_leader(world_, "reading the weights", [&] { load_weights(weights, *model); });
     model->train();
     return model;
   }
@@ -206,8 +216,10 @@ class Worker {
     if (!leads()) return;
     std::int64_t parameters = 0;
     for (const auto& p : model_->parameters()) parameters += p.numel();
-    const std::string from =
-        plan_.checkpoint.empty() ? "" : fmt::format(", going on after step {}", plan_.first_step);
+    const std::string from = !plan_.checkpoint.empty()
+                                 ? fmt::format(", going on after step {}", plan_.first_step)
+                             : !plan_.init.empty() ? fmt::format(", with the weights of {}", options_.init)
+                                                   : "";
     sink_({{"event", "begin"},
            {"text", fmt::format("{} ({} parameters) on {} ({}): {}, {} × {}, {}{}", options_.model,
                                 in_words(parameters), options_.data, counted(data_.train->size(), "example"),
@@ -340,7 +352,7 @@ class Worker {
   void checkpoint() {
     // Nobody changes the weights, or ends, before they are on disk.
     run_on_leader(world_, "writing a checkpoint",
-                  [&] { checkpoint_ = save_training(options_, state_, *model_, *optimizer_); });
+                  [&] { checkpoint_ = save_training(options_, data_record_, state_, *model_, *optimizer_); });
     saved_step_ = state_.step;
   }
 
@@ -382,6 +394,7 @@ class Worker {
   const TrainOptions& options_;
   Group world_;
   EventSink sink_;
+  DataRecord data_record_;
   TrainData data_;
   std::int64_t rss_before_;  // before the model was made
   std::shared_ptr<Model> model_;

@@ -17,7 +17,9 @@
 
 #ifdef LOCKSTEP_WITH_TORCH                    // the target lockstep says so
 #include "lockstep/checkpoint/hash.h"         // IWYU pragma: export
+#include "lockstep/checkpoint/leader.h"       // IWYU pragma: export
 #include "lockstep/checkpoint/safetensors.h"  // IWYU pragma: export
+#include "lockstep/checkpoint/state.h"        // IWYU pragma: export
 #include "lockstep/checkpoint/store.h"        // IWYU pragma: export
 #include "lockstep/data/dataset.h"            // IWYU pragma: export
 #include "lockstep/data/datasets.h"           // IWYU pragma: export

@@ -11,6 +11,7 @@
 #include "checkpoint/staging.h"
 #include "checkpoint/step_name.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/folder.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep {
@@ -44,10 +45,7 @@ CheckpointStore::CheckpointStore(std::filesystem::path folder, int keep)
 std::filesystem::path CheckpointStore::write(std::int64_t step,
                                              const std::function<void(const std::filesystem::path&)>& fill) {
   if (step < 0) throw UsageError(fmt::format("a checkpoint of step {}; accepted: 0 or more", step));
-  std::error_code error;
-  std::filesystem::create_directories(folder_, error);
-  if (error) throw SystemError("cannot create the folder " + folder_.string(), error.value());
-
+  make_folder(folder_);
   const auto target = folder_ / step_name(step);
   const WriterLock lock(folder_);
   {

@@ -1,4 +1,3 @@
-#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -9,6 +8,7 @@
 #include "cli/infer.h"
 #include "cli/train_checkpoint.h"
 #include "cli/train_task.h"
+#include "cli/train_threads.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/observe/histogram.h"
@@ -18,11 +18,15 @@ namespace lockstep::cli {
 int run_infer(const InferOptions& options) {
   const std::filesystem::path checkpoint = find_checkpoint(options.resume);
   verify_checkpoint(checkpoint);
-  TrainOptions run = options_of_state(read_state(checkpoint), checkpoint);
+  const nlohmann::ordered_json state = read_state(checkpoint);
+  TrainOptions run = options_of_state(state, checkpoint);
   check_options(run);
   if (!options.data.empty()) run.data = options.data;
   if (!options.data_dir.empty()) run.data_dir = options.data_dir;
-  at::set_num_threads(static_cast<int>(options.threads));
+  if (options.data.empty() && options.data_dir.empty())
+    run = locate_data(run,
+                      read_data_record(state.value("data", nlohmann::ordered_json()), checkpoint.string()));
+  pin_threads(options.threads);
   const TrainData data = make_data(run);
   const auto model = make_model(run, *data.train);
   load_weights(checkpoint, *model);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/folder.h"
 
 namespace lockstep::cli {
 namespace {
@@ -27,10 +28,13 @@ std::string job_name() {
   return "";
 }
 
-void make_folder(const fs::path& folder, FolderUse use) {
+void open_folder(const fs::path& folder, FolderUse use) {
+  try {
+    make_folder(folder);
+  } catch (const SystemError& refused) {
+    throw UsageError(fmt::format("--out {}: {}", folder.string(), refused.what()));
+  }
   std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw UsageError(fmt::format("--out {}: can't be made: {}", folder.string(), error.message()));
   if (use == FolderUse::overwrite) {
     for (const char* name : kFiles) {
       fs::remove_all(folder / name, error);
@@ -53,7 +57,7 @@ bool RunFolder::begun_by_this_job(const fs::path& folder) {
 }
 
 RunFolder::RunFolder(fs::path folder, FolderUse use, std::int64_t steps_done) : folder_(std::move(folder)) {
-  make_folder(folder_, use);
+  open_folder(folder_, use);
   if (const std::string job = job_name(); !job.empty()) std::ofstream(folder_ / "job.txt") << job << "\n";
   const auto keep = [steps_done](std::int64_t step) { return step <= steps_done; };
   steps_.emplace(folder_ / "steps.csv",

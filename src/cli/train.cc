@@ -37,7 +37,8 @@ int explain(const char* what, const TrainReport& report, const Starter& starter,
 int run_train(TrainFlags& flags) {
   const Given given = flags.gather();
   TrainOptions checked = flags.options;
-  if (flags.options.resume.empty()) check_options(checked);  // else it depends on the checkpoint
+  // Else it depends on the checkpoint.
+  if (flags.options.resume.empty() && flags.options.init.empty()) check_options(checked);
   const Identity identity = Identity::from_environment();
   const bool launched = identity.launcher != "none";
   // Before the workers are started, and all load libtorch.
@@ -95,6 +96,7 @@ void add_train(Cli& cli) {
       "  lockstep train --model resnet18 --data shapes -n 2 --accumulate 2 --epochs 3 --out runs/first\n"
       "  lockstep train --model gpt --data book.txt -n 2 --lanes 8 --lane-batch 8 --steps 500 --dropout 0.1\n"
       "  lockstep train --resume runs/first -n 4             go on, also with another number of workers\n"
+      "  lockstep train --init runs/first --data other --lr 1e-4   a new run from old weights\n"
       "  lockstep train --config recipe.toml --lr 1e-3       a file with any of the flags; flags win\n"
       "  torchrun --no-python --nproc_per_node=2 lockstep train --model mlp --data synthetic --steps 50");
   command->callback([&cli, flags] { cli.action = [flags] { return run_train(*flags); }; });

@@ -34,6 +34,7 @@ target_link_libraries(lockstep_trainer PUBLIC lockstep_parts lockstep_observe PR
 
 if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
   add_executable(lockstep_train
+    data_record.cc
     infer_worker.cc
     step_bench_worker.cc
     train_checkpoint.cc
@@ -44,6 +45,7 @@ if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
     train_plan.cc
     train_recorder.cc
     train_task.cc
+    train_threads.cc
     train_worker.cc)
   set_target_properties(lockstep_train PROPERTIES OUTPUT_NAME lockstep-train)
   lockstep_few_units(lockstep_train)

@@ -10,17 +10,19 @@ namespace lockstep::cli {
 
 namespace fs = std::filesystem;
 
-fs::path save_training(const TrainOptions& options, const TrainState& state, const Model& model,
-                       TrainOptimizer& optimizer) {
+fs::path save_training(const TrainOptions& options, const DataRecord& data, const TrainState& state,
+                       const Model& model, TrainOptimizer& optimizer) {
   nlohmann::ordered_json json = {{"format", 1},
                                  {"step", state.step},
                                  {"epoch", state.epoch},
                                  {"best_accuracy", nullptr},
-                                 {"options", to_json(options)}};
+                                 {"options", to_json(options)},
+                                 {"data", to_json(data)}};
   if (state.best_accuracy) json["best_accuracy"] = *state.best_accuracy;
   CheckpointStore store(RunFolder::checkpoints_of(options.out), static_cast<int>(options.keep));
   return store.write(state.step, [&](const fs::path& folder) {
-    save_safetensors(folder / "model.safetensors", model_state(model), {{"format", "pt"}});
+    save_safetensors(folder / "model.safetensors", model_state(model),
+                     {{"format", "pt"}, {"threads", std::to_string(options.threads)}});
     optimizer.save(folder);
     write_file(folder / "state.json", json.dump(2) + "\n");
   });

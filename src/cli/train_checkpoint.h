@@ -17,8 +17,8 @@ struct TrainState {
 };
 
 // By rank 0 alone. Gives the checkpoint's folder.
-std::filesystem::path save_training(const TrainOptions& options, const TrainState& state, const Model& model,
-                                    TrainOptimizer& optimizer);
+std::filesystem::path save_training(const TrainOptions& options, const DataRecord& data,
+                                    const TrainState& state, const Model& model, TrainOptimizer& optimizer);
 
 void load_weights(const std::filesystem::path& checkpoint, Model& model);
 

@@ -53,7 +53,11 @@ Given TrainFlags::gather() {
     throw UsageError("--out '' is not understood; accepted: the name of a folder");
   if (given.contains("resume") && options.resume.empty())
     throw UsageError("--resume '' is not understood; accepted: a run's folder, or one checkpoint");
+  if (given.contains("init") && options.init.empty())
+    throw UsageError("--init '' is not understood; accepted: a run's folder, or one checkpoint");
   if (!config.empty()) given.merge(load_config(config, options, given));
+  if (!options.init.empty() && !options.resume.empty())
+    throw UsageError("--init begins a new run, and --resume goes on with one; accepted: one of them");
   return given;
 }
 

@@ -216,9 +216,7 @@ void continue_options(TrainOptions& options, const Given& given, const TrainOpti
   visit_options(options, [&](const OptionInfo& info, const auto&) {
     const std::string name = info.name;
     const bool fixed = info.role == Role::defines || (info.role == Role::length && length_matters);
-    if (info.role == Role::runs && name != "eval_every" && name != "checkpoint_every" && name != "keep" &&
-        name != "bucket_cap_mb" && name != "first_bucket_mb" && name != "data_dir")
-      return;
+    if (info.role == Role::runs) return;
     if (!given.contains(name)) {
       // --steps alone replaces --epochs, and the other way round.
       const bool replaced = info.role == Role::length && name != "seed" &&
@@ -230,6 +228,16 @@ void continue_options(TrainOptions& options, const Given& given, const TrainOpti
     }
   });
   merge_json(options, kept, "the checkpoint");
+}
+
+void take_model(TrainOptions& options, const Given& given, const TrainOptions& before) {
+  const Json then = to_json(before);
+  Json taken = Json::object();
+  visit_options(options, [&](const OptionInfo& info, const auto&) {
+    if (info.group == std::string_view(kModelGroup) && !given.contains(info.name))
+      taken[info.name] = then.at(info.name);
+  });
+  merge_json(options, taken, "the checkpoint");
 }
 
 }  // namespace lockstep::cli

@@ -62,6 +62,7 @@ struct TrainOptions {
 
   std::string out;
   std::string resume;
+  std::string init;
   std::int64_t checkpoint_every = 0;  // steps; 0: at the end of every epoch; -1: never
   std::int64_t keep = 2;
   std::int64_t eval_every = 1;  // epochs; 0: never
@@ -73,6 +74,7 @@ struct TrainOptions {
 enum class Role : std::uint8_t {
   defines,  // the numbers that come out: a resumed run keeps it
   length,   // how long the run is: a resumed run may change it, unless the schedule depends on it
+  stays,    // only how or where they are computed; a resumed run keeps it unless another is given
   runs,     // only how or where they are computed
 };
 
@@ -84,10 +86,12 @@ struct OptionInfo {
   const char* zero = nullptr;  // the word for 0, which flags and config files take too
 };
 
+inline constexpr const char* kModelGroup = "Model";
+
 // Calls visit(const OptionInfo&, field) for every option.
 template <class Options, class Visit>
 void visit_options(Options& o, Visit&& visit) {
-  const char* const model = "Model";
+  const char* const model = kModelGroup;
   visit(OptionInfo{"model", model, Role::defines, "resnet18, resnet34, resnet50, gpt or mlp"}, o.model);
   visit(OptionInfo{"cifar_stem", model, Role::defines, "ResNet's first layer for 32x32 images"},
         o.cifar_stem);
@@ -99,10 +103,9 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"dropout", model, Role::defines, "gpt: dropout"}, o.dropout);
 
   const char* const data = "Data";
-  visit(
-      OptionInfo{"data", data, Role::defines, "shapes, cifar10, mnist, text, synthetic, or a folder or file"},
-      o.data);
-  visit(OptionInfo{"data_dir", data, Role::runs, "where the data's files are (shapes: where they are made)"},
+  visit(OptionInfo{"data", data, Role::stays, "shapes, cifar10, mnist, text, synthetic, or a folder or file"},
+        o.data);
+  visit(OptionInfo{"data_dir", data, Role::stays, "where the data's files are (shapes: where they are made)"},
         o.data_dir);
   visit(OptionInfo{"examples", data, Role::defines, "use only so many training examples (0: all)"},
         o.examples);
@@ -144,10 +147,10 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"lr_factor", optimizer, Role::defines, "step: by this"}, o.lr_factor);
 
   const char* const comm = "Communication";
-  visit(OptionInfo{"bucket_cap_mb", comm, Role::runs, "size of a gradient bucket, MiB (auto: by the links)",
+  visit(OptionInfo{"bucket_cap_mb", comm, Role::stays, "size of a gradient bucket, MiB (auto: by the links)",
                    "auto"},
         o.bucket_cap_mb);
-  visit(OptionInfo{"first_bucket_mb", comm, Role::runs, "of the first one"}, o.first_bucket_mb);
+  visit(OptionInfo{"first_bucket_mb", comm, Role::stays, "of the first one"}, o.first_bucket_mb);
   visit(OptionInfo{"algorithm", comm, Role::runs, "of the all-reduce: auto, or a name such as direct"},
         o.algorithm);
   visit(OptionInfo{"order", comm, Role::runs, "of sums: canonical (the same bits for any workers) or any"},
@@ -165,10 +168,16 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"resume", folder, Role::runs,
                    "go on from a checkpoint: a run's folder, or one checkpoint. Options come from there"},
         o.resume);
-  visit(OptionInfo{"checkpoint_every", folder, Role::runs, "steps (0: at the end of every epoch; -1: never)"},
-        o.checkpoint_every);
-  visit(OptionInfo{"keep", folder, Role::runs, "newest checkpoints that stay (0: all)"}, o.keep);
-  visit(OptionInfo{"eval_every", folder, Role::runs, "epochs between evaluations (0: none)"}, o.eval_every);
+  visit(OptionInfo{"init", folder, Role::runs,
+                   "begin a new run with the weights of a checkpoint: a run's folder, or one checkpoint. The "
+                   "model comes "
+                   "from there, nothing else"},
+        o.init);
+  visit(
+      OptionInfo{"checkpoint_every", folder, Role::stays, "steps (0: at the end of every epoch; -1: never)"},
+      o.checkpoint_every);
+  visit(OptionInfo{"keep", folder, Role::stays, "newest checkpoints that stay (0: all)"}, o.keep);
+  visit(OptionInfo{"eval_every", folder, Role::stays, "epochs between evaluations (0: none)"}, o.eval_every);
   visit(OptionInfo{"trace_steps", folder, Role::runs, "first steps that trace.json shows"}, o.trace_steps);
 }
 
@@ -200,5 +209,9 @@ Given merge_json(TrainOptions& options, const nlohmann::ordered_json& json, cons
 // Options for a run that continues `before`: what was not given is taken from there. Throws UsageError naming
 // the first option that was given and would make it another run.
 void continue_options(TrainOptions& options, const Given& given, const TrainOptions& before);
+
+// Options for a new run that begins with the weights of `before`: the model's are taken from there where they
+// were not given.
+void take_model(TrainOptions& options, const Given& given, const TrainOptions& before);
 
 }  // namespace lockstep::cli

@@ -8,6 +8,7 @@
 
 #include "cli/train_exchange.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/lanes.h"
 
@@ -38,7 +39,26 @@ void go_on_after_restart(TrainPlan& plan) {
     if (o.resume.empty()) o.overwrite = true;  // it was stopped before its first one
   } else {
     o.resume = out;
+    o.init.clear();
   }
+}
+
+// The weights of a checkpoint for a new run. One that was not written by `lockstep train` says nothing of its
+// model.
+void take_weights(TrainPlan& plan, const Given& given) {
+  plan.init = find_checkpoint(plan.options.init);
+  verify_checkpoint(plan.init);
+  if (fs::exists(plan.init / "state.json"))
+    take_model(plan.options, given, options_of_state(read_state(plan.init), plan.init));
+}
+
+void take_data(TrainPlan& plan, const Given& given, const Json& state, const TrainOptions& before) {
+  plan.data = read_data_record(state.value("data", Json()), (plan.checkpoint / "state.json").string());
+  const bool told = given.contains("data") || given.contains("data_dir");
+  if (plan.data.train_sha256.empty() && plan.options.data != before.data)
+    throw UsageError(fmt::format("--data {} would make another run: the checkpoint's is {}",
+                                 plan.options.data, before.data));
+  if (told) plan.data.path.clear();
 }
 
 void take_checkpoint(TrainPlan& plan, const Given& given) {
@@ -48,6 +68,7 @@ void take_checkpoint(TrainPlan& plan, const Given& given) {
   const Json state = read_state(plan.checkpoint);
   const TrainOptions before = options_of_state(state, plan.checkpoint);
   continue_options(o, given, before);
+  take_data(plan, given, state, before);
   plan.first_step = state.at("step").get<std::int64_t>();
   if (const Json best = state.value("best_accuracy", Json()); best.is_number())
     plan.best_accuracy = best.get<double>();
@@ -64,6 +85,8 @@ Json to_json(const TrainPlan& plan) {
   return {{"options", to_json(plan.options)},
           {"folder_use", static_cast<int>(plan.folder_use)},
           {"checkpoint", plan.checkpoint.string()},
+          {"init", plan.init.string()},
+          {"data", to_json(plan.data)},
           {"first_step", plan.first_step},
           {"best_accuracy", plan.best_accuracy ? Json(*plan.best_accuracy) : Json()},
           {"report_to", plan.report_to},
@@ -75,6 +98,8 @@ TrainPlan from_json(const Json& json) {
   merge_json(plan.options, json.at("options"), "rank 0's plan");
   plan.folder_use = static_cast<FolderUse>(json.at("folder_use").get<int>());
   plan.checkpoint = json.at("checkpoint").get<std::string>();
+  plan.init = json.at("init").get<std::string>();
+  plan.data = read_data_record(json.at("data"), "rank 0's plan");
   plan.first_step = json.at("first_step").get<std::int64_t>();
   if (json.at("best_accuracy").is_number()) plan.best_accuracy = json.at("best_accuracy").get<double>();
   plan.report_to = json.at("report_to").get<std::string>();
@@ -90,8 +115,7 @@ std::string broadcast_text(const Group& world, std::string text) {
   return text;
 }
 
-TrainPlan plan_of(const Json& request, const Group& world) {
-  const int workers = world.size();
+TrainPlan plan_of(const Json& request, int workers) {
   TrainPlan plan;
   TrainOptions& o = plan.options;
   merge_json(o, request.at("options"), "the request");
@@ -102,14 +126,14 @@ TrainPlan plan_of(const Json& request, const Group& world) {
   go_on_after_restart(plan);
   if (!o.resume.empty())
     take_checkpoint(plan, given);
-  else if (o.overwrite)
-    plan.folder_use = FolderUse::overwrite;
+  else if (!o.init.empty())
+    take_weights(plan, given);
+  if (o.resume.empty() && o.overwrite) plan.folder_use = FolderUse::overwrite;
   check_options(o);
   o.workers = workers;
   if (o.lanes == 0) o.lanes = workers * o.accumulate;
   check_lanes(o, workers);
   lanes_of(0, workers, static_cast<int>(o.lanes));
-  check_algorithm(world, o, sizeof(float));
   if (o.out.empty()) o.out = default_out(o);
   return plan;
 }
@@ -133,18 +157,11 @@ TrainOptions options_of_state(const Json& state, const fs::path& checkpoint) {
 
 // What rank 0 can't do nobody does, and all say why.
 TrainPlan make_train_plan(const Json& request, const Group& world) {
-  Json message;
-  if (world.rank() == 0) try {
-      message = to_json(plan_of(request, world));
-    } catch (const UsageError& error) {
-      message = {{"refused", error.what()}};
-    } catch (const Error& error) {
-      message = {{"failed", error.what()}};
-    }
-  message = Json::parse(broadcast_text(world, message.dump()));
-  if (message.contains("refused")) throw UsageError(message["refused"].get<std::string>());
-  if (message.contains("failed")) throw SystemError(message["failed"].get<std::string>());
-  return from_json(message);
+  Json made;
+  run_on_leader(world, "reading the checkpoint", [&] { made = to_json(plan_of(request, world.size())); });
+  TrainPlan plan = from_json(Json::parse(broadcast_text(world, made.dump())));
+  check_algorithm(world, plan.options, sizeof(float));
+  return plan;
 }
 
 std::string resume_command(const TrainOptions& options) {

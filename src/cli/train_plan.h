@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/data_record.h"
 #include "cli/run_folder.h"
 #include "cli/train_options.h"
 #include "cli/train_report.h"
@@ -19,6 +20,8 @@ struct TrainPlan {
   TrainOptions options;  // complete: workers, lanes and out too
   FolderUse folder_use = FolderUse::fresh;
   std::filesystem::path checkpoint;  // to go on from; empty: from the start
+  std::filesystem::path init;        // a checkpoint whose weights a new run begins with; empty: fresh ones
+  DataRecord data;                   // the checkpoint's; without a path when the user says where the data is
   std::int64_t first_step = 0;       // steps done before
   std::optional<double> best_accuracy;
   std::string report_to;  // where the parent listens; empty: rank 0 shows progress itself
@@ -26,7 +29,7 @@ struct TrainPlan {
 };
 
 // Rank 0 makes it and gives it to everybody: only its machine needs the checkpoint. Collective; throws
-// UsageError on every rank. A checkpoint is verified here.
+// UsageError on every rank. A checkpoint is verified here, which may take long.
 TrainPlan make_train_plan(const nlohmann::ordered_json& request, const Group& world);
 
 // state.json of a checkpoint. Throws UsageError when it is none of ours.

@@ -8,6 +8,7 @@
 
 #include "cli/run_page.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/checkpoint/leader.h"
 
 namespace lockstep::cli {
 namespace {
@@ -92,7 +93,13 @@ void TrainRecorder::end_epoch(std::int64_t epoch, std::optional<double> validati
                               std::optional<double> accuracy) {
   const std::span<const StepRecord> of_epoch = std::span<const StepRecord>(steps_).subspan(epoch_begin_);
   epoch_begin_ = steps_.size();
-  if (!leads() || of_epoch.empty()) return;
+  if (of_epoch.empty()) return;
+  run_on_leader(world_, "writing the run's page",
+                [&] { write_epoch(of_epoch, epoch, validation_loss, accuracy); });
+}
+
+void TrainRecorder::write_epoch(std::span<const StepRecord> of_epoch, std::int64_t epoch,
+                                std::optional<double> validation_loss, std::optional<double> accuracy) {
   EpochRecord record{.step = of_epoch.back().step,
                      .epoch = epoch,
                      .seconds_per_step = 0,
@@ -113,7 +120,12 @@ void TrainRecorder::end_epoch(std::int64_t epoch, std::optional<double> validati
 
 Json TrainRecorder::finish(const Json& rest) {
   const std::vector<std::string> parts = gather_trace();
-  if (!leads()) return {};
+  Json summary;
+  run_on_leader(world_, "writing the run's files", [&] { summary = write_summary(rest, parts); });
+  return summary;
+}
+
+Json TrainRecorder::write_summary(const Json& rest, const std::vector<std::string>& trace_parts) const {
   const StepFigures figures = figures_of(settled(steps_));
   const TrainOptions& o = plan_.options;
   Json summary = {{"model", o.model},
@@ -131,7 +143,7 @@ Json TrainRecorder::finish(const Json& rest) {
                   {"final_loss", steps_.empty() ? Json() : Json(steps_.back().loss)}};
   summary.update(rest);
   folder_->replace("latency.csv", latencies_.csv());
-  folder_->replace("trace.json", trace_document(parts));
+  folder_->replace("trace.json", trace_document(trace_parts));
   folder_->replace("summary.json", summary.dump(2) + "\n");
   write_page();
   return summary;

@@ -29,7 +29,7 @@ class TrainRecorder {
   TrainRecorder(const TrainPlan& plan, Group world, EventSink sink, std::int64_t total_steps);
 
   void add_step(const StepRecord& step, std::vector<BucketTimes> buckets, std::vector<TraceSpan> spans);
-  // Writes the epoch's row and the page as it is so far.
+  // Writes the epoch's row and the page as it is so far. Collective.
   void end_epoch(std::int64_t epoch, std::optional<double> validation_loss, std::optional<double> accuracy);
   // The figures of the run and all remaining files. Collective: rank 0 gets everybody's part of the trace.
   // `rest` is what only the caller knows of the summary. Gives the summary on rank 0.
@@ -40,6 +40,11 @@ class TrainRecorder {
  private:
   bool leads() const { return world_.rank() == 0; }
   void report_step(const StepRecord& step);
+  // By rank 0 alone.
+  void write_epoch(std::span<const StepRecord> of_epoch, std::int64_t epoch,
+                   std::optional<double> validation_loss, std::optional<double> accuracy);
+  nlohmann::ordered_json write_summary(const nlohmann::ordered_json& rest,
+                                       const std::vector<std::string>& trace_parts) const;
   std::vector<std::string> gather_trace() const;
   std::vector<TimelineRow> timeline() const;
   void write_page() const;

@@ -1,6 +1,5 @@
 #include "cli/train_worker.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,9 +13,11 @@
 #include "cli/train_exchange.h"
 #include "cli/train_optimizer.h"
 #include "cli/train_task.h"
+#include "cli/train_threads.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/hash.h"
+#include "lockstep/checkpoint/leader.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -108,7 +109,7 @@ class Worker {
         options_(plan.options),
         world_(world),
         sink_(std::move(sink)),
-        data_(make_data(options_)),
+        data_(load_data()),
         rss_before_(memory_bytes("VmRSS")),
         model_(load_model()),
         ddp_(model_, world, parallel_options(options_)),
@@ -116,7 +117,7 @@ class Worker {
         loader_(data_.train, world.rank(), world.size(), loader_options(plan)),
         state_{.step = plan.first_step, .epoch = 0, .best_accuracy = plan.best_accuracy} {
     if (!plan_.checkpoint.empty()) {
-      if (leads()) optimizer_->load(plan_.checkpoint);
+      run_on_leader(world_, "reading the optimizer's state", [&] { optimizer_->load(plan_.checkpoint); });
       optimizer_->share(world_);
     }
     for (int rank = 0; rank < world_.size(); ++rank)
@@ -186,10 +187,21 @@ class Worker {
     return 0;
   }
 
+  TrainData load_data() {
+    const TrainOptions located = locate_data(options_, plan_.data);
+    TrainData data = make_data(located);
+    data_record_ = record_data(located, data);
+    check_same_data(world_, data_record_);
+    check_same_data(options_, plan_.data, data_record_);
+    return data;
+  }
+
   // Everybody gets rank 0's weights: only its machine needs the checkpoint.
   std::shared_ptr<Model> load_model() const {
     auto model = make_model(options_, *data_.train);
-    if (!plan_.checkpoint.empty() && leads()) load_weights(plan_.checkpoint, *model);
+    const std::filesystem::path& weights = plan_.checkpoint.empty() ? plan_.init : plan_.checkpoint;
+    if (!weights.empty())
+      run_on_leader(world_, "reading the weights", [&] { load_weights(weights, *model); });
     model->train();
     return model;
   }
@@ -204,8 +216,10 @@ class Worker {
     if (!leads()) return;
     std::int64_t parameters = 0;
     for (const auto& p : model_->parameters()) parameters += p.numel();
-    const std::string from =
-        plan_.checkpoint.empty() ? "" : fmt::format(", going on after step {}", plan_.first_step);
+    const std::string from = !plan_.checkpoint.empty()
+                                 ? fmt::format(", going on after step {}", plan_.first_step)
+                             : !plan_.init.empty() ? fmt::format(", with the weights of {}", options_.init)
+                                                   : "";
     sink_({{"event", "begin"},
            {"text", fmt::format("{} ({} parameters) on {} ({}): {}, {} × {}, {}{}", options_.model,
                                 in_words(parameters), options_.data, counted(data_.train->size(), "example"),
@@ -336,9 +350,10 @@ class Worker {
   }
 
   void checkpoint() {
-    if (leads()) checkpoint_ = save_training(options_, state_, *model_, *optimizer_);
+    // Nobody changes the weights, or ends, before they are on disk.
+    run_on_leader(world_, "writing a checkpoint",
+                  [&] { checkpoint_ = save_training(options_, data_record_, state_, *model_, *optimizer_); });
     saved_step_ = state_.step;
-    world_.barrier();  // nobody changes the weights, or ends, before they are on disk
   }
 
   int stop() {
@@ -379,6 +394,7 @@ class Worker {
   const TrainOptions& options_;
   Group world_;
   EventSink sink_;
+  DataRecord data_record_;
   TrainData data_;
   std::int64_t rss_before_;  // before the model was made
   std::shared_ptr<Model> model_;
@@ -401,7 +417,7 @@ class Worker {
 }  // namespace
 
 int train(const TrainPlan& plan, const Group& world, const EventSink& sink) {
-  at::set_num_threads(static_cast<int>(plan.options.threads));
+  pin_threads(plan.options.threads);
   return Worker(plan, world, sink).run();
 }
 

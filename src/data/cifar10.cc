@@ -9,11 +9,19 @@
 namespace lockstep {
 namespace {
 
+std::string accepted_file() {
+  return "1 to " + std::to_string(kCifarMostRecords) + " records of " + std::to_string(kCifarRecordBytes) +
+         " bytes (a label from 0 to 9 and 3 × 32 × 32 pixels)";
+}
+
 void append_file(Images& images, const std::filesystem::path& file) {
-  const std::string accepted = "1 to " + std::to_string(kCifarMostRecords) + " records of " +
-                               std::to_string(kCifarRecordBytes) +
-                               " bytes (a label from 0 to 9 and 3 × 32 × 32 pixels)";
-  const auto bytes = read_whole_file(file, kCifarMostRecords * kCifarRecordBytes, accepted);
+  append_cifar10(images, read_whole_file(file, kCifarMostRecords * kCifarRecordBytes, accepted_file()), file);
+}
+
+}  // namespace
+
+void append_cifar10(Images& images, std::span<const std::uint8_t> bytes, const std::filesystem::path& file) {
+  const std::string accepted = accepted_file();
   const auto size = static_cast<std::int64_t>(bytes.size());
   const std::int64_t records = size / kCifarRecordBytes;
   if (size == 0) throw UsageError(shown(file) + " is empty; accepted: " + accepted);
@@ -31,8 +39,6 @@ void append_file(Images& images, const std::filesystem::path& file) {
     images.pixels.insert(images.pixels.end(), record + 1, record + kCifarRecordBytes);
   }
 }
-
-}  // namespace
 
 std::string cifar_train_file(int number) { return "data_batch_" + std::to_string(number) + ".bin"; }
 

@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <span>
 #include <string>
+
+#include "lockstep/data/files.h"
 
 namespace lockstep {
 
@@ -11,5 +15,8 @@ constexpr std::int64_t kCifarMostRecords = 100'000;  // in a file; the real ones
 constexpr int kCifarTrainFiles = 5;
 constexpr auto kCifarTestFile = "test_batch.bin";
 std::string cifar_train_file(int number);  // 1 to kCifarTrainFiles
+
+// Appends the records of one file. Throws UsageError; `file` is what the message calls the bytes.
+void append_cifar10(Images& images, std::span<const std::uint8_t> bytes, const std::filesystem::path& file);
 
 }  // namespace lockstep

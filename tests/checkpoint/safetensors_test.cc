@@ -1,9 +1,11 @@
 #include "lockstep/checkpoint/safetensors.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 
@@ -195,6 +197,25 @@ TEST(ModelState, TheFirstDifferenceIsNamedAndNothingIsCopied) {
   EXPECT_EQ(refusal([](TensorMap& s) { s["c"] = torch::ones({1}); }),
             "x.safetensors does not fit the model: it has c Float[1], which the model has not");
   EXPECT_NE(refusal([](TensorMap& s) { s.clear(); }).find("(7 differences in all)"), std::string::npos);
+}
+
+TEST(ModelState, TheNumberOfThreadsIsAFactOfTheRun) {
+  const TempFolder temp;
+  const Net net;
+  const int before = at::get_num_threads();
+  at::set_num_threads(2);
+  save_safetensors(temp.path() / "x", model_state(net), arithmetic_facts());
+  const Metadata saved = load_safetensors(temp.path() / "x").metadata;
+  EXPECT_EQ(saved, (Metadata{{"threads", "2"}}));
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(same_arithmetic(saved, "x"));
+  EXPECT_TRUE(same_arithmetic({{"format", "pt"}}, "x"));  // from elsewhere: nothing is known
+  at::set_num_threads(1);
+  EXPECT_FALSE(same_arithmetic(saved, "x"));
+  at::set_num_threads(before);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("x was saved by a run with threads = 2, and here it is 1"), std::string::npos) << said;
+  EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }
 
 }  // namespace

@@ -5,12 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <string>
-#include <thread>
 
 #include "checkpoint/temp_folder.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/checkpoint/store.h"
@@ -21,61 +18,80 @@ namespace {
 namespace fs = std::filesystem;
 using test::TempFolder;
 
-void write_one(const fs::path& folder, std::int64_t step) {
-  CheckpointStore(folder, 2).write(step, [&](const fs::path& staging) {
-    write_file(staging / "model.safetensors", std::string(100'000, static_cast<char>('a' + step % 26)));
-    write_file(staging / "optimizer.safetensors", std::string(200'000, static_cast<char>('A' + step % 26)));
-    write_file(staging / "state.json", std::to_string(step));
-  });
-}
+// What a writer tells its parent: a file of this step's checkpoint is in the hidden folder, or write() has
+// returned.
+struct Event {
+  std::int64_t step = 0;
+  bool published = false;
+};
+constexpr int kEventsOfACheckpoint = 4;  // three files, and the end
 
-// Writes checkpoints until it is killed, each one twice, so that replacing is interrupted as well; tells of
-// each one that write() has returned for.
-[[noreturn]] void write_forever(const fs::path& folder, std::int64_t step, int told) {
+// Writes checkpoints until it is killed, each one twice, so that replacing is interrupted as well. After
+// event number `hold`, counted from 1, it stands still.
+[[noreturn]] void write_forever(const fs::path& folder, std::int64_t first, int told, int hold) {
+  int events = 0;
+  const auto tell = [&](Event event) {
+    if (::write(told, &event, sizeof event) != sizeof event) ::_exit(1);
+    while (++events == hold) ::pause();
+  };
   for (int i = 0;; ++i) {
-    write_one(folder, step + i / 2);
-    const std::int64_t done = step + i / 2;
-    if (::write(told, &done, sizeof done) != sizeof done) ::_exit(1);
+    const std::int64_t step = first + i / 2;
+    CheckpointStore(folder, 2).write(step, [&](const fs::path& staging) {
+      write_file(staging / "model.safetensors", std::string(100'000, static_cast<char>('a' + step % 26)));
+      tell({step, false});
+      write_file(staging / "optimizer.safetensors", std::string(200'000, static_cast<char>('A' + step % 26)));
+      tell({step, false});
+      write_file(staging / "state.json", std::to_string(step));
+      tell({step, false});
+    });
+    tell({step, true});
   }
 }
 
 TEST(StoreCrash, KilledAtAnyInstantTheLastGoodOneIsThere) {
+  constexpr int kRounds = 24;
   const TempFolder temp;
   RandomStream random(11, 0, 0);
-  const auto begin = Clock::now();
-  write_one(temp.path() / "trial", 0);
-  const auto one_write = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin);
-  fs::remove_all(temp.path() / "trial");
   std::int64_t promised = -1;  // the newest step that write() returned for
   int interrupted = 0;
-  int rounds = 0;
-  // Killed at moments from the start to the third checkpoint. A slow disk gets fewer rounds.
-  const auto deadline = Deadline::after(std::chrono::seconds(5));
-  for (; rounds < 50 && (rounds < 20 || !deadline.passed()); ++rounds) {
+  for (int round = 0; round < kRounds; ++round) {
+    // From the first file to the end of the third checkpoint. Half of the writers stand still there; the
+    // others go on while the signal is on its way, so that it comes at any instant.
+    const int last = 1 + static_cast<int>(random.below(3 * kEventsOfACheckpoint));
+    const bool held = round % 2 == 0;
     int pipe[2];
     ASSERT_EQ(::pipe(pipe), 0);
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
-    if (child == 0) write_forever(temp.path(), promised + 1, pipe[1]);
+    if (child == 0) write_forever(temp.path(), promised + 1, pipe[1], held ? last : -1);
     ::close(pipe[1]);
-    std::this_thread::sleep_for(std::chrono::microseconds(random.below(3 * one_write.count() + 1)));
+    Event event;
+    const auto next = [&] { return ::read(pipe[0], &event, sizeof event) == sizeof event; };
+    for (int i = 0; i < last; ++i) {
+      ASSERT_TRUE(next()) << "the writer failed by itself";
+      if (event.published) promised = event.step;
+    }
     ASSERT_EQ(::kill(child, SIGKILL), 0);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the writer failed by itself";
-    for (std::int64_t step = 0; ::read(pipe[0], &step, sizeof step) == sizeof step;) promised = step;
+    if (held && !event.published) {
+      ++interrupted;
+      ASSERT_TRUE(fs::exists(temp.path() / ".staging")) << "round " << round;
+    }
+    while (next())
+      if (event.published) promised = event.step;
     ::close(pipe[0]);
 
     const auto found = CheckpointStore(temp.path()).list();
-    if (fs::exists(temp.path() / ".staging")) ++interrupted;
-    for (const auto& folder : found) ASSERT_NO_THROW(verify_checkpoint(folder)) << "round " << rounds;
+    for (const auto& folder : found) ASSERT_NO_THROW(verify_checkpoint(folder)) << "round " << round;
     if (promised >= 0) {
       ASSERT_FALSE(found.empty());
-      ASSERT_GE(checkpoint_step(found.back()), promised) << "round " << rounds;
+      ASSERT_GE(checkpoint_step(found.back()), promised) << "round " << round;
     }
   }
-  EXPECT_GT(promised, rounds / 8) << "too few checkpoints were written for this to mean anything";
-  EXPECT_GT(interrupted, rounds / 4) << "too few writers were killed while writing";
+  EXPECT_GT(promised, kRounds / 4) << "too few checkpoints were written for this to mean anything";
+  EXPECT_GT(interrupted, kRounds / 4) << "too few writers were killed while writing";
   CheckpointStore(temp.path()).write(promised + 100, [](const fs::path& f) { write_file(f / "x", "y"); });
   for (const auto& entry : fs::directory_iterator(temp.path())) {
     EXPECT_NE(entry.path().filename().string().front(), '.') << entry.path();

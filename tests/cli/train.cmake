@@ -4,15 +4,23 @@ lockstep_test(trainer_test
   LINK lockstep_trainer)
 
 if(TARGET lockstep_train)
-  foreach(part Bits Resume Folder Terminal Usage Tools)
-    string(TOLOWER ${part} name)
-    add_test(NAME train.${name}
-      COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/train_program_test.py $<TARGET_FILE:lockstep_cli> ${part})
-    # libtorch keeps memory until the process ends, which is no leak of ours.
-    set_tests_properties(train.${name} PROPERTIES LABELS fast TIMEOUT 600 PROCESSORS 2
-      ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
-    fails_without_tests(train.${name})
-  endforeach()
+  add_library(disk_shim MODULE disk_shim.cc)
+  target_link_libraries(disk_shim PRIVATE lockstep_options ${CMAKE_DL_LIBS})
+  # <file> <class of tests> …
+  function(lockstep_train_tests file)
+    foreach(part ${ARGN})
+      string(TOLOWER ${part} name)
+      add_test(NAME train.${name}
+        COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/${file} $<TARGET_FILE:lockstep_cli> ${part})
+      # libtorch keeps memory until the process ends, which is no leak of ours.
+      set_tests_properties(train.${name} PROPERTIES LABELS fast TIMEOUT 600 PROCESSORS 2
+        ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0;DISK_SHIM=$<TARGET_FILE:disk_shim>")
+      fails_without_tests(train.${name})
+    endforeach()
+  endfunction()
+  lockstep_train_tests(train_program_test.py Bits Resume Folder Terminal Usage Tools)
+  lockstep_train_tests(train_start_test.py Data Init Threads Flags)
+  lockstep_train_tests(train_disk_test.py Disk)
   # The same bits for every number of workers, model by model. Many runs, none of them for a sanitizer.
   if(LOCKSTEP_SANITIZE STREQUAL "")
     foreach(model Mlp Gpt Resnet18)

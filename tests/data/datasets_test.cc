@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <set>
 
 #include "comm/expect_error.h"
@@ -175,6 +176,43 @@ TEST(SyntheticDataset, TokensAreFollowedByTheirTargets) {
       {"the context"});
   expect_error<UsageError>([] { SyntheticDataset({.shape = {3, 0}}); }, {"dimension of 0"});
   expect_error<UsageError>([] { SyntheticDataset({.shape = {1 << 30, 1 << 30, 16}}); }, {"2147483648"});
+}
+
+TEST(Fingerprint, IsThatOfTheExamples) {
+  std::set<std::string> seen;
+  const auto is_new = [&](const Dataset& data) {
+    EXPECT_EQ(data.fingerprint().size(), 64U);
+    EXPECT_EQ(data.fingerprint(), data.fingerprint());
+    return seen.insert(data.fingerprint()).second;
+  };
+  const ImageShape shape{.channels = 3, .height = 2, .width = 2};
+  const Images images = counting_images(4, shape);
+  EXPECT_TRUE(is_new(ImageDataset(images)));
+  EXPECT_FALSE(is_new(ImageDataset(images)));
+  for (const auto& change : std::vector<std::function<void(Images&)>>{
+           [](Images& i) { i.pixels.back() ^= 1; }, [](Images& i) { i.labels.front() ^= 1; },
+           [](Images& i) { i.shape = {.channels = 3, .height = 1, .width = 4}; },
+           [](Images& i) { i.classes = 11; }, [&](Images& i) { i = counting_images(3, shape); }}) {
+    Images other = images;
+    change(other);
+    EXPECT_TRUE(is_new(ImageDataset(other)));
+  }
+  EXPECT_TRUE(is_new(ImageDataset(images, {.mean = {0.5, 0.5, 0.5}, .deviation = {1, 1, 1}})));
+  EXPECT_TRUE(is_new(ImageDataset(images, {.flip = false})));
+  EXPECT_TRUE(is_new(ImageDataset(images, {.crop_padding = 1})));
+
+  EXPECT_TRUE(is_new(TextDataset(bytes_of("to be or not"), 3)));
+  EXPECT_FALSE(is_new(TextDataset(bytes_of("to be or not"), 3)));
+  EXPECT_TRUE(is_new(TextDataset(bytes_of("to be or nit"), 3)));
+  EXPECT_TRUE(is_new(TextDataset(bytes_of("to be or not"), 4)));
+
+  EXPECT_TRUE(is_new(SyntheticDataset({.size = 5, .shape = {4}})));
+  EXPECT_FALSE(is_new(SyntheticDataset({.size = 5, .shape = {4}})));
+  EXPECT_TRUE(is_new(SyntheticDataset({.size = 6, .shape = {4}})));
+  EXPECT_TRUE(is_new(SyntheticDataset({.size = 5, .shape = {2, 2}})));
+  EXPECT_TRUE(is_new(SyntheticDataset({.size = 5, .shape = {4}, .classes = 3})));
+  EXPECT_TRUE(is_new(SyntheticDataset({.size = 5, .shape = {4}, .seed = 1})));
+  EXPECT_TRUE(is_new(SyntheticDataset({.kind = SyntheticKind::tokens, .size = 5, .shape = {4}})));
 }
 
 TEST(OpenDataset, KnowsEachName) {

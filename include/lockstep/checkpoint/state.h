@@ -18,4 +18,13 @@ TensorMap model_state(const torch::nn::Module& module);
 // is what the message calls the state: the file it came from.
 void load_model_state(torch::nn::Module& module, const TensorMap& state, const std::string& source = "state");
 
+// What the bits of a run depend on besides its model and its data: how many threads the calling thread's
+// libtorch computes with. Saved with the weights it can be compared when they are loaded:
+//   save_safetensors(file, model_state(model), arithmetic_facts());
+Metadata arithmetic_facts();
+// False when `metadata` tells of other facts than those of the calling thread; then one line of the log warns
+// that the run's bits may differ from here on. `source` is what the line calls the metadata: the file it came
+// from.
+bool same_arithmetic(const Metadata& metadata, const std::string& source);
+
 }  // namespace lockstep

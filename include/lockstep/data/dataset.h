@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/random.h"
@@ -31,6 +32,10 @@ class Dataset {
   // classes of a target (the vocabulary of a text). Empty and 0: not known.
   virtual std::vector<std::int64_t> shape() const { return {}; }
   virtual std::int64_t classes() const { return 0; }
+
+  // 64 hexadecimal digits that are equal for datasets which give the same examples, wherever their files lie:
+  // what a run that is resumed compares. Reads all of it. Empty: not known.
+  virtual std::string fingerprint() const { return {}; }
 };
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/data/dataset.h"
@@ -34,6 +35,7 @@ class ImageDataset final : public Dataset {
   Batch get(std::span<const std::int64_t> indices, RandomStream* random) const override;
   std::vector<std::int64_t> shape() const override;
   std::int64_t classes() const override { return images_.classes; }
+  std::string fingerprint() const override;
 
  private:
   Images images_;
@@ -53,6 +55,7 @@ class TextDataset final : public Dataset {
   double weight() const override { return static_cast<double>(context_); }
   std::vector<std::int64_t> shape() const override { return {context_}; }
   std::int64_t classes() const override { return 256; }
+  std::string fingerprint() const override;
 
  private:
   std::vector<std::uint8_t> bytes_;
@@ -84,6 +87,7 @@ class SyntheticDataset final : public Dataset {
   double weight() const override;
   std::vector<std::int64_t> shape() const override { return options_.shape; }
   std::int64_t classes() const override { return options_.classes; }
+  std::string fingerprint() const override;
 
  private:
   SyntheticOptions options_;

@@ -1,0 +1,88 @@
+#include "lockstep/checkpoint/leader.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <future>
+#include <vector>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/knobs.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::milliseconds kLongestRound{250};
+
+// What the leader says at a meeting.
+enum class News : std::uint8_t { busy, done, refused, failed };
+
+News tell(const Group& group, News news) {
+  std::vector<std::uint8_t> said = {static_cast<std::uint8_t>(news)};
+  group.broadcast(buffer(said), 0);
+  return static_cast<News>(said[0]);
+}
+
+std::string tell(const Group& group, std::string text) {
+  std::vector<std::int64_t> length = {static_cast<std::int64_t>(text.size())};
+  group.broadcast(buffer(length), 0);
+  text.resize(static_cast<std::size_t>(length[0]));
+  group.broadcast({text.data(), text.size(), DType::u8}, 0);
+  return text;
+}
+
+void lead(const Group& group, const std::string& what, const std::function<void()>& work) {
+  const auto timeout = Knobs::from_environment().timeout;
+  const auto round = std::min(kLongestRound, timeout / 4);
+  const Deadline expected = Deadline::after(timeout);
+  bool logged = false;
+  // Its destructor waits for the work, also when a peer is lost meanwhile.
+  std::future<void> through = std::async(std::launch::async, work);
+  while (through.wait_for(round) != std::future_status::ready) {
+    if (!logged && expected.passed()) {
+      log().warn("rank 0 is still {} after {} s; the others wait", what, timeout.count() / 1000);
+      logged = true;
+    }
+    tell(group, News::busy);
+  }
+  const auto explain = [&](News news, const char* message) {
+    tell(group, news);
+    tell(group, std::string(message));
+  };
+  try {
+    through.get();
+  } catch (const UsageError& error) {
+    explain(News::refused, error.what());
+    throw;
+  } catch (const std::exception& error) {
+    explain(News::failed, error.what());
+    throw;
+  } catch (...) {
+    explain(News::failed, "rank 0 failed in a way that it can't tell");
+    throw;
+  }
+  tell(group, News::done);
+}
+
+void follow(const Group& group) {
+  News news = News::busy;
+  while (news == News::busy) news = tell(group, News::busy);
+  if (news == News::done) return;
+  const std::string message = tell(group, std::string());
+  if (news == News::refused) throw UsageError(message);
+  throw SystemError(message);
+}
+
+}  // namespace
+
+void run_on_leader(const Group& group, const std::string& what, const std::function<void()>& work) {
+  if (group.rank() == 0)
+    lead(group, what, work);
+  else
+    follow(group);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,113 @@
+"""What the tests of `lockstep train` share: one run of the program in a folder of its own."""
+import csv
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+MLP = ["--model", "mlp", "--data", "synthetic", "--width", "32", "--layers", "2", "--examples", "230",
+       "--eval-examples", "60", "--eval-batch", "16", "--lane-batch", "4", "--bucket-cap-mb", "0.05",
+       "--first-bucket-mb", "0.01"]
+LANES = [*MLP, "--lanes", "8"]
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="lockstep-train-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.environment = dict(os.environ, LOCKSTEP_CACHE_DIR=os.path.join(self.folder, "cache"))
+        for name in ("RANK", "WORLD_SIZE"):
+            self.environment.pop(name, None)
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+    def run_program(self, *args, **kwargs):
+        kwargs.setdefault("env", self.environment)
+        return subprocess.run([PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=240, **kwargs)
+
+    def train(self, name, *args, **kwargs):
+        """Trains into the folder `name`; gives its summary."""
+        done = self.run_program("train", "--out", self.path(name), *args, **kwargs)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return self.summary(name)
+
+    def summary(self, name):
+        with open(self.path(name, "summary.json")) as file:
+            return json.load(file)
+
+    def rows(self, name, file):
+        with open(self.path(name, file), newline="") as text:
+            return list(csv.DictReader(text))
+
+    def losses(self, name):
+        return [row["loss"] for row in self.rows(name, "steps.csv")]
+
+    def start(self, name, *args):
+        return subprocess.Popen([PROGRAM, "train", "--out", self.path(name), *map(str, args)], env=self.environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def wait_for_steps(self, process, name, count):
+        for _ in range(1200):
+            try:
+                if len(self.rows(name, "steps.csv")) >= count:
+                    return
+            except FileNotFoundError:
+                pass
+            self.assertIsNone(process.poll(), "ended before it was stopped")
+            time.sleep(0.05)
+        self.fail("no progress")
+
+    def workers_of(self, name):
+        """Their process numbers, in the order in which they were started."""
+        found = []
+        for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    words = file.read().split(b"\0")
+            except OSError:
+                continue
+            if words[0].endswith(b"/lockstep-train") and self.path(name).encode() in words[2]:
+                found.append(pid)
+        return found
+
+    def files_of(self, name):
+        """Every file of a run's folder: what is in it, and when it was written."""
+        found = {}
+        for folder, _, files in os.walk(self.path(name)):
+            for file in files:
+                path = os.path.join(folder, file)
+                with open(path, "rb") as text:
+                    found[path] = hashlib.sha256(text.read()).hexdigest(), os.stat(path).st_mtime_ns
+        return found
+
+    def change_state(self, checkpoint, change):
+        """Edits state.json of a checkpoint, and its manifest, so that it is whole again: as another version wrote it."""
+        with open(os.path.join(checkpoint, "state.json")) as file:
+            state = json.load(file)
+        change(state)
+        text = json.dumps(state).encode()
+        with open(os.path.join(checkpoint, "state.json"), "wb") as file:
+            file.write(text)
+        with open(os.path.join(checkpoint, "manifest.json")) as file:
+            manifest = json.load(file)
+        manifest["files"]["state.json"] = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+        del manifest["sha256"]
+        plain = json.dumps(manifest, separators=(",", ":"), sort_keys=True)
+        manifest["sha256"] = hashlib.sha256(plain.encode()).hexdigest()
+        with open(os.path.join(checkpoint, "manifest.json"), "w") as file:
+            file.write(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+
+    def refused(self, *args, words=(), status=2, **kwargs):
+        done = self.run_program(*args, **kwargs)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        lines = [line for line in done.stderr.splitlines() if line]
+        self.assertEqual(len(lines), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, lines[0])

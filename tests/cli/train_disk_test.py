@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""`lockstep train` on disks that are slow, full or broken: train_disk_test.py PATH_TO_LOCKSTEP [TEST_CLASS]
+
+DISK_SHIM is the library that makes them so (disk_shim.cc)."""
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+from train_case import LANES, PROGRAM, Case
+
+
+class Disk(Case):
+    def faults(self, rules, **variables):
+        """The environment in which these go wrong."""
+        return dict(self.environment, LD_PRELOAD=os.environ["DISK_SHIM"], DISK_FAULTS=rules, **variables)
+
+    def checkpoints(self, name):
+        return sorted(os.listdir(self.path(name, "checkpoints")))
+
+    def test_a_slow_one_is_no_lost_rank(self):
+        slow = self.faults("fsync .staging/model.safetensors@1 delay_ms=3500; "
+                           "read step-00000002/model.safetensors@1 delay_ms=3500", LOCKSTEP_TIMEOUT_S="2")
+        args = [*LANES, "--checkpoint-every", 2]
+        done = self.run_program("train", "-n", 2, *args, "--steps", 2, "--out", self.path("run"), env=slow)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = self.run_program("train", "-n", 2, "--resume", self.path("run"), "--steps", 4, env=slow)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.summary("run")["params_sha256"], self.train("whole", *args, "--steps", 4)["params_sha256"])
+
+    def test_a_dead_writer_is_noticed_at_once(self):
+        stuck = self.faults("fsync .staging/model.safetensors delay_ms=600000")
+        with subprocess.Popen([PROGRAM, "train", "--out", self.path("run"), "-n", "2", *LANES, "--steps", "4",
+                               "--checkpoint-every", "2"], env=stuck, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True) as process:
+            while not os.path.exists(self.path("run", "checkpoints", ".staging", "model.safetensors")):
+                self.assertIsNone(process.poll())
+                time.sleep(0.02)
+            os.kill(self.workers_of("run")[0], signal.SIGKILL)
+            out, err = process.communicate(timeout=60)  # LOCKSTEP_TIMEOUT_S is ten minutes
+        self.assertEqual(process.returncode, 1, out + err)
+        self.assertRegex(err, "rank 0 of group world died")
+
+    def test_a_full_one(self):
+        """A file system of its own, which really has no room left."""
+        disk = self.path("disk")
+        os.mkdir(disk)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "none", disk], capture_output=True, text=True)
+        if mounted.returncode != 0:
+            self.skipTest(f"no small file system can be mounted here: {mounted.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        # A checkpoint takes 400 KB: two stay, and there is no room for a third beside them.
+        done = self.run_program("train", "-n", 2, *LANES, "--steps", 30, "--checkpoint-every", 4, "--out",
+                                self.path("disk/run"))
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        self.assertIn("No space left on device", done.stderr)
+        self.assertEqual(self.checkpoints("disk/run"), ["step-00000004", "step-00000008"])
+        # Nothing was lost: with more room the run goes on from there.
+        subprocess.run(["mount", "-o", "remount,size=8m", disk], check=True)
+        done = self.run_program("train", "--resume", self.path("disk/run"), "--steps", 14)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.summary("disk/run")["params_sha256"],
+                         self.train("whole", *LANES, "--steps", 14)["params_sha256"])
+        self.assertEqual(self.losses("disk/run"), self.losses("whole"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

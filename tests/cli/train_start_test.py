@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""What a run of `lockstep train` begins with: train_start_test.py PATH_TO_LOCKSTEP [TEST_CLASS]"""
+import json
+import os
+import shutil
+import unittest
+
+from train_case import LANES, MLP, PROGRAM, Case
+
+GPT = ["--model", "gpt", "--blocks", "1", "--width", "16", "--heads", "2", "--context", "8", "--lanes", "2",
+       "--lane-batch", "2", "--eval-examples", "8", "--checkpoint-every", "2", "--keep", "0"]
+
+
+class Data(Case):
+    """A run goes on with its own data, wherever that lies now, and with no other."""
+
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.path("one"))
+        os.mkdir(self.path("two"))
+        self.write("one/book.txt", "to be or not to be ")
+
+    def write(self, name, words):
+        with open(self.path(name), "w") as file:
+            file.write(words * 60)
+
+    def resume(self, *args, run="run", **kwargs):
+        return self.run_program("train", "--resume", self.path(run), *args, **kwargs)
+
+    def first(self, *args, run="run"):
+        done = self.run_program("train", *GPT, "--data", "book.txt", "--steps", 2, "--out", self.path(run), *args,
+                                cwd=self.path("one"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_from_another_folder_and_moved(self):
+        self.first()
+        done = self.resume("--steps", 3, cwd=self.path("two"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        infer = self.run_program("infer", "--resume", self.path("run"), "--json", cwd=self.path("two"))
+        self.assertEqual(infer.returncode, 0, infer.stderr)
+        os.rename(self.path("one/book.txt"), self.path("two/novel.txt"))
+        self.refused("train", "--resume", self.path("run"), "--steps", 4, cwd=self.path("two"),
+                     words=[self.path("one/book.txt"), "--data says where it is now"])
+        done = self.resume("--steps", 4, "--data", "novel.txt", "-n", 2, cwd=self.path("two"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # Where it was found is remembered.
+        done = self.resume("--steps", 5)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        whole = self.train("whole", *GPT, "--data", self.path("two/novel.txt"), "--steps", 5)
+        self.assertEqual(self.summary("run")["params_sha256"], whole["params_sha256"])
+
+    def test_other_data_under_the_same_name(self):
+        self.first()
+        before = self.files_of("run")
+        self.write("one/book.txt", "to be or not to me ")
+        words = ["--data", "training examples", "SHA-256", f"--init {self.path('run')}"]
+        self.refused("train", "--resume", self.path("run"), "--steps", 4, words=[*words, "book.txt"])
+        self.write("two/other.txt", "something else to read ")
+        self.refused("train", "--resume", self.path("run"), "--steps", 4, "--data", self.path("two/other.txt"),
+                     words=[*words, "two/other.txt"])
+        self.refused("train", "--resume", self.path("run"), "--steps", 4, "--data", "synthetic", words=words)
+        self.assertEqual(self.files_of("run"), before)
+
+    def test_what_is_not_read_does_not_count(self):
+        self.first("--examples", 40)  # 320 bytes of the 1026 for training; the test is the last tenth
+        with open(self.path("one/book.txt"), "r+") as file:
+            file.seek(600)
+            file.write("?")
+        done = self.resume("--steps", 4)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(self.path("one/book.txt"), "r+") as file:
+            file.seek(1050)
+            file.write("?")
+        self.refused("train", "--resume", self.path("run"), "--steps", 6, words=["test examples"])
+
+    def test_files_of_a_name(self):
+        for folder in ("one", "two"):
+            for i in range(1, 6):
+                with open(self.path(folder, f"data_batch_{i}.bin"), "wb") as file:
+                    file.write((bytes([i]) + bytes(range(256)) * 12) * 8)
+            with open(self.path(folder, "test_batch.bin"), "wb") as file:
+                file.write(bytes(3073) * 8)
+        args = ["--model", "mlp", "--width", 8, "--lanes", 2, "--lane-batch", 2]
+        done = self.run_program("train", *args, "--data", "cifar10", "--data-dir", "one", "--steps", 2, "--out", "run",
+                                cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        shutil.rmtree(self.path("one"))
+        self.refused("train", "--resume", self.path("run"), "--steps", 4, words=[self.path("one"), "--data-dir"])
+        done = self.resume("--steps", 4, "--data", self.path("two"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_every_rank_reads_the_same(self):
+        self.write("two/book.txt", "to be or not to me ")
+        start = 'test "$RANK" = 0 && cd one || cd two; exec "$@"'
+        done = self.run_program("run", "-n", 2, "sh", "-c", start, "sh", PROGRAM, "train", *GPT, "--data", "book.txt",
+                                "--steps", 2, "--out", self.path("run"), cwd=self.folder)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("rank 1 reads other data than rank 0", done.stderr)
+        self.assertFalse(os.path.exists(self.path("run")))
+
+    def test_a_checkpoint_that_knows_only_the_name(self):
+        """As earlier versions wrote it."""
+        self.first()
+        checkpoint = self.path("run", "checkpoints", "step-00000002")
+        self.change_state(checkpoint, lambda state: state.pop("data"))
+        self.refused("train", "--resume", self.path("run"), "--steps", 4, "--data", "one/book.txt", cwd=self.folder,
+                     words=["--data one/book.txt would make another run", "book.txt"])
+        done = self.resume("--steps", 4, cwd=self.path("one"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
+class Init(Case):
+    """A new run that begins with old weights."""
+
+    def test_any_other_option(self):
+        self.train("old", *LANES, "--steps", 4, "--optimizer", "sgd")
+        done = self.run_program("train", "--init", self.path("old"), "--data", "synthetic", "--examples", 100,
+                                "--lanes", 4, "--lane-batch", 8, "--steps", 3, "--lr", 0, "--weight-decay", 0, "-n", 2,
+                                "--out", self.path("new"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"with the weights of {self.path('old')}", done.stdout)
+        # The model is the old one's, and a rate of 0 leaves the weights as they were.
+        new = self.summary("new")
+        self.assertEqual(new["params_sha256"], self.summary("old")["params_sha256"])
+        self.assertEqual((new["steps"], new["lanes"], len(self.losses("new"))), (3, 4, 3))
+        # Without them it is another run, and it goes on as any other does.
+        fresh = self.train("fresh", *MLP, "--examples", 100, "--lanes", 4, "--lane-batch", 8, "--steps", 3, "--lr", 0,
+                           "--weight-decay", 0)
+        self.assertNotEqual(fresh["params_sha256"], new["params_sha256"])
+        self.assertEqual(self.run_program("train", "--resume", self.path("new"), "--steps", 5).returncode, 0)
+        self.assertEqual(self.summary("new")["params_sha256"], self.summary("old")["params_sha256"])
+
+    def test_weights_that_do_not_fit_are_named(self):
+        self.train("old", *LANES, "--steps", 1)
+        for args, words in [
+            (["--width", 16], ["model.safetensors", "does not fit the model", "0.bias as Float[32]"]),
+            (["--layers", 3], ["does not fit the model", "4.bias"]),
+            (["--init", self.path("none")], ["none"]),
+            (["--init", ""], ["--init ''", "checkpoint"]),
+            (["--resume", self.path("old")], ["--init", "--resume", "one of them"]),
+        ]:
+            with self.subTest(args=args):
+                self.refused("train", "--init", self.path("old"), "--data", "synthetic", "--steps", 1, "-n", 2,
+                             "--out", self.path("new"), *args, words=words)
+        self.assertFalse(os.path.exists(self.path("new")))
+
+
+class Threads(Case):
+    """The number of threads cuts the sums, so it belongs to the run."""
+
+    RESNET = ["--model", "resnet18", "--data", "shapes", "--examples", "16", "--eval-examples", "8", "--lanes", "1",
+              "--lane-batch", "16", "--eval-every", "0"]
+
+    def test_it_is_the_runs_whatever_the_environment_says(self):
+        one = self.train("one", *self.RESNET, "--steps", 1)
+        two = self.train("two", *self.RESNET, "--steps", 1, "--threads", 2)
+        self.assertNotEqual(one["params_sha256"], two["params_sha256"], "this model does not depend on it any more")
+        for threads, name in (("1", "two"), ("4", "one")):
+            other = self.train("other", *self.RESNET, "--steps", 1, "--overwrite", "--threads", 2 if name == "two" else 1,
+                               env=dict(self.environment, OMP_NUM_THREADS=threads, OPENBLAS_NUM_THREADS=threads,
+                                        OMP_DYNAMIC="true"))
+            self.assertEqual(other["params_sha256"], self.summary(name)["params_sha256"], name)
+
+    def test_a_resumed_run_keeps_it(self):
+        args = [*MLP, "--lanes", 2, "--threads", 2]
+        self.train("run", *args, "--steps", 2)
+        self.refused("train", "--resume", self.path("run"), "--steps", 3, "--threads", 1, words=["--threads 1", "2"])
+        done = self.run_program("train", "--resume", self.path("run"), "--steps", 3)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(self.path("run", "config.json")) as file:
+            self.assertEqual(json.load(file)["threads"], 2)
+        weights = self.path("run", "checkpoints", "step-00000003", "model.safetensors")
+        with open(weights, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            self.assertEqual(json.loads(file.read(length))["__metadata__"]["threads"], "2")
+
+    def test_fewer_than_asked_for_are_refused(self):
+        one = dict(self.environment, OMP_THREAD_LIMIT="1")
+        self.refused("train", *MLP, "--threads", 2, "--steps", 1, "--out", self.path("run"), env=one,
+                     words=["--threads 2", "OMP_THREAD_LIMIT=1"])
+        self.train("run", *MLP, "--steps", 1, env=one)
+
+
+class Flags(Case):
+    """Flags of the lanes and of the optimizer do what they say."""
+
+    def test_accumulate_is_lanes_a_worker(self):
+        base = self.train("lanes", *MLP, "-n", 2, "--lanes", 6, "--steps", 3)
+        found = self.train("accumulate", *MLP, "-n", 2, "--accumulate", 3, "--steps", 3)
+        self.assertEqual((found["lanes"], found["params_sha256"]), (6, base["params_sha256"]))
+        other = self.train("one", *MLP, "-n", 2, "--steps", 3)
+        self.assertEqual(other["lanes"], 2)
+        self.assertNotEqual(other["params_sha256"], base["params_sha256"])
+        # It makes the number of lanes; the number then stays.
+        self.assertEqual(self.run_program("train", "--resume", self.path("accumulate"), "-n", 3, "--steps", 4).returncode, 0)
+        self.assertEqual(self.summary("accumulate")["lanes"], 6)
+        self.refused("train", *MLP, "--accumulate", 0, words=["--accumulate", "'0'"])
+
+    def test_the_optimizers_flags(self):
+        base = [*LANES, "--steps", 4, "--optimizer", "sgd", "--lr", "0.1"]
+        cases = {"plain": [], "momentum": ["--momentum", "0.5"], "nesterov": ["--nesterov"],
+                 "decay": ["--weight-decay", "0.1"],
+                 "all": ["--momentum", "0.7", "--nesterov", "--weight-decay", "0.05"]}
+        hashes = {name: self.train(name, *base, *args)["params_sha256"] for name, args in cases.items()}
+        self.assertEqual(len(set(hashes.values())), len(hashes), hashes)
+        # libtorch's own, told the same, comes to the same bits.
+        torch = self.train("torch-sgd", *base, *cases["all"], "--optimizer", "torch-sgd")
+        self.assertEqual(torch["params_sha256"], hashes["all"])
+        adam = [*LANES, "--steps", 3, "--weight-decay", "0.1", "--optimizer"]
+        own, torch = self.train("adam", *adam, "adam"), self.train("torch-adam", *adam, "torch-adam")
+        self.assertEqual(own["params_sha256"], torch["params_sha256"])
+
+    def test_the_learning_rates(self):
+        def rates(name, *args):
+            self.train(name, *LANES, "--steps", 8, "--lr", "0.8", "--optimizer", "sgd", *args)
+            return [float(row["lr"]) for row in self.rows(name, "steps.csv")]
+
+        def near(found, expected):
+            self.assertEqual(len(found), len(expected))
+            for a, b in zip(found, expected):
+                self.assertAlmostEqual(a, b, places=6)
+
+        near(rates("step", "--schedule", "step", "--lr-every", 3, "--lr-factor", "0.5"),
+             [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2, 0.2])
+        near(rates("linear", "--schedule", "linear", "--warmup-steps", 4, "--min-lr", "0.4"),
+             [0.2, 0.4, 0.6, 0.8, 0.8, 0.7, 0.6, 0.5])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

@@ -92,6 +92,7 @@ struct Writer {
             {"master_addr", job.master_addr},
             {"master_port", job.master_port},
             {"max_restarts", job.max_restarts},
+            {"threads", job.threads},
             {"grace_ms", job.grace.count()}};
   }
   Json operator()(const Refused& mail) const {
@@ -128,6 +129,7 @@ Welcome welcome(const Json& json) {
   job.master_addr = json.at("master_addr");
   job.master_port = json.at("master_port");
   job.max_restarts = json.at("max_restarts");
+  job.threads = json.at("threads");
   job.grace = grace(json);
   if (job.node < 0 || static_cast<std::size_t>(job.node) >= job.nodes.size())
     throw net::ConnectionLost{"sent a plan without this node"};

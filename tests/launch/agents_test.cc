@@ -31,18 +31,6 @@ std::map<int, Variables> environments(const std::string& out) {
   return result;
 }
 
-// One line on standard error with all `words`.
-void expect_line(const Outcome& outcome, int status, const std::vector<std::string>& words) {
-  EXPECT_EQ(outcome.status, status) << outcome.err;
-  EXPECT_EQ(lines_of(outcome.err).size(), 1U) << outcome.err;
-  expect_words(outcome.err, words);
-}
-
-void expect_well(const Outcome& outcome) {
-  EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_EQ(outcome.err, "");
-}
-
 TEST(Agents, TellWorkersWhoTheyAre) {
   const Agents agents(3);
   auto second = agents.start({"--node-rank", "2"}, {"env"});

@@ -320,8 +320,7 @@ void Attempt::kill_and_reap() {
   kill_marked(plan_.start.job.mark().c_str());
   for (Worker& worker : workers_) {
     if (worker.pid <= 0) continue;
-    while (::waitpid(worker.pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    guardian_.reap(worker.pid);
     worker.pid = -1;
   }
   reaped_ = true;

@@ -26,7 +26,8 @@ std::string new_mark() {
 
 }  // namespace
 
-Program::Program(const std::vector<std::string>& arguments, const std::vector<std::string>& environment)
+Program::Program(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                 const std::function<void()>& before_exec)
     : mark_(new_mark()), begin_(steady_clock::now()) {
   std::vector<std::string> words = {LOCKSTEP_PROGRAM};
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -47,6 +48,7 @@ Program::Program(const std::vector<std::string>& arguments, const std::vector<st
   if (pid_ == 0) {
     ::dup2(out[1], 1);
     ::dup2(err[1], 2);
+    if (before_exec) before_exec();
     ::execve(argv[0], argv.data(), envp.data());
     ::_exit(99);
   }

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,10 @@ struct Outcome {
 // One running `lockstep`, with pipes at its output. Its children carry a mark in their environment.
 class Program {
  public:
+  // `before_exec` runs in its process first; what it does lasts.
   explicit Program(const std::vector<std::string>& arguments,
-                   const std::vector<std::string>& environment = {});
+                   const std::vector<std::string>& environment = {},
+                   const std::function<void()>& before_exec = {});
   ~Program();  // kills what is left
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;

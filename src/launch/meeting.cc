@@ -139,6 +139,9 @@ Meeting join(const MeetingPlace& place) {
   auto* const welcome = std::get_if<Welcome>(&answer);
   if (welcome == nullptr)
     throw PeerError(0, "the agent of node 0 at " + where + " does not speak this version's language");
+  if (welcome->job.own().workers != place.options.workers)
+    throw PeerError(0,
+                    "the agent of node 0 at " + where + " sent a plan with another number of workers here");
   Meeting meeting{.job = std::move(welcome->job)};
   mention_overruled(place.options, meeting.job);
   meeting.job.worker_secret = workers_secret(place.secret, meeting.job.name).hex();

@@ -13,9 +13,12 @@
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -32,8 +35,18 @@ std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
   return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
 }
 
-UniqueFd local_socket() {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+constexpr std::size_t kMostLineBytes = 4 << 20;  // a report is a few hundred
+constexpr int kBacklog = 64;
+
+// Whether the process at the other end was of `user` when it connected, or began to listen.
+bool is_of(int fd, uid_t user) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == user;
+}
+
+UniqueFd local_socket(int flags = 0) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
   if (!fd) throw SystemError("bench: socket", errno);
   return fd;
 }
@@ -70,35 +83,40 @@ class SignalReader {
 
 }  // namespace
 
-BenchListener::BenchListener()
+BenchListener::BenchListener(uid_t user)
     : name_(fmt::format("lockstep-bench-{}-{:x}", ::getpid(), std::random_device{}())),
-      listener_(local_socket()) {
+      user_(user),
+      listener_(local_socket(SOCK_NONBLOCK)) {
   const auto [address, length] = address_of(name_);
   if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      ::listen(listener_.get(), 64) != 0)
+      ::listen(listener_.get(), kBacklog) != 0)
     throw SystemError("bench: listening for the workers", errno);
 }
 
-int BenchListener::serve(pid_t child, const std::function<void(const nlohmann::ordered_json&)>& handle) {
+int BenchListener::serve(pid_t child, const Handler& handle) {
   const SignalReader signals;
   const UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));  // readable once it has ended
   if (!end) throw SystemError("bench: watching the workers", errno);
-  // Once the child is gone only what is already there is read: a poll that finds nothing ends it.
+  // Once the child is gone only what is already there is read: a poll that finds nothing ends it, or nothing
+  // but strangers, who may knock for ever.
   for (bool ended = false;;) {
     std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}, {signals.fd(), POLLIN, 0}};
     if (!ended) polled.push_back({end.get(), POLLIN, 0});
     for (const auto& [fd, peer] : peers_) polled.push_back({fd, POLLIN, 0});
     const int ready = ::poll(polled.data(), polled.size(), ended ? 0 : -1);
     if (ready == 0) break;
+    bool only_strangers = ended;
     for (const pollfd& p : polled) {
       if (ready < 0 || p.revents == 0) continue;  // an interrupted poll says nothing
       if (p.fd == end.get())
         ended = true;
       else if (p.fd == signals.fd())
         interrupted_by_ = signals.pass_on(child);
-      else
+      else if (p.fd != listener_.get())
         take(p.fd, handle);
+      if (p.fd != listener_.get() || let_in()) only_strangers = false;
     }
+    if (only_strangers && ready > 0) break;
   }
   int status = 0;
   while (::waitpid(child, &status, 0) < 0)
@@ -106,38 +124,66 @@ int BenchListener::serve(pid_t child, const std::function<void(const nlohmann::o
   return status;
 }
 
-void BenchListener::take(int fd, const std::function<void(const nlohmann::ordered_json&)>& handle) {
-  if (fd == listener_.get()) {
-    UniqueFd accepted(::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC));
+bool BenchListener::let_in() {
+  bool any = false;
+  for (int i = 0; i < kBacklog; ++i) {
+    UniqueFd accepted(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!accepted) break;
+    if (!is_of(accepted.get(), user_)) continue;
+    any = true;
     const int number = accepted.get();
-    if (accepted) peers_[number].fd = std::move(accepted);
-    return;
+    peers_[number].fd = std::move(accepted);
   }
+  return any;
+}
+
+void BenchListener::take(int fd, const Handler& handle) {
   std::array<char, 65536> chunk{};
   const ssize_t got = ::read(fd, chunk.data(), chunk.size());
   if (got <= 0) {
     if (got == 0 || errno != EINTR) peers_.erase(fd);
     return;
   }
-  std::string& text = peers_[fd].partial;
-  text.append(chunk.data(), static_cast<std::size_t>(got));
-  for (std::size_t end = 0; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1)) {
-    const auto event = nlohmann::ordered_json::parse(text.substr(0, end), nullptr, false);
-    if (!event.is_discarded()) handle(event);
+  std::string& line = peers_[fd].partial;
+  std::string_view rest(chunk.data(), static_cast<std::size_t>(got));
+  for (std::size_t end = 0; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1)) {
+    hand_on(line.append(rest.substr(0, end)), handle);
+    line.clear();
+  }
+  line.append(rest);
+  if (line.size() <= kMostLineBytes) return;
+  mention("a line of more than " + std::to_string(kMostLineBytes >> 20) + " MiB");
+  peers_.erase(fd);
+}
+
+void BenchListener::hand_on(const std::string& line, const Handler& handle) {
+  try {
+    handle(nlohmann::ordered_json::parse(line));
+  } catch (const nlohmann::json::exception& bad) {
+    mention(bad.what());
   }
 }
 
-BenchReporter::BenchReporter(const std::string& name) : socket_(local_socket()) {
+void BenchListener::mention(const std::string& what) {
+  if (std::exchange(mentioned_, true)) return;
+  std::fprintf(stderr, "lockstep: something that is no report of a worker was passed over: %s\n",
+               what.c_str());
+}
+
+BenchReporter::BenchReporter(const std::string& name, uid_t user) : socket_(local_socket()) {
   const auto [address, length] = address_of(name);
   if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
     throw SystemError("bench: reaching the parent at " + name, errno);
+  if (!is_of(socket_.get(), user))
+    throw SystemError("bench: the process at " + name + " is another user's, not the parent", EPERM);
 }
 
 BenchReporter::BenchReporter(Handler handler) : handler_(std::move(handler)) {}
 
 void BenchReporter::send(const nlohmann::ordered_json& event) {
   if (handler_) return handler_(event);
-  const std::string line = event.dump() + "\n";
+  const std::string line =
+      event.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   for (std::size_t sent = 0; sent < line.size();) {
     const ssize_t n = ::send(socket_.get(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;

@@ -1,10 +1,12 @@
 // How workers tell the parent what they measured: a local socket with a name but no file, so that
-// nothing is left behind. One JSON object a line, from rank 0; other ranks connect only to report an error.
+// nothing is left behind. Anybody on the machine can see the name, so both ends make sure that the other is
+// the same user's. One JSON object a line, from rank 0; other ranks connect only to report an error.
 //   {"event": "progress", "bytes": …, "step": …, "steps": …}    {"event": "row", "row": BenchRow}
 //   {"event": "note", "text": …}                  {"event": "error", "kind": "usage", "text": …}
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <functional>
 #include <map>
@@ -18,12 +20,16 @@ namespace lockstep::cli {
 // The parent's end.
 class BenchListener {
  public:
-  BenchListener();  // throws SystemError
+  // Listens to processes of `user` only: the name is there for everybody to see. Throws SystemError.
+  explicit BenchListener(uid_t user = ::geteuid());
 
   const std::string& name() const { return name_; }
   // Hands every event to `handle` until the child process has ended and all that arrived is handled.
   // SIGINT, SIGTERM and SIGHUP to this process meanwhile go to the child. Gives its wait status.
-  int serve(pid_t child, const std::function<void(const nlohmann::ordered_json&)>& handle);
+  // What is no report, or one that `handle` can't read (it throws a JSON exception), is passed over and
+  // mentioned once.
+  using Handler = std::function<void(const nlohmann::ordered_json&)>;
+  int serve(pid_t child, const Handler& handle);
   // The signal that this process got while it served; 0 if none.
   int interrupted_by() const { return interrupted_by_; }
 
@@ -32,18 +38,24 @@ class BenchListener {
     UniqueFd fd;
     std::string partial;  // of the line that has not ended
   };
-  void take(int fd, const std::function<void(const nlohmann::ordered_json&)>& handle);
+  bool let_in();  // false when only strangers knocked
+  void take(int fd, const Handler& handle);
+  void hand_on(const std::string& line, const Handler& handle);
+  void mention(const std::string& what);
 
   std::string name_;
+  uid_t user_;
   UniqueFd listener_;
   std::map<int, Peer> peers_;  // by descriptor
   int interrupted_by_ = 0;
+  bool mentioned_ = false;
 };
 
 // A worker's end.
 class BenchReporter {
  public:
-  explicit BenchReporter(const std::string& name);  // throws SystemError
+  // Reports to a parent that is a process of `user`. Throws SystemError.
+  explicit BenchReporter(const std::string& name, uid_t user = ::geteuid());
   // Where there is no parent, because the workers were started as a job: events are handled here.
   using Handler = std::function<void(const nlohmann::ordered_json&)>;
   explicit BenchReporter(Handler handler);

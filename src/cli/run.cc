@@ -58,6 +58,13 @@ void add_common_flags(CLI::App& command, RunOptions& options) {
       ->group(group)
       ->type_name("S");
   command
+      .add_option_function<std::string>(
+          "--threads", [&options](const std::string& count) { options.threads = count; },
+          "threads of each worker: sets OMP_NUM_THREADS; default: as it is set here, else 1; on several "
+          "machines node 0's counts")
+      ->group(group)
+      ->type_name("T");
+  command
       .add_option(
           "--pin", options.pin,
           "cores (default): each worker on cores of its own, if there are enough; none: the kernel decides")
@@ -156,9 +163,10 @@ void add_run(Cli& cli) {
   add_torchrun_flags(*command, *options);
   command->footer(
       "Each worker finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its\n"
-      "environment, as under torchrun, and lockstep::init() reads them. Unless OMP_NUM_THREADS is set, it "
-      "is\n"
-      "each worker's part of the cores. With more than one worker each line is prefixed with [rank N].\n"
+      "environment, as under torchrun, and lockstep::init() reads them. OMP_NUM_THREADS is 1 unless\n"
+      "it is set or --threads is given: the same in all workers and for every -n, since sums of several "
+      "threads\n"
+      "have other bits. With more than one worker each line is prefixed with [rank N].\n"
       "Flags may be written with hyphens or underscores.\n"
       "\n"
       "When a worker fails the others are stopped, and the report names the failure that came first. "

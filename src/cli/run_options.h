@@ -15,6 +15,7 @@ struct RunOptions {
   std::string nodes;    // empty: one, unless SLURM says otherwise
   std::string max_restarts = "0";
   std::string grace = "5";
+  std::optional<std::string> threads;
   std::string pin = "cores";
   std::string log_dir;
   std::string redirects;

@@ -1,6 +1,7 @@
 #include "launch/agent_mail.h"
 
-#include <algorithm>
+#include <climits>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "net/stream.h"
@@ -15,8 +16,31 @@ void put(Json& json, const char* name, const std::optional<Value>& value) {
   if (value) json[name] = *value;
 }
 
-std::optional<int> optional_number(const Json& json, const char* name) {
-  return json.contains(name) ? std::optional(json.at(name).get<int>()) : std::nullopt;
+// Peers know the secret, but may be of another version, or broken: whatever they write, a number is one that
+// the rest can count with.
+int number(const Json& json, const char* name, int least, int most) {
+  const Json& value = json.at(name);
+  // A large unsigned number would come back negative.
+  const bool whole =
+      value.is_number_unsigned() ? value.get<std::uint64_t>() <= INT_MAX : value.is_number_integer();
+  if (!whole || value.get<std::int64_t>() < least || value.get<std::int64_t>() > most)
+    throw net::ConnectionLost{std::string("sent a message whose '") + name + "' can't be"};
+  return value.get<int>();
+}
+
+constexpr int kMostRanks = kMostNodes * kMostWorkers;
+constexpr int kMostSignal = 64;
+constexpr int kMostPort = 65535;
+constexpr int kMostGraceMs = 1'000'000'000;
+
+std::optional<int> optional_number(const Json& json, const char* name, int least, int most) {
+  return json.contains(name) ? std::optional(number(json, name, least, most)) : std::nullopt;
+}
+
+double seconds(const Json& json) {
+  const double value = json.at("seconds");
+  if (!(value >= 0 && value < 1e12)) throw net::ConnectionLost{"sent a time that can't be"};
+  return value;
 }
 
 Json json_of(const WorkerEnd& end) {
@@ -26,14 +50,14 @@ Json json_of(const WorkerEnd& end) {
 }
 
 WorkerEnd worker_end(const Json& json) {
-  return {.rank = json.at("rank"),
-          .node = json.at("node"),
-          .pid = json.at("pid"),
-          .exit_code = json.at("exit_code"),
-          .signal = json.at("signal"),
+  return {.rank = number(json, "rank", 0, kMostRanks - 1),
+          .node = number(json, "node", 0, kMostNodes - 1),
+          .pid = number(json, "pid", 0, INT_MAX),
+          .exit_code = number(json, "exit_code", 0, 255),
+          .signal = number(json, "signal", 0, kMostSignal),
           .core_dumped = json.at("core_dumped"),
           .stopped = json.at("stopped"),
-          .seconds = json.at("seconds")};
+          .seconds = seconds(json)};
 }
 
 Json json_of(const NodeEnd& end) {
@@ -42,12 +66,12 @@ Json json_of(const NodeEnd& end) {
 }
 
 NodeEnd node_end(const Json& json) {
-  return {.node = json.at("node"),
+  return {.node = number(json, "node", 0, kMostNodes - 1),
           .host = json.at("host"),
-          .first_rank = json.at("first_rank"),
-          .workers = json.at("workers"),
+          .first_rank = number(json, "first_rank", 0, kMostRanks - 1),
+          .workers = number(json, "workers", 1, kMostWorkers),
           .lost = json.at("lost"),
-          .interrupted_by = json.at("interrupted_by")};
+          .interrupted_by = number(json, "interrupted_by", 0, kMostSignal)};
 }
 
 template <class Item>
@@ -62,6 +86,26 @@ std::vector<Item> items_of(const Json& list, Item (*read)(const Json&)) {
   std::vector<Item> items;
   for (const Json& item : list) items.push_back(read(item));
   return items;
+}
+
+// All nodes of a job, each at its place and with the ranks that follow those before it.
+std::vector<NodeEnd> nodes_of(const Json& list) {
+  const std::vector<NodeEnd> nodes = items_of(list, node_end);
+  std::vector<NodeEnd> counted = nodes;
+  number_ranks(counted);
+  bool good = !nodes.empty();
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    good = good && nodes[i].node == static_cast<int>(i) && nodes[i].first_rank == counted[i].first_rank;
+  if (!good) throw net::ConnectionLost{"sent a list of nodes that can't be"};
+  return nodes;
+}
+
+// The name is part of a folder's name and of the mark by which processes are found and killed.
+std::string job_name(const Json& json) {
+  const std::string name = json.at("job");
+  if (name.size() != 32 || name.find_first_not_of("0123456789abcdef") != std::string::npos)
+    throw net::ConnectionLost{"sent a job's name that is none"};
+  return name;
 }
 
 struct Writer {
@@ -92,6 +136,7 @@ struct Writer {
             {"master_addr", job.master_addr},
             {"master_port", job.master_port},
             {"max_restarts", job.max_restarts},
+            {"threads", job.threads},
             {"grace_ms", job.grace.count()}};
   }
   Json operator()(const Refused& mail) const {
@@ -113,57 +158,55 @@ struct Writer {
   Json operator()(const Paused&) const { return {{"is", "paused"}}; }
 };
 
-// Whatever a peer writes, a time that can be added to others.
 std::chrono::milliseconds grace(const Json& json) {
-  return std::chrono::milliseconds(
-      std::clamp<long long>(json.at("grace_ms").get<long long>(), 0, 1'000'000'000));
+  return std::chrono::milliseconds(number(json, "grace_ms", 0, kMostGraceMs));
 }
 
 Welcome welcome(const Json& json) {
   Welcome mail;
   Job& job = mail.job;
-  job.name = json.at("job");
-  job.node = json.at("node");
-  job.nodes = items_of(json.at("nodes"), node_end);
+  job.name = job_name(json);
+  job.nodes = nodes_of(json.at("nodes"));
+  job.node = number(json, "node", 0, static_cast<int>(job.nodes.size()) - 1);
   job.master_addr = json.at("master_addr");
-  job.master_port = json.at("master_port");
-  job.max_restarts = json.at("max_restarts");
+  job.master_port = number(json, "master_port", 1, kMostPort);
+  job.max_restarts = number(json, "max_restarts", 0, INT_MAX);
+  job.threads = json.at("threads");
   job.grace = grace(json);
-  if (job.node < 0 || static_cast<std::size_t>(job.node) >= job.nodes.size())
-    throw net::ConnectionLost{"sent a plan without this node"};
   return mail;
 }
 
 Finished finished(const Json& json) {
   Finished mail{{.workers = items_of(json.at("workers"), worker_end)}};
   for (const Json& entry : json.at("last_lines"))
-    mail.end.last_lines[entry.at("rank").get<int>()] = entry.at("lines");
+    mail.end.last_lines[number(entry, "rank", 0, kMostRanks - 1)] = entry.at("lines");
   return mail;
 }
 
 Verdict verdict(const Json& json) {
-  return {.nodes = items_of(json.at("nodes"), node_end),
+  return {.nodes = nodes_of(json.at("nodes")),
           .workers = items_of(json.at("workers"), worker_end),
-          .first_failed = optional_number(json, "first_failed"),
-          .first_failed_node = optional_number(json, "first_failed_node"),
+          .first_failed = optional_number(json, "first_failed", 0, kMostRanks - 1),
+          .first_failed_node = optional_number(json, "first_failed_node", 0, kMostNodes - 1),
           .last_lines = json.at("last_lines"),
-          .next_master_port = json.at("next_master_port")};
+          .next_master_port = number(json, "next_master_port", 0, kMostPort)};
 }
 
 AgentMail from_json(const Json& json) {
   const std::string is = json.at("is");
   if (is == "join")
-    return Join{.nodes = json.at("nodes"),
-                .node = optional_number(json, "node"),
-                .workers = json.at("workers"),
+    // Node 0 says what it thinks of these.
+    return Join{.nodes = number(json, "nodes", INT_MIN, INT_MAX),
+                .node = optional_number(json, "node", INT_MIN, INT_MAX),
+                .workers = number(json, "workers", INT_MIN, INT_MAX),
                 .host = json.at("host"),
                 .grace = grace(json)};
   if (is == "worker_failed") return WorkerFailed{worker_end(json.at("end"))};
-  if (is == "interrupted") return Interrupted{json.at("signal")};
+  if (is == "interrupted") return Interrupted{number(json, "signal", 1, kMostSignal)};
   if (is == "finished") return finished(json);
   if (is == "welcome") return welcome(json);
   if (is == "refused") return Refused{.why = json.at("why"), .usage = json.at("usage")};
-  if (is == "stop") return Stop{{.signal = json.at("signal")}};
+  if (is == "stop") return Stop{{.signal = number(json, "signal", 0, kMostSignal)}};
   if (is == "verdict") return verdict(json);
   if (is == "given_up") return GivenUp{json.at("why")};
   if (is == "alive") return Alive{};

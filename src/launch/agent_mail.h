@@ -12,7 +12,7 @@
 namespace lockstep::launcher {
 
 // The first words of a connection between agents.
-inline constexpr const char* kAgentHello = "lockstep agent 2";
+inline constexpr const char* kAgentHello = "lockstep agent 3";
 
 // To node 0.
 struct Join {

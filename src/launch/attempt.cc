@@ -152,7 +152,6 @@ UniqueFd Attempt::open_stream(int local_rank, Stream stream) {
 
 void Attempt::start(int local_rank) {
   Worker& worker = workers_[static_cast<std::size_t>(local_rank)];
-  const Share& share = plan_.shares[static_cast<std::size_t>(local_rank)];
   const UniqueFd out = open_stream(local_rank, Stream::out);
   const UniqueFd err = open_stream(local_rank, Stream::err);
   // Rank 0 reads what is piped into its launcher. A terminal is nobody's: a worker that read from it would
@@ -161,8 +160,8 @@ void Attempt::start(int local_rank) {
   const UniqueFd in = reads ? copy_of(0) : open_or_throw("/dev/null", O_RDONLY);
   worker.pid = spawn({.path = plan_.program_file,
                       .arguments = options_.program,
-                      .environment = worker_environment(options_, plan_.start, local_rank, share.threads),
-                      .cpus = options_.pinning == Pinning::cores ? share.cpus : std::vector<int>(),
+                      .environment = worker_environment(options_, plan_.start, local_rank),
+                      .cpus = plan_.cpus[static_cast<std::size_t>(local_rank)],
                       .in = in.get(),
                       .out = out.get(),
                       .err = err.get(),
@@ -321,8 +320,7 @@ void Attempt::kill_and_reap() {
   kill_marked(plan_.start.job.mark().c_str());
   for (Worker& worker : workers_) {
     if (worker.pid <= 0) continue;
-    while (::waitpid(worker.pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    guardian_.reap(worker.pid);
     worker.pid = -1;
   }
   reaped_ = true;

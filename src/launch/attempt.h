@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "launch/cores.h"
 #include "launch/guardian.h"
 #include "launch/link.h"
 #include "launch/relay.h"
@@ -28,8 +27,8 @@ using Sinks = std::array<Sink, 2>;
 struct AttemptPlan {
   std::string program_file = {};
   Start start = {};
-  std::string log_folder = {};  // exists; empty when nothing goes to files
-  std::vector<Share> shares = {};
+  std::string log_folder = {};              // exists; empty when nothing goes to files
+  std::vector<std::vector<int>> cpus = {};  // to run on, by local rank; empty: as the launcher
 };
 
 // Owns the worker processes: however it ends, by an exception too, none is left when it is destroyed.

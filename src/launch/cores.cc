@@ -4,9 +4,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <set>
+#include <string>
 #include <tuple>
-#include <utility>
 
 #include "lockstep/launch/launcher.h"
 
@@ -43,30 +42,14 @@ std::vector<Core> usable_cores() {
   return cores;
 }
 
-std::vector<Share> divide_cores(const std::vector<Core>& cores, int workers, double quota) {
-  std::vector<Share> shares(static_cast<std::size_t>(workers));
+std::vector<std::vector<int>> divide_cores(const std::vector<Core>& cores, int workers) {
+  std::vector<std::vector<int>> shares(static_cast<std::size_t>(workers));
   const int count = static_cast<int>(cores.size());
   if (count < workers) return shares;
-  for (int rank = 0; rank < workers; ++rank) {
-    Share& share = shares[static_cast<std::size_t>(rank)];
-    std::set<std::pair<int, int>> physical;
-    for (int i = rank * count / workers; i < (rank + 1) * count / workers; ++i) {
-      const Core& core = cores[static_cast<std::size_t>(i)];
-      share.cpus.push_back(core.cpu);
-      physical.emplace(core.package, core.physical);
-    }
-    share.threads = static_cast<int>(physical.size());
-    if (quota > 0) share.threads = std::clamp(static_cast<int>(quota / workers), 1, share.threads);
-  }
+  for (int rank = 0; rank < workers; ++rank)
+    for (int i = rank * count / workers; i < (rank + 1) * count / workers; ++i)
+      shares[static_cast<std::size_t>(rank)].push_back(cores[static_cast<std::size_t>(i)].cpu);
   return shares;
-}
-
-double cpu_quota() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
-  return std::strtod(quota.c_str(), nullptr) / period;
 }
 
 }  // namespace lockstep::launcher

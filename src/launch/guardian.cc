@@ -2,17 +2,17 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
-#include <cstdint>
 #include <cstring>
 #include <ctime>
 #include <vector>
 
+#include "launch/close_from.h"
+#include "launch/proc_listing.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
 
@@ -21,23 +21,16 @@ namespace {
 
 constexpr int kCleanPasses = 4;
 constexpr int kMostPasses = 500;
-constexpr pid_t kDismissed = -1;  // sent instead of a process group
+constexpr pid_t kDismissed = 0;  // sent instead of a process group; a negative one is to be forgotten
 constexpr char kMark[] = "LOCKSTEP_AGENT=";
 
-struct DirectoryEntry {  // the kernel's linux_dirent64
-  std::uint64_t inode;
-  std::int64_t offset;
-  std::uint16_t length;
-  std::uint8_t type;
-  char name[1];
-};
-
 // Whether `/proc/<pid>/environ` holds `mark`. A process of another user can't be read and isn't ours.
-bool carries(const char* pid, const char* mark, std::size_t mark_bytes) {
-  char path[64] = "/proc/";
-  std::strncat(path, pid, 20);
-  std::strncat(path, "/environ", 9);
-  const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+bool carries(pid_t pid, int proc, const char* mark, std::size_t mark_bytes) {
+  char path[32];
+  char* at = path + 12;
+  std::memcpy(at, "/environ", 9);
+  for (pid_t rest = pid; rest > 0; rest /= 10) *--at = static_cast<char>('0' + rest % 10);
+  const int fd = ::openat(proc, at, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
   char block[8192];
   std::size_t kept = 0;  // the end of the last block, where a mark may have begun
@@ -56,26 +49,13 @@ bool carries(const char* pid, const char* mark, std::size_t mark_bytes) {
 
 // One pass over all processes; the number it killed.
 int kill_marked_once(const char* mark) {
-  const int proc = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (proc < 0) return 0;
   const std::size_t mark_bytes = std::strlen(mark);
   const pid_t self = ::getpid();
   int killed = 0;
-  alignas(DirectoryEntry) char block[16384];
-  for (;;) {
-    const long got = ::syscall(SYS_getdents64, proc, block, sizeof block);
-    if (got <= 0) break;
-    for (long at = 0; at < got;) {
-      const auto* const entry = reinterpret_cast<const DirectoryEntry*>(block + at);
-      at += entry->length;
-      const char* const name = entry->name;
-      pid_t pid = 0;
-      for (const char* c = name; *c >= '0' && *c <= '9'; ++c) pid = pid * 10 + (*c - '0');
-      if (pid <= 1 || pid == self || !carries(name, mark, mark_bytes)) continue;
-      if (::kill(pid, SIGKILL) == 0) ++killed;
-    }
-  }
-  ::close(proc);
+  for_each_number("/proc", [&](pid_t pid, int proc) {
+    if (pid <= 1 || pid == self || !carries(pid, proc, mark, mark_bytes)) return;
+    if (::kill(pid, SIGKILL) == 0) ++killed;
+  });
   return killed;
 }
 
@@ -94,7 +74,9 @@ void clear_environment() {
   ::setsid();
   ::prctl(PR_SET_NAME, "lockstep-guard");
   ::dup2(pipe, 0);
-  ::close_range(1, ~0U, 0);  // above all the launcher's output, which others wait to see closed
+  // Above all its own copy of the launcher's end of the pipe, which would keep the pipe open for ever, and
+  // the launcher's output, which others wait to see closed.
+  close_from(1);
   ::open("/dev/null", O_RDWR);
   ::open("/dev/null", O_RDWR);
   if (::chdir("/") != 0) ::_exit(1);
@@ -106,7 +88,12 @@ void clear_environment() {
     if (got < 0 && errno == EINTR) continue;
     if (got != sizeof group) break;
     if (group == kDismissed) ::_exit(0);
-    if (count < most) groups[count++] = group;
+    if (group < 0) {
+      for (std::size_t i = 0; i < count; ++i)
+        if (groups[i] == -group) groups[i--] = groups[--count];
+    } else if (count < most) {
+      groups[count++] = group;
+    }
   }
   for (std::size_t i = 0; i < count; ++i) ::kill(-groups[i], SIGKILL);
   kill_marked(mark);
@@ -138,14 +125,24 @@ Guardian::Guardian(const std::string& mark) {
 }
 
 Guardian::~Guardian() {
-  watch(kDismissed);
+  tell(kDismissed);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
-void Guardian::watch(pid_t process_group) {
+void Guardian::watch(pid_t process_group) { tell(process_group); }
+
+void Guardian::reap(pid_t leader) {
+  // In this order: the pipe keeps it, so however soon the launcher dies, its guardian has forgotten the
+  // number before it sees the pipe's end.
+  tell(-leader);
+  while (::waitpid(leader, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void Guardian::tell(pid_t word) {
   // SIGPIPE is blocked while a job runs; a guardian that somebody killed is not worth failing for.
-  while (::write(to_guardian_.get(), &process_group, sizeof process_group) < 0 && errno == EINTR) {
+  while (::write(to_guardian_.get(), &word, sizeof word) < 0 && errno == EINTR) {
   }
 }
 

@@ -24,8 +24,13 @@ class Guardian {
   Guardian& operator=(const Guardian&) = delete;
 
   void watch(pid_t process_group);
+  // Waits for the leader of a group that is watched and whose processes were killed. Workers are reaped here
+  // and nowhere else: once that is done their number may be a stranger's, so the guardian forgets it first.
+  void reap(pid_t leader);
 
  private:
+  void tell(pid_t word);
+
   pid_t pid_ = -1;
   UniqueFd to_guardian_;
 };

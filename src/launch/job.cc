@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
+
 #include "launch/worker_environment.h"
 #include "net/secret.h"
 
@@ -18,7 +20,20 @@ Job job_on_one_machine(const LaunchOptions& options) {
   job.master_port = options.master_port != 0 ? options.master_port : free_port();
   job.max_restarts = options.max_restarts;
   job.worker_secret = net::Secret::make().hex();
+  job.threads = threads_of_job(options);
   return job;
+}
+
+std::string wanted_threads(const LaunchOptions& options) {
+  if (options.threads > 0) return std::to_string(options.threads);
+  const char* const given = std::getenv("OMP_NUM_THREADS");
+  return given != nullptr ? given : "";
+}
+
+std::string threads_of_job(const LaunchOptions& options) {
+  // Not a share of the cores: a program's arithmetic must not change with the number of workers.
+  const std::string wanted = wanted_threads(options);
+  return wanted.empty() ? "1" : wanted;
 }
 
 void number_ranks(std::vector<NodeEnd>& nodes) {

@@ -18,6 +18,7 @@ struct Job {
   int max_restarts = 0;
   std::chrono::milliseconds grace{};  // the longest of all nodes
   std::string worker_secret = {};     // LOCKSTEP_SECRET
+  std::string threads = {};           // OMP_NUM_THREADS
 
   const NodeEnd& own() const { return nodes[static_cast<std::size_t>(node)]; }
   bool several() const { return nodes.size() > 1; }
@@ -31,6 +32,11 @@ struct Job {
 
 // A job of this machine alone, with a random name and secret.
 Job job_on_one_machine(const LaunchOptions& options);
+
+// OMP_NUM_THREADS as this agent's user wants it, by an option or in the environment; empty when not said.
+std::string wanted_threads(const LaunchOptions& options);
+// The same for a job that this agent decides on.
+std::string threads_of_job(const LaunchOptions& options);
 
 // Gives every node its first rank, in the order of nodes.
 void number_ranks(std::vector<NodeEnd>& nodes);

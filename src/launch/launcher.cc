@@ -28,6 +28,9 @@ void check(const LaunchOptions& options) {
       throw UsageError(std::string(what) + " names rank " + std::to_string(choice->largest_rank()) +
                        ", but there are " + std::to_string(options.workers) + " workers; accepted: 0 to " +
                        std::to_string(options.workers - 1));
+  if (options.threads < 0 || options.threads > kMostThreads)
+    throw UsageError(std::to_string(options.threads) + " threads a worker can't be; accepted: 1 to " +
+                     std::to_string(kMostThreads) + ", or 0 for what OMP_NUM_THREADS says");
   const Machines& machines = options.machines;
   if (machines.nodes < 1 || machines.nodes > kMostNodes)
     throw UsageError("--nnodes " + std::to_string(machines.nodes) + " can't be; accepted: 1 to " +
@@ -99,7 +102,9 @@ LaunchReport launch(const LaunchOptions& options) {
   check(options);
   launcher::AttemptPlan plan;
   plan.program_file = launcher::find_program(options.program.front());
-  plan.shares = launcher::divide_cores(launcher::usable_cores(), options.workers, launcher::cpu_quota());
+  plan.cpus.resize(static_cast<std::size_t>(options.workers));
+  if (options.pinning == Pinning::cores)
+    plan.cpus = launcher::divide_cores(launcher::usable_cores(), options.workers);
   // Signals still do what they always do while agents wait for each other: no worker runs yet.
   launcher::Meeting meeting;
   if (options.machines.nodes > 1)

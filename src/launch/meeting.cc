@@ -93,6 +93,21 @@ AgentMail wait_for_mail(AgentLine& line, Deadline deadline, const std::string& w
   }
 }
 
+// What was said here and counts only where node 0 is. One who says nothing of it means node 0's.
+void mention_overruled(const LaunchOptions& options, const Job& job) {
+  if (!options.on_notice) return;
+  const int restarts = options.max_restarts;
+  if (restarts != 0 && restarts != job.max_restarts)
+    options.on_notice("--max-restarts " + std::to_string(restarts) + " has no effect here: node 0 says " +
+                      std::to_string(job.max_restarts) + ", and that counts");
+  const std::string threads = wanted_threads(options);
+  if (!threads.empty() && threads != job.threads)
+    options.on_notice(threads + " threads a worker (" +
+                      (options.threads > 0 ? "--threads" : "OMP_NUM_THREADS") +
+                      ") has no effect here: node 0 says " + job.threads +
+                      ", and all workers of a job have the same number");
+}
+
 }  // namespace
 
 net::Secret agents_secret(const net::Secret& secret) { return secret.derive("agents"); }
@@ -124,13 +139,11 @@ Meeting join(const MeetingPlace& place) {
   auto* const welcome = std::get_if<Welcome>(&answer);
   if (welcome == nullptr)
     throw PeerError(0, "the agent of node 0 at " + where + " does not speak this version's language");
+  if (welcome->job.own().workers != place.options.workers)
+    throw PeerError(0,
+                    "the agent of node 0 at " + where + " sent a plan with another number of workers here");
   Meeting meeting{.job = std::move(welcome->job)};
-  // One who says nothing of it means node 0's.
-  const int restarts = place.options.max_restarts;
-  if (restarts != 0 && restarts != meeting.job.max_restarts && place.options.on_notice)
-    place.options.on_notice("--max-restarts " + std::to_string(restarts) +
-                            " has no effect here: node 0 says " + std::to_string(meeting.job.max_restarts) +
-                            ", and that counts");
+  mention_overruled(place.options, meeting.job);
   meeting.job.worker_secret = workers_secret(place.secret, meeting.job.name).hex();
   meeting.link = std::make_unique<MemberLink>(meeting.job, std::move(line));
   return meeting;

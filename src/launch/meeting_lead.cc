@@ -269,6 +269,7 @@ Job agreed(const MeetingPlace& place, const std::vector<Gathering::Agent>& agent
   job.max_restarts = options.max_restarts;
   job.grace = options.grace;
   for (const auto& agent : agents) job.grace = std::max(job.grace, agent.says->grace);
+  job.threads = threads_of_job(options);
   job.worker_secret = workers_secret(place.secret, job.name).hex();
   return job;
 }

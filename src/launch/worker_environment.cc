@@ -15,8 +15,8 @@
 
 namespace lockstep::launcher {
 
-std::vector<std::string> worker_environment(const LaunchOptions& options, const Start& start, int local_rank,
-                                            int threads) {
+std::vector<std::string> worker_environment(const LaunchOptions& options, const Start& start,
+                                            int local_rank) {
   std::map<std::string, std::string> variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string text = *entry;
@@ -50,7 +50,7 @@ std::vector<std::string> worker_environment(const LaunchOptions& options, const 
   variables.erase("LOCKSTEP_SECRET_FILE");
   if (options.plaintext) set("LOCKSTEP_TLS", "off");
   variables.emplace("LOCKSTEP_DUMP_DIR", start.dump_dir);
-  variables.emplace("OMP_NUM_THREADS", std::to_string(threads));
+  set("OMP_NUM_THREADS", job.threads);
   for (const auto& [name, value] : options.environment) variables[name] = value;
 
   std::vector<std::string> result;

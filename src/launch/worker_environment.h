@@ -16,10 +16,9 @@ struct Start {
   int restart = 0;
 };
 
-// The launcher's environment with the worker's variables in it, as "NAME=value". OMP_NUM_THREADS stays
-// as the user set it. The secret that the agents share is not passed on: workers have one of their own.
-std::vector<std::string> worker_environment(const LaunchOptions& options, const Start& start, int local_rank,
-                                            int threads);
+// The launcher's environment with the worker's variables in it, as "NAME=value". The secret that the agents
+// share is not passed on: workers have one of their own.
+std::vector<std::string> worker_environment(const LaunchOptions& options, const Start& start, int local_rank);
 
 // A TCP port of this machine's `address` (numeric) that nobody listens on just now. Nothing stays bound:
 // whoever needs it takes it.

@@ -1,6 +1,6 @@
 # The benchmark: its parts, the vendors' engines, and the program itself.
 lockstep_test(bench_test
-  SOURCES bench_check_test.cc bench_plan_test.cc bench_report_test.cc ${PROJECT_SOURCE_DIR}/src/cli/suggest.cc
+  SOURCES bench_check_test.cc bench_link_test.cc bench_plan_test.cc bench_report_test.cc ${PROJECT_SOURCE_DIR}/src/cli/suggest.cc
   LINK lockstep_bench)
 
 find_package(Python3 REQUIRED COMPONENTS Interpreter)

@@ -112,10 +112,45 @@ TEST(Quiet, OnlyCountsWhileThisAgentRuns) {
 TEST(AgentMails, NonsenseIsALostConnection) {
   for (const char* text :
        {"", "{", "[]", "7", "{}", R"({"is":"dance"})", R"({"is":"stop"})", R"({"is":"stop","signal":"two"})",
-        R"({"is":"finished","workers":7,"last_lines":[]})",
-        R"({"is":"welcome","job":"j","node":4,"nodes":[],"master_addr":"","master_port":1,)"
-        R"("max_restarts":0,"grace_ms":0})"})
+        R"({"is":"finished","workers":7,"last_lines":[]})"})
     EXPECT_THROW(read_mail(text), net::ConnectionLost) << text;
+}
+
+// `text` with `from`, which it must hold, replaced by `to`.
+std::string changed(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from << " is not in " << text;
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+TEST(AgentMails, APlanThatCannotBeIsALostConnection) {
+  Welcome welcome;
+  welcome.job.name = std::string(32, 'a');
+  welcome.job.node = 1;
+  welcome.job.nodes = {{.node = 0, .host = "a", .workers = 3},
+                       {.node = 1, .host = "b", .first_rank = 3, .workers = 2}};
+  welcome.job.master_port = 1;
+  welcome.job.threads = "4";
+  const std::string good = write_mail(welcome);
+  EXPECT_EQ(std::get<Welcome>(read_mail(good)).job.threads, "4");
+  const std::pair<std::string, std::string> changes[] = {
+      {R"("node":1,"nodes":)", R"("node":2,"nodes":)"},
+      {R"("node":1,"nodes":)", R"("node":-1,"nodes":)"},
+      {R"("workers":2)", R"("workers":2000000000)"},
+      {R"("workers":2)", R"("workers":4294967298)"},  // 2, if cut to 32 bits
+      {R"("workers":2)", R"("workers":2.5)"},
+      {R"("first_rank":3)", R"("first_rank":2)"},
+      {R"("master_port":1)", R"("master_port":65536)"},
+      {R"("job":")" + welcome.job.name, R"("job":")"},
+      {R"("job":"aaa)", R"("job":"../)"},
+  };
+  for (const auto& [from, to] : changes)
+    EXPECT_THROW(read_mail(changed(good, from, to)), net::ConnectionLost) << from << " -> " << to;
+}
+
+TEST(AgentMails, ASignalThatIsNoneIsALostConnection) {
+  for (const char* const bad : {"-9", "65", "9.0", "4294967305", "true", "null"})
+    EXPECT_THROW(read_mail(changed(write_mail(Stop{{.signal = 9}}), "9", bad)), net::ConnectionLost) << bad;
 }
 
 TEST(Listening, OnThisMachineOnly) {

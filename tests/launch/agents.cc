@@ -65,4 +65,15 @@ void expect_words(const std::string& text, const std::vector<std::string>& words
     EXPECT_NE(text.find(word), std::string::npos) << "'" << word << "' is not in: " << text;
 }
 
+void expect_line(const Outcome& outcome, int status, const std::vector<std::string>& words) {
+  EXPECT_EQ(outcome.status, status) << outcome.err;
+  EXPECT_EQ(lines_of(outcome.err).size(), 1U) << outcome.err;
+  expect_words(outcome.err, words);
+}
+
+void expect_well(const Outcome& outcome) {
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+}
+
 }  // namespace lockstep::test

@@ -40,5 +40,9 @@ class Agents {
 
 // Whether every one of `words` is in `text`; a test fails with what is missing.
 void expect_words(const std::string& text, const std::vector<std::string>& words);
+// That it ended with `status` and one line on standard error, with all `words`.
+void expect_line(const Outcome& outcome, int status, const std::vector<std::string>& words);
+// That it ended well and said nothing on standard error.
+void expect_well(const Outcome& outcome);
 
 }  // namespace lockstep::test

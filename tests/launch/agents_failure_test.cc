@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "launch/agents.h"
-#include "lockstep/base/clock.h"
 
 namespace lockstep::test {
 namespace {
@@ -16,8 +15,9 @@ const char* const kLong = "echo up $RANK; exec sleep 60";
 
 void expect_failed(const Outcome& outcome, const std::vector<std::string>& words) {
   EXPECT_EQ(outcome.status, 1) << outcome.err;
-  EXPECT_LT(outcome.seconds, 5);
   expect_words(outcome.err, words);
+  // By its end, which is noticed at once, and not by its silence.
+  EXPECT_EQ(outcome.err.find("does not answer"), std::string::npos) << outcome.err;
 }
 
 void expect_nothing_left(const Program& one, const Program& two) {
@@ -54,10 +54,19 @@ TEST(AgentsFailure, AWorkerOfNodeZeroLikewise) {
 
 TEST(AgentsFailure, ASignalComesBeforeTheExitsItCausesElsewhere) {
   const Agents agents(2);
-  const std::string flag = agents.secret_file() + ".gone";
-  // Rank 0 fails because rank 1 is about to; what it leaves is seen first.
-  auto other = agents.start(1, 1, "while [ ! -e " + flag + " ]; do sleep 0.01; done; kill -SEGV $$");
-  auto lead = agents.start(0, 1, "sleep 0.3; touch " + flag + "; exit 1");
+  const std::string script = "trap 'exit 1' USR1; echo pid $$ of $RANK.; while :; do sleep 0.02; done";
+  auto other = agents.start(1, 1, script);
+  auto lead = agents.start(0, 1, script);
+  const pid_t survivor = lead->worker(0);
+  const pid_t dying = other->worker(1);
+  ASSERT_TRUE(survivor > 0 && dying > 0);
+  // Rank 0 fails because rank 1 is about to; node 0's agent hears of both when it goes on.
+  ::kill(lead->pid(), SIGSTOP);
+  ::kill(survivor, SIGUSR1);
+  ASSERT_TRUE(wait_for_zombie(survivor));
+  ::kill(dying, SIGSEGV);
+  ASSERT_TRUE(wait_for_zombie(dying));
+  ::kill(lead->pid(), SIGCONT);
   for (Program* agent : {lead.get(), other.get()})
     expect_failed(agent->finish(), {"rank 1 (node 1, ", "SIGSEGV", "rank 0 exited with status 1"});
 }
@@ -121,8 +130,7 @@ TEST(AgentsFailure, AnInterruptEndsTheOthersWhenNothingRunsHere) {
   const Agents agents(2);
   auto lead = agents.start(0, 1, kLong);
   auto other = agents.start(1, 1, "echo up 1");
-  ASSERT_TRUE(lead->wait_for("up 0") && other->wait_for("up 1"));
-  ::usleep(200'000);
+  ASSERT_TRUE(lead->wait_for("up 0") && other->wait_for("up 1") && other->wait_for_workers_end());
   ::kill(other->pid(), SIGINT);
   EXPECT_EQ(other->finish().status, 130);
   expect_failed(lead->finish(), {"node 1 (", "was told to stop by SIGINT"});
@@ -161,7 +169,6 @@ TEST(AgentsFailure, OneThatHangsIsGivenUp) {
     const std::string node = "lockstep run: node " + std::to_string(hung) + " (";
     EXPECT_EQ(outcome.status, 1);
     EXPECT_GE(outcome.seconds, 5);
-    EXPECT_LT(outcome.seconds, 15);
     expect_words(outcome.err,
                  {node, "failed first: its agent does not answer for 6 s", "its workers may still run\n"});
     EXPECT_TRUE(outcome.err.starts_with(node)) << outcome.err;
@@ -180,7 +187,6 @@ TEST(AgentsFailure, AnInterruptDoesNotWaitForOneThatHangs) {
   EXPECT_LT(used_seconds(two.lead->pid()) - before, 0.5);
   const Outcome outcome = two.lead->finish();
   EXPECT_EQ(outcome.status, 143);
-  EXPECT_LT(outcome.seconds, 15);
   expect_words(outcome.err, {"stopped by SIGTERM", "1 of 2 workers are ended; node 1 (",
                              "does not answer for 6 s, its workers may still run\n"});
   EXPECT_EQ(lines_of(outcome.err).size(), 1U) << outcome.err;
@@ -190,13 +196,13 @@ TEST(AgentsFailure, ASecondInterruptClaimsNothingOfTheOthers) {
   const LeadAndHung two;
   ASSERT_TRUE(two.begun);
   ::kill(two.lead->pid(), SIGTERM);
-  ::usleep(1'000'000);
+  ASSERT_TRUE(two.lead->wait_for_workers_end());
   ::kill(two.lead->pid(), SIGTERM);
-  const auto second = Clock::now();
   const Outcome outcome = two.lead->finish();
   EXPECT_EQ(outcome.status, 143);
-  EXPECT_LT(Clock::now() - second, std::chrono::seconds(4));  // not as long as silence takes to be noticed
   expect_words(outcome.err, {"1 of 2 workers are ended; node 1 (", "its workers may still run\n"});
+  // It was not waited for until its silence was noticed.
+  EXPECT_EQ(outcome.err.find("does not answer"), std::string::npos) << outcome.err;
 }
 
 TEST(AgentsFailure, OneWhoseWorkersDoNotEndIsGivenUp) {
@@ -205,12 +211,10 @@ TEST(AgentsFailure, OneWhoseWorkersDoNotEndIsGivenUp) {
   auto lead = agents.start(0, 1, kLong, flags);
   // Nobody reads what its worker writes, so that agent never comes to an end.
   auto other = agents.start(1, 1, "echo up 1; exec yes", flags);
-  ASSERT_TRUE(lead->wait_for("up 0") && other->wait_for("up 1"));
-  ::usleep(1'000'000);
+  ASSERT_TRUE(lead->wait_for("up 0") && other->wait_for("up 1") && other->wait_until_stuck());
   ::kill(lead->pid(), SIGTERM);
   const Outcome outcome = lead->finish();
   EXPECT_EQ(outcome.status, 143);
-  EXPECT_LT(outcome.seconds, 15);
   expect_words(outcome.err, {"1 of 2 workers are ended; node 1 (", "did not end its workers"});
 }
 
@@ -232,8 +236,7 @@ TEST(AgentsFailure, OneThatHasFinishedWaitsWithoutWork) {
   const Agents agents(2);
   auto lead = agents.start(0, 1, "sleep 3");
   auto other = agents.start(1, 1, "echo up 1");
-  ASSERT_TRUE(other->wait_for("up 1"));
-  ::usleep(500'000);
+  ASSERT_TRUE(other->wait_for("up 1") && other->wait_for_workers_end());
   const double before = used_seconds(other->pid());
   ::usleep(1'500'000);
   EXPECT_LT(used_seconds(other->pid()) - before, 0.5);

@@ -31,18 +31,6 @@ std::map<int, Variables> environments(const std::string& out) {
   return result;
 }
 
-// One line on standard error with all `words`.
-void expect_line(const Outcome& outcome, int status, const std::vector<std::string>& words) {
-  EXPECT_EQ(outcome.status, status) << outcome.err;
-  EXPECT_EQ(lines_of(outcome.err).size(), 1U) << outcome.err;
-  expect_words(outcome.err, words);
-}
-
-void expect_well(const Outcome& outcome) {
-  EXPECT_EQ(outcome.status, 0) << outcome.err;
-  EXPECT_EQ(outcome.err, "");
-}
-
 TEST(Agents, TellWorkersWhoTheyAre) {
   const Agents agents(3);
   auto second = agents.start({"--node-rank", "2"}, {"env"});
@@ -159,63 +147,6 @@ TEST(Agents, ReportEveryNodeAsJson) {
   }
 }
 
-std::string command_line(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-TEST(Agents, ShowTheSecretToNobody) {
-  const Agents agents(2);
-  const std::vector<std::string> secret = {"LOCKSTEP_SECRET=" + agents.secret()};
-  const auto start = [&](const std::string& node) {
-    return Program(
-        {"run", "--nnodes", "2", "--node-rank", node, "--rdzv-endpoint", agents.endpoint(), "-n", "2",
-         "--json", "sh", "-c", "echo up >&2; echo $LOCKSTEP_SECRET > /dev/null; sleep 0.5; exit 1"},
-        {"LOCKSTEP_SECRET=" + agents.secret(), "LOCKSTEP_LOG=trace"});
-  };
-  Program other = start("1");
-  Program lead = start("0");
-  ::usleep(300'000);
-  int seen = 0;
-  for (Program* agent : {&lead, &other}) {
-    std::vector<pid_t> processes = agent->descendants();
-    processes.push_back(agent->pid());
-    for (const pid_t pid : processes) {
-      const std::string text = command_line(pid);
-      seen += text.empty() ? 0 : 1;
-      EXPECT_EQ(text.find(agents.secret()), std::string::npos) << text;
-    }
-  }
-  EXPECT_GE(seen, 2);
-  for (Program* agent : {&lead, &other}) {
-    const Outcome outcome = agent->finish();
-    EXPECT_EQ(outcome.status, 1);
-    EXPECT_EQ((outcome.out + outcome.err).find(agents.secret()), std::string::npos);
-  }
-}
-
-TEST(Agents, WithAnotherSecretAreSentAway) {
-  for (const bool plain : {false, true}) {
-    const Agents agents(2);
-    const Agents strangers(2);
-    const std::vector<std::string> flags =
-        plain ? std::vector<std::string>{"--plaintext"} : std::vector<std::string>();
-    auto lead = agents.start(0, 1, "true", flags);
-    std::vector<std::string> elsewhere = {"--rdzv-endpoint", agents.endpoint()};
-    elsewhere.insert(elsewhere.end(), flags.begin(), flags.end());
-    auto stranger = strangers.start(1, 1, "true", elsewhere);
-    expect_line(stranger->finish(), 1, {agents.endpoint(), "secret", "--secret-file"});
-    auto other = agents.start(1, 1, "true", flags);  // node 0 goes on waiting
-    expect_well(other->finish());
-    const Outcome outcome = lead->finish();
-    EXPECT_EQ(outcome.status, 0);
-    expect_words(outcome.err,
-                 {"was turned away: it ", plain ? "another secret" : "does not know this job's secret"});
-  }
-}
-
 TEST(Agents, WithTlsOnOneSideOnlyAreSentAway) {
   for (const bool lead_is_plain : {false, true}) {
     const Agents agents(2);
@@ -277,10 +208,16 @@ TEST(Agents, WithOneNumberTwiceAreToldSo) {
 TEST(Agents, MayLeaveAndComeAgainBeforeTheJobBegins) {
   const Agents agents(3);
   auto lead = agents.start(0, 1, "true");
-  auto one = agents.start(1, 1, "true");
-  ::usleep(400'000);
-  ::kill(one->pid(), SIGKILL);
-  one->finish();
+  // One that is killed before node 0 has heard of it is not missed: then again, after a longer while.
+  bool missed = false;
+  for (int wait_ms = 50; !missed && wait_ms < 10'000; wait_ms *= 2) {
+    auto one = agents.start(1, 1, "true");
+    ::usleep(static_cast<useconds_t>(wait_ms) * 1000);
+    ::kill(one->pid(), SIGKILL);
+    one->finish();
+    missed = lead->wait_for_error("was lost before the job began", std::chrono::milliseconds(wait_ms));
+  }
+  ASSERT_TRUE(missed);
   auto again = agents.start(1, 1, "true");
   auto last = agents.start(2, 1, "true");
   expect_well(again->finish());
@@ -314,6 +251,18 @@ TEST(Agents, NameAnEndpointThatNobodyAnswersAt) {
               {"no agent of node 0", agents.endpoint()});
 }
 
+// By the kernel's list; asking by a connection would be noticed. `endpoint`: "a.b.c.d:port".
+bool somebody_listens_at(const std::string& endpoint) {
+  unsigned a = 0, b = 0, c = 0, d = 0, port = 0;
+  std::sscanf(endpoint.c_str(), "%u.%u.%u.%u:%u", &a, &b, &c, &d, &port);
+  char wanted[64];
+  std::snprintf(wanted, sizeof wanted, "%02X%02X%02X%02X:%04X 00000000:0000 0A", d, c, b, a, port);
+  std::ifstream file("/proc/net/tcp");
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str().find(wanted) != std::string::npos;
+}
+
 TEST(Agents, ListenOnlyWhereTheyAre) {
   const Agents agents(2);
   expect_line(agents.start(0, 1, "true", {"--rdzv-endpoint", "192.0.2.1:29400"})->finish(), 2,
@@ -321,7 +270,7 @@ TEST(Agents, ListenOnlyWhereTheyAre) {
   expect_line(agents.start(0, 1, "true", {"--rdzv-endpoint", "0.0.0.0:29400"})->finish(), 2,
               {"0.0.0.0:29400", "no address of this machine"});
   auto lead = agents.start(0, 1, "true");
-  ::usleep(300'000);
+  ASSERT_TRUE(wait_until([&agents] { return somebody_listens_at(agents.endpoint()); }));
   expect_line(agents.start(0, 1, "true")->finish(), 1,
               {agents.endpoint(), "in use", "another agent of node 0"});
   auto other = agents.start(1, 1, "true");
@@ -357,38 +306,6 @@ TEST(Agents, BadFlagsAreToldWhatIsAccepted) {
                {"'/no/file'", "No such file", "lockstep secret --out job.key"});
   ::chmod(agents.secret_file().c_str(), 0644);
   expect_usage(agents.arguments({"--node-rank", "0"}, {"true"}), {agents.secret_file(), "chmod 600"});
-}
-
-TEST(Secret, IsMadeOnceAndForItsOwnerOnly) {
-  const Outcome printed = run({"secret"});
-  EXPECT_EQ(printed.status, 0);
-  EXPECT_EQ(printed.out.size(), 65U);
-  EXPECT_EQ(printed.out.find_first_not_of("0123456789abcdef"), 64U);
-  EXPECT_NE(run({"secret"}).out, printed.out);
-
-  const TempFolder folder;
-  const std::string file = folder.path() + "/job.key";
-  const Outcome written = run({"secret", "--out", file});
-  EXPECT_EQ(written.status, 0) << written.err;
-  EXPECT_EQ(written.out + written.err, "");
-  struct stat status {};
-  ASSERT_EQ(::stat(file.c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777U, 0600U);
-  EXPECT_EQ(status.st_size, 65);
-  expect_line(run({"secret", "--out", file}), 2, {file, "is there already"});
-  expect_line(run({"secret", "--out", folder.path() + "/no/such"}), 1, {"No such file"});
-  expect_line(run({"secret", "--out", ""}), 2, {"--out ''", "a new file"});
-}
-
-TEST(Secret, OfOneMachineIsRandomAndOnlyTheWorkers) {
-  const Outcome outcome = run({"run", "sh", "-c", "echo $LOCKSTEP_SECRET; echo file $LOCKSTEP_SECRET_FILE"},
-                              {"LOCKSTEP_SECRET=", "LOCKSTEP_SECRET_FILE=/nowhere"});
-  EXPECT_EQ(outcome.status, 0) << outcome.err;
-  const std::vector<std::string> lines = lines_of(outcome.out);
-  ASSERT_EQ(lines.size(), 2U);
-  EXPECT_EQ(lines[0].size(), 64U);
-  EXPECT_EQ(lines[1], "file");
-  EXPECT_NE(lines_of(run({"run", "sh", "-c", "echo $LOCKSTEP_SECRET"}).out).at(0), lines[0]);
 }
 
 }  // namespace

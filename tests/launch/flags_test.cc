@@ -99,6 +99,8 @@ TEST(Flags, BadOnesAreToldWhatIsAccepted) {
   expect_usage({"run", "--max-restrats=3", "true"}, {"--max-restrats", "did you mean --max-restarts?"});
   expect_usage({"run", "--max-restarts", "-1", "true"}, {"--max-restarts", "'-1'"});
   expect_usage({"run", "--grace", "soon", "true"}, {"--grace", "'soon'", "seconds"});
+  for (const char* const bad : {"0", "-1", "1025", "2,1", "many", ""})
+    expect_usage({"run", "--threads", bad, "true"}, {"--threads", "1 to 1024"});
   expect_usage({"run", "--pin", "sockets", "true"}, {"--pin", "'sockets'", "cores or none"});
   expect_usage({"run", "--tee", "4", "true"}, {"--tee", "'4'", "0:1,1:2"});
   expect_usage({"run", "--redirects", "0:1,", "true"}, {"--redirects", "'0:1,'"});

@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -19,6 +21,13 @@ namespace {
 
 using std::chrono::steady_clock;
 
+std::string file_text(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
 std::string new_mark() {
   static std::atomic<int> count{0};
   return "LAUNCH_TEST_MARK=" + std::to_string(::getpid()) + "." + std::to_string(count++) + ".";
@@ -26,7 +35,8 @@ std::string new_mark() {
 
 }  // namespace
 
-Program::Program(const std::vector<std::string>& arguments, const std::vector<std::string>& environment)
+Program::Program(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                 const std::function<void()>& before_exec)
     : mark_(new_mark()), begin_(steady_clock::now()) {
   std::vector<std::string> words = {LOCKSTEP_PROGRAM};
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -47,6 +57,7 @@ Program::Program(const std::vector<std::string>& arguments, const std::vector<st
   if (pid_ == 0) {
     ::dup2(out[1], 1);
     ::dup2(err[1], 2);
+    if (before_exec) before_exec();
     ::execve(argv[0], argv.data(), envp.data());
     ::_exit(99);
   }
@@ -86,12 +97,20 @@ bool Program::read_some(std::chrono::milliseconds limit) {
   return out_ >= 0 || err_ >= 0;
 }
 
-bool Program::wait_for(const std::string& text) {
-  const auto limit = steady_clock::now() + std::chrono::seconds(10);
-  while (outcome_.out.find(text) == std::string::npos) {
+bool Program::wait_for(const std::string& text, const std::string& stream,
+                       std::chrono::milliseconds patience) {
+  const auto limit = steady_clock::now() + patience;
+  while (stream.find(text) == std::string::npos) {
     if (steady_clock::now() > limit || !read_some(std::chrono::milliseconds(50))) return false;
   }
   return true;
+}
+
+pid_t Program::worker(int rank) {
+  const std::string end = " of " + std::to_string(rank) + ".";
+  if (!wait_for(end)) return -1;
+  const std::size_t begin = outcome_.out.rfind("pid ", outcome_.out.find(end)) + 4;
+  return static_cast<pid_t>(std::stol(outcome_.out.substr(begin)));
 }
 
 Outcome Program::finish(std::chrono::milliseconds limit) {
@@ -116,10 +135,8 @@ std::vector<pid_t> Program::descendants() const {
     const std::string name = entry.path().filename().string();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const pid_t pid = static_cast<pid_t>(std::stol(name));
-    std::ifstream file(entry.path() / "environ");
-    std::stringstream text;
-    text << file.rdbuf();
-    if (pid != pid_ && text.str().find(mark_) != std::string::npos) found.push_back(pid);
+    if (pid != pid_ && file_text(entry.path() / "environ").find(mark_) != std::string::npos)
+      found.push_back(pid);
   }
   return found;
 }
@@ -131,6 +148,38 @@ std::vector<pid_t> Program::leftovers() const {
     found = descendants();
   }
   return found;
+}
+
+bool Program::wait_until_stuck() const {
+  const int capacity = ::fcntl(out_, F_GETPIPE_SZ);
+  return wait_until([this, capacity] {
+    int waiting = 0;
+    return ::ioctl(out_, FIONREAD, &waiting) == 0 && waiting > capacity - PIPE_BUF;
+  });
+}
+
+bool Program::wait_for_workers_end() const {
+  return wait_until([this] {
+    const std::vector<pid_t> all = descendants();
+    return std::all_of(all.begin(), all.end(), [](pid_t pid) {
+      return file_text("/proc/" + std::to_string(pid) + "/comm") == "lockstep-guard\n";
+    });
+  });
+}
+
+bool wait_until(const std::function<bool()>& holds) {
+  const auto limit = steady_clock::now() + kPatience;
+  while (!holds()) {
+    if (steady_clock::now() > limit) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+bool wait_for_zombie(pid_t pid) {
+  return wait_until([pid] {
+    return file_text("/proc/" + std::to_string(pid) + "/stat").find(") Z ") != std::string::npos;
+  });
 }
 
 Outcome run(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {

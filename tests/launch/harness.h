@@ -4,10 +4,14 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
 namespace lockstep::test {
+
+// How long an event is waited for before a test fails.
+inline constexpr std::chrono::seconds kPatience{10};
 
 struct Outcome {
   int status = -1;  // exit status; 128 + signal when a signal killed it; -1 when it ran past the limit
@@ -19,23 +23,37 @@ struct Outcome {
 // One running `lockstep`, with pipes at its output. Its children carry a mark in their environment.
 class Program {
  public:
+  // `before_exec` runs in its process first; what it does lasts.
   explicit Program(const std::vector<std::string>& arguments,
-                   const std::vector<std::string>& environment = {});
+                   const std::vector<std::string>& environment = {},
+                   const std::function<void()>& before_exec = {});
   ~Program();  // kills what is left
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   pid_t pid() const { return pid_; }
   // Reads until standard output holds `text`; false after 10 s.
-  bool wait_for(const std::string& text);
+  bool wait_for(const std::string& text) { return wait_for(text, outcome_.out, kPatience); }
+  // The same for standard error.
+  bool wait_for_error(const std::string& text, std::chrono::milliseconds limit = kPatience) {
+    return wait_for(text, outcome_.err, limit);
+  }
+  // Of the worker of `rank`, which must write "pid PID of RANK." as `echo pid $$ of $RANK.` does; -1 after 10
+  // s.
+  pid_t worker(int rank);
+  // Waits, without reading, until its standard output takes no more; false after 10 s.
+  bool wait_until_stuck() const;
   // Reads to the end and waits, at most `limit`.
   Outcome finish(std::chrono::milliseconds limit = std::chrono::seconds(20));
   // Processes other than the program itself that carry its mark.
   std::vector<pid_t> descendants() const;
   // Waits until there are none; what is left after 2 s.
   std::vector<pid_t> leftovers() const;
+  // Waits until none but the guardian is left; false after 10 s.
+  bool wait_for_workers_end() const;
 
  private:
+  bool wait_for(const std::string& text, const std::string& stream, std::chrono::milliseconds limit);
   bool read_some(std::chrono::milliseconds limit);  // false when both pipes are at their end
 
   pid_t pid_ = -1;
@@ -47,6 +65,12 @@ class Program {
 };
 
 Outcome run(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
+
+// Waits until `holds`; false after 10 s.
+bool wait_until(const std::function<bool()>& holds);
+
+// Waits until the process has ended and nobody has reaped it yet; false after 10 s.
+bool wait_for_zombie(pid_t pid);
 
 // Lines of `text`, without their ends.
 std::vector<std::string> lines_of(const std::string& text);

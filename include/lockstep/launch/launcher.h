@@ -32,6 +32,7 @@ namespace lockstep {
 
 inline constexpr int kMostWorkers = 1024;  // that one launcher starts
 inline constexpr int kMostNodes = 1024;
+inline constexpr int kMostThreads = 1024;  // of a worker
 
 // Where a worker's output goes on the launcher's own standard output and error.
 enum class Console {
@@ -68,6 +69,9 @@ struct LaunchOptions {
   std::optional<Console> console_of_rank0 = {};  // when rank 0's differs
   int stdout_fd = 1;                             // where the workers' standard output goes
   Pinning pinning = Pinning::cores;
+  // OMP_NUM_THREADS of every worker, which decides the order of some sums; 0: the launcher's own, and 1 where
+  // it has none. It never follows the number of workers or cores, and on several machines node 0's counts.
+  int threads = 0;
   // After a failure the others get `settle` to notice by themselves and write their flight recorders,
   // then SIGTERM, then `grace` later SIGKILL.
   std::chrono::milliseconds settle{300};

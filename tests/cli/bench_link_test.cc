@@ -1,0 +1,148 @@
+// The socket on which workers report: who is listened to, and what a bad line does.
+#include "cli/bench_link.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A connection that has not read the rules.
+class Stranger {
+ public:
+  explicit Stranger(const std::string& name) : fd_(::socket(AF_UNIX, SOCK_STREAM, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    if (::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) ::_exit(9);
+  }
+  // False once the other end is closed.
+  bool send(const std::string& text) {
+    for (std::size_t sent = 0; sent < text.size();) {
+      const ssize_t n = ::send(fd_.get(), text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
+      if (n <= 0) return false;
+      sent += static_cast<std::size_t>(n);
+    }
+    return true;
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+struct Heard {
+  std::vector<std::string> texts;  // of notes, in their order
+  int status = -1;                 // wait status of the child
+};
+
+// What `listener` hears from a child that does `speak` and exits with what it gives.
+Heard listen(BenchListener& listener, const std::function<int()>& speak) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      ::_exit(speak());
+    } catch (const std::exception&) {
+      ::_exit(8);
+    }
+  }
+  Heard heard;
+  heard.status = listener.serve(child, [&heard](const Json& event) {
+    if (event.value("event", "") == "note") heard.texts.push_back(event.at("text").get<std::string>());
+  });
+  return heard;
+}
+
+Json note(const std::string& text) { return {{"event", "note"}, {"text", text}}; }
+
+TEST(BenchLink, ReportsArriveInOrder) {
+  BenchListener listener;
+  const Heard heard = listen(listener, [&] {
+    BenchReporter reporter(listener.name());
+    for (int i = 0; i < 3; ++i) reporter.send(note(std::to_string(i)));
+    reporter.send(note(std::string(1 << 20, 'x')));  // far longer than one read
+    return 0;
+  });
+  ASSERT_EQ(heard.texts.size(), 4U);
+  EXPECT_EQ(heard.texts[2], "2");
+  EXPECT_EQ(heard.texts[3], std::string(1 << 20, 'x'));
+  EXPECT_EQ(heard.status, 0);
+}
+
+TEST(BenchLink, ALineThatIsNoReportIsPassedOver) {
+  BenchListener listener;
+  const Heard heard = listen(listener, [&] {
+    Stranger stranger(listener.name());
+    const char* const bad[] = {"{\"event\":\"note\"}",  // no text
+                               "{\"event\":\"note\",\"text\":7}",
+                               "{\"event\":7}",
+                               "[1,2]",
+                               "7",
+                               "null",
+                               "\"event\"",
+                               "{\"event\":",
+                               "",
+                               "\xff\xfe"};
+    for (const char* const line : bad) stranger.send(std::string(line) + "\n");
+    stranger.send(std::string(100'000, '[') + "\n");
+    BenchReporter(listener.name()).send(note("heard"));
+    return 0;
+  });
+  EXPECT_EQ(heard.texts, std::vector<std::string>{"heard"});
+  EXPECT_EQ(heard.status, 0);
+}
+
+TEST(BenchLink, AnEndlessLineIsCutOff) {
+  BenchListener listener;
+  const Heard heard = listen(listener, [&] {
+    Stranger stranger(listener.name());
+    const std::string block(1 << 20, 'x');
+    constexpr int kMostBlocks = 1024;
+    int blocks = 0;
+    while (blocks < kMostBlocks && stranger.send(block)) ++blocks;
+    BenchReporter(listener.name()).send(note("heard"));
+    return blocks < 64 ? 0 : 1;
+  });
+  EXPECT_EQ(heard.texts, std::vector<std::string>{"heard"});
+  EXPECT_EQ(heard.status, 0);
+}
+
+TEST(BenchLink, OtherUsersAreNotListenedTo) {
+  BenchListener listener(::geteuid() + 1);  // to it this test is another user
+  const Heard heard = listen(listener, [&] {
+    for (int i = 0; i < 200; ++i) Stranger(listener.name()).send(note("forged").dump() + "\n");
+    return 0;
+  });
+  EXPECT_EQ(heard.texts, std::vector<std::string>());
+  EXPECT_EQ(heard.status, 0);
+}
+
+TEST(BenchLink, AWorkerDoesNotReportToAnotherUser) {
+  const BenchListener listener;
+  EXPECT_NO_THROW(BenchReporter(listener.name()));
+  EXPECT_THROW(BenchReporter(listener.name(), ::geteuid() + 1), SystemError);
+}
+
+TEST(BenchLink, TextThatIsNoUtf8IsReportedAllTheSame) {
+  BenchListener listener;
+  const Heard heard = listen(listener, [&] {
+    BenchReporter(listener.name()).send(note("caf\xe9"));
+    return 0;
+  });
+  EXPECT_EQ(heard.texts, std::vector<std::string>{"caf\xef\xbf\xbd"});
+}
+
+}  // namespace
+}  // namespace lockstep::cli

@@ -1,0 +1,165 @@
+// What sees to the workers when the launcher itself is killed.
+#include "launch/guardian.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "launch/close_from.h"
+#include "launch/harness.h"
+#include "launch/kernel_without.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// Without close_range; without a listing of /proc/self/fd either.
+const std::vector<std::vector<long>> kOlderKernels = {
+    {}, {SYS_close_range}, {SYS_close_range, SYS_getdents64}};
+
+// The exit status of `body` in a child process.
+int in_child(const std::function<int()>& body) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(body());
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST(CloseFrom, ClosesAllOnEveryKernel) {
+  for (const auto& missing : kOlderKernels) {
+    const int status = in_child([&missing] {
+      test::without_system_calls(missing);
+      const int far = ::fcntl(0, F_DUPFD, 700);  // beyond what one listing holds
+      for (int i = 0; i < 400; ++i)
+        if (::fcntl(0, F_DUPFD, 3) < 0) return 97;
+      close_from(2);
+      for (int fd = 2; fd <= far; ++fd)
+        if (::fcntl(fd, F_GETFD) >= 0) return 1;
+      return ::fcntl(1, F_GETFD) >= 0 ? 0 : 2;
+    });
+    EXPECT_EQ(status, 0) << missing.size();
+  }
+}
+
+TEST(CloseFrom, AnEnormousLimitIsNotCountedThrough) {
+  const int status = in_child([] {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    test::without_system_calls({SYS_close_range, SYS_getdents64});
+    const int fd = ::fcntl(0, F_DUPFD, 100);
+    ::alarm(20);
+    close_from(3);
+    return ::fcntl(fd, F_GETFD) < 0 ? 0 : 1;
+  });
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Guardian, LeavesNothingOfAKilledLauncherOnOlderKernels) {
+  test::Program program({"run", "-n", "2", "sh", "-c", "setsid sleep 61 & echo up $RANK; sleep 60"}, {},
+                        [] { test::without_system_calls({SYS_close_range}); });
+  ASSERT_TRUE(program.wait_for("up 0") && program.wait_for("up 1"));
+  ::kill(program.pid(), SIGKILL);
+  EXPECT_EQ(program.finish().status, 128 + SIGKILL);
+  EXPECT_EQ(program.leftovers(), std::vector<pid_t>());
+}
+
+// A launcher with a guardian and one worker that has ended, beside a process of the same group that has not:
+// it stands for a stranger's process that got the worker's number after the worker was reaped.
+class KilledLauncher {
+ public:
+  enum class Worker { zombie, reaped };
+  explicit KilledLauncher(Worker worker) {
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // the guardian and the stranger become children of this process
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    launcher_ = ::fork();
+    if (launcher_ == 0) be_launcher(worker, ends[1]);
+    ::close(ends[1]);
+    EXPECT_EQ(::read(ends[0], &stranger_, sizeof stranger_), static_cast<ssize_t>(sizeof stranger_));
+    ::close(ends[0]);
+  }
+  ~KilledLauncher() {
+    ::kill(stranger_, SIGKILL);
+    while (::waitpid(-1, nullptr, 0) > 0) {
+    }
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  }
+  KilledLauncher(const KilledLauncher&) = delete;
+  KilledLauncher& operator=(const KilledLauncher&) = delete;
+
+  // Once the launcher is dead and its guardian has done what it does.
+  bool stranger_lives() {
+    // Children are the launcher, its guardian and the stranger, and in one case the worker, whom it did not
+    // reap.
+    bool stranger_ended = false;
+    siginfo_t info{};
+    while (!stranger_ended && children_but_the_stranger() > 0) {
+      if (::waitid(P_ALL, 0, &info, WEXITED) != 0) break;
+      stranger_ended = info.si_pid == stranger_;
+    }
+    return !stranger_ended && ::waitpid(stranger_, nullptr, WNOHANG) == 0;
+  }
+
+ private:
+  int children_but_the_stranger() const {
+    const std::string self = std::to_string(::getpid());
+    FILE* const file = std::fopen(("/proc/self/task/" + self + "/children").c_str(), "r");
+    int count = 0;
+    for (int pid = 0; file != nullptr && std::fscanf(file, "%d", &pid) == 1;)
+      count += pid != stranger_ ? 1 : 0;
+    if (file != nullptr) std::fclose(file);
+    return count;
+  }
+
+  [[noreturn]] static void be_launcher(Worker kind, int report) {
+    Guardian guardian("LOCKSTEP_AGENT=nobody." + std::to_string(::getpid()));
+    int stranger_is_there[2];
+    if (::pipe(stranger_is_there) != 0) ::_exit(1);
+    const pid_t worker = ::fork();
+    if (worker == 0) {
+      ::setpgid(0, 0);
+      const pid_t stranger = ::fork();
+      if (stranger == 0) {
+        close_from(0);  // above all the launcher's end of the guardian's pipe
+        for (;;) ::pause();
+      }
+      if (::write(stranger_is_there[1], &stranger, sizeof stranger) < 0) ::_exit(1);
+      ::_exit(0);
+    }
+    guardian.watch(worker);
+    pid_t stranger = 0;
+    if (::read(stranger_is_there[0], &stranger, sizeof stranger) != sizeof stranger) ::_exit(1);
+    siginfo_t info{};
+    ::waitid(P_PID, static_cast<id_t>(worker), &info, WEXITED | WNOWAIT);
+    if (kind == Worker::reaped) guardian.reap(worker);
+    if (::write(report, &stranger, sizeof stranger) < 0) ::_exit(1);
+    ::kill(::getpid(), SIGKILL);
+    ::_exit(1);
+  }
+
+  pid_t launcher_ = -1;
+  pid_t stranger_ = -1;
+};
+
+TEST(Guardian, KillsTheGroupOfAWorkerThatIsNotReaped) {
+  EXPECT_FALSE(KilledLauncher(KilledLauncher::Worker::zombie).stranger_lives());
+}
+
+TEST(Guardian, ForgetsAWorkerThatIsReaped) {
+  EXPECT_TRUE(KilledLauncher(KilledLauncher::Worker::reaped).stranger_lives());
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

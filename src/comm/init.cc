@@ -8,6 +8,7 @@
 #include "comm/group_impl.h"
 #include "comm/local_world.h"
 #include "comm/nodes.h"
+#include "comm/rank_mask.h"
 #include "comm/tcp_world.h"
 #include "comm/tune/calibrate.h"
 #include "lockstep/base/identity.h"
@@ -119,6 +120,7 @@ Group init(InitOptions options) try {
   const Knobs knobs = Knobs::from_environment();
   const std::chrono::milliseconds timeout = timeout_of(options, knobs);
   const Identity who = Identity::from_environment();
+  check_group_size(who.size);
   if (who.size > 1) set_log_rank(who.rank);
   const std::string name = who.size == 1 ? "shm" : choose_engine(knobs, who);
   auto engine = make_engine(name, who, knobs);
@@ -132,7 +134,7 @@ Group init(InitOptions options) try {
 }
 
 std::vector<Group> thread_groups(int size, InitOptions options, std::vector<int> nodes) {
-  if (size < 1) throw UsageError("thread_groups needs at least one rank, not " + std::to_string(size));
+  check_group_size(size);
   const Knobs knobs = Knobs::from_environment();
   if (nodes.empty()) nodes = nodes_of(size, knobs.node_size);
   if (nodes.size() != static_cast<std::size_t>(size))

@@ -33,7 +33,7 @@ TEST(Environment, ThatContradictsItselfIsRefused) {
       {{"RANK=-1", "WORLD_SIZE=2"}, {"RANK='-1'", "accepted"}},
       {{"RANK=one", "WORLD_SIZE=2"}, {"RANK='one'", "accepted"}},
       {{"RANK=1", "WORLD_SIZE=99999999999"}, {"WORLD_SIZE='99999999999'", "accepted"}},
-      {{"RANK=1", "WORLD_SIZE=300"}, {"at most", "300"}},
+      {{"RANK=1", "WORLD_SIZE=5000"}, {"5000 ranks", "at most 4096"}},
       {{"RANK=1", "WORLD_SIZE=4", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2"},
        {"need the job's secret", "lockstep run", "LOCKSTEP_SECRET_FILE"}},
       {{"LOCKSTEP_TIMEOUT=3"}, {"unknown", "LOCKSTEP_TIMEOUT;", "LOCKSTEP_TIMEOUT_S"}},

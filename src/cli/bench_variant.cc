@@ -153,7 +153,7 @@ std::vector<Variant> make_variants(const BenchPlan& plan, const Group& world) {
     }
 #endif
 #ifdef LOCKSTEP_HAS_GLOO
-    if (name == "gloo") add_peer(make_gloo_engine(world));
+    if (name == "gloo") add_peer(make_gloo_engine(world.split(0, world.rank())));
 #endif
   }
   for (const auto& asked : plan.algorithms)

@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
 namespace lockstep {
+
+void check_group_size(int ranks) {
+  if (ranks < 1 || ranks > kMostGroupRanks)
+    throw UsageError("a group of " + std::to_string(ranks) + " ranks; accepted: at least one rank, at most " +
+                     std::to_string(kMostGroupRanks));
+}
 
 FailureRecord record_of(const Error& error) {
   FailureRecord record{};
@@ -12,8 +17,7 @@ FailureRecord record_of(const Error& error) {
   record.rank = -1;
   if (const auto* peer = dynamic_cast<const PeerError*>(&error)) record.rank = peer->rank();
   if (const auto* timeout = dynamic_cast<const TimeoutError*>(&error))
-    for (int r : timeout->missing())
-      if (r >= 0 && r < 256) record.missing[r / 64] |= std::uint64_t{1} << (r % 64);
+    record.missing = mask_of(timeout->missing());
   std::strncpy(record.text, error.what(), sizeof(record.text) - 1);
   return record;
 }
@@ -26,12 +30,11 @@ bool rename(FailureRecord& record, To&& to) {
   FailureRecord other = record;
   if (record.rank >= 0) other.rank = to(record.rank);
   bool all = record.rank < 0 || other.rank >= 0;
-  std::fill(std::begin(other.missing), std::end(other.missing), 0);
-  for (int r = 0; r < 256; ++r) {
-    if ((record.missing[r / 64] >> (r % 64) & 1U) == 0) continue;
+  other.missing = {};
+  for (const int r : record.missing.ranks()) {
     const int name = to(r);
-    all = all && name >= 0 && name < 256;
-    if (all) other.missing[name / 64] |= std::uint64_t{1} << (name % 64);
+    all = all && RankMask::fits(name);
+    other.missing.add(name);
   }
   if (all) record = other;
   return all;
@@ -66,12 +69,7 @@ void throw_record(const FailureRecord& record) {
     case ErrorKind::peer: throw PeerError(record.rank, text);
     case ErrorKind::mismatch: throw MismatchError(text);
     case ErrorKind::usage: throw UsageError(text);
-    case ErrorKind::timeout: {
-      std::vector<int> missing;
-      for (int r = 0; r < 256; ++r)
-        if ((record.missing[r / 64] >> (r % 64) & 1U) != 0) missing.push_back(r);
-      throw TimeoutError(std::move(missing), text);
-    }
+    case ErrorKind::timeout: throw TimeoutError(record.missing.ranks(), text);
     case ErrorKind::system: break;
   }
   throw SystemError(text);

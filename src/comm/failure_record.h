@@ -4,15 +4,16 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/rank_mask.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
 
 struct FailureRecord {
-  std::int32_t kind;         // ErrorKind
-  std::int32_t rank;         // of PeerError, else -1
-  std::uint64_t missing[4];  // bit r: rank r was missing, for ranks below 256
-  std::int32_t by_number;    // 1: rank and missing are numbers in the group; 0: what the ranks are called
+  std::int32_t kind;       // ErrorKind
+  std::int32_t rank;       // of PeerError, else -1
+  RankMask missing;        // of TimeoutError
+  std::int32_t by_number;  // 1: rank and missing are numbers in the group; 0: what the ranks are called
   char text[1020];
 };
 

@@ -8,11 +8,13 @@
 #include "comm/group_impl.h"
 #include "comm/local_world.h"
 #include "comm/nodes.h"
+#include "comm/rank_mask.h"
 #include "comm/tcp_world.h"
 #include "comm/tune/calibrate.h"
 #include "lockstep/base/identity.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
+#include "net/secret.h"
 
 namespace lockstep {
 namespace {
@@ -69,6 +71,13 @@ std::unique_ptr<Engine> split_for_gloo(Engine& flat, int colour, int key, const 
   return engine_kind("gloo").make(&carrier);
 }
 
+// Under which the workers of one machine find each other. Its socket's name is for everybody to see, and to
+// take first where it can be guessed: with a secret it can't. Launchers of ours give one.
+std::string door_of(const Identity& who) {
+  const auto secret = net::Secret::from_environment();
+  return secret ? secret->derive("rendezvous on one machine, job " + who.job).hex() : who.job;
+}
+
 // Shared memory inside the nodes that the flat engine knows.
 std::unique_ptr<Engine> with_nodes(const char* name, std::unique_ptr<Engine> flat, const Identity& who,
                                    const Knobs& knobs, const AcrossMaker& across) {
@@ -77,9 +86,9 @@ std::unique_ptr<Engine> with_nodes(const char* name, std::unique_ptr<Engine> fla
     const auto at = std::find(members[m].begin(), members[m].end(), flat->rank());
     if (at == members[m].end()) continue;
     const int local = static_cast<int>(members[m].size());
-    auto inside =
-        local_world(who.job + ".node" + std::to_string(m), "world", static_cast<int>(at - members[m].begin()),
-                    local, std::vector<int>(members[m].size(), static_cast<int>(m)), knobs);
+    auto inside = local_world(door_of(who) + ".node" + std::to_string(m), who.job, "world",
+                              static_cast<int>(at - members[m].begin()), local,
+                              std::vector<int>(members[m].size(), static_cast<int>(m)), knobs);
     if (local > 1) load_or_measure_costs(*inside);
     return NodeEngine::make(name, std::move(flat), std::move(inside), across, "world", internal_split(knobs));
   }
@@ -94,8 +103,8 @@ std::unique_ptr<Engine> make_engine(const std::string& name, const Identity& who
           std::to_string(who.local_size) +
           " are on this machine; accepted for several machines: auto, tcp, mpi, gloo, shm+tcp, shm+mpi, "
           "shm+gloo");
-    auto engine =
-        local_world(who.job, "world", who.rank, who.size, nodes_of(who.size, knobs.node_size), knobs);
+    auto engine = local_world(door_of(who), who.job, "world", who.rank, who.size,
+                              nodes_of(who.size, knobs.node_size), knobs);
     load_or_measure_costs(*engine);
     return engine;
   }
@@ -119,6 +128,7 @@ Group init(InitOptions options) try {
   const Knobs knobs = Knobs::from_environment();
   const std::chrono::milliseconds timeout = timeout_of(options, knobs);
   const Identity who = Identity::from_environment();
+  check_group_size(who.size);
   if (who.size > 1) set_log_rank(who.rank);
   const std::string name = who.size == 1 ? "shm" : choose_engine(knobs, who);
   auto engine = make_engine(name, who, knobs);
@@ -132,7 +142,7 @@ Group init(InitOptions options) try {
 }
 
 std::vector<Group> thread_groups(int size, InitOptions options, std::vector<int> nodes) {
-  if (size < 1) throw UsageError("thread_groups needs at least one rank, not " + std::to_string(size));
+  check_group_size(size);
   const Knobs knobs = Knobs::from_environment();
   if (nodes.empty()) nodes = nodes_of(size, knobs.node_size);
   if (nodes.size() != static_cast<std::size_t>(size))

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "comm/shm/message.h"
+#include "comm/rank_mask.h"
 #include "comm/shm/rendezvous.h"
 #include "comm/shm/session.h"
 #include "lockstep/base/error.h"
@@ -38,15 +38,14 @@ int cores_here() {
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-std::unique_ptr<ShmEngine> local_world(const std::string& job, const std::string& group, int rank, int size,
-                                       std::vector<int> nodes, const Knobs& knobs) {
-  if (static_cast<std::size_t>(size) + 1 > shm::kMostDescriptors)
-    throw UsageError("a job has at most " + std::to_string(shm::kMostDescriptors - 1) +
-                     " workers on one machine, not " + std::to_string(size));
+std::unique_ptr<ShmEngine> local_world(const std::string& door, const std::string& job,
+                                       const std::string& group, int rank, int size, std::vector<int> nodes,
+                                       const Knobs& knobs) {
+  check_group_size(size);
   const shm::ArenaShape shape = shm::arena_shape(size, knobs.arena_bytes);
   shm::Met met;
   if (size > 1) {
-    met = shm::rendezvous({job, rank, size, shape, knobs.init_timeout});
+    met = shm::rendezvous({door, job, rank, size, shape, knobs.init_timeout});
   } else {
     met.arena = shm::Arena::create(shape);
     met.cores = cores_here();

@@ -13,10 +13,12 @@ namespace lockstep {
 
 int cores_here();  // that this process may run on
 
-// The engine of `size` processes on this machine that know each other as `job`, of which this is number
-// `rank`. `nodes[r]`: the node that rank r is on or pretends to be on. Collective: throws as init() does.
-std::unique_ptr<ShmEngine> local_world(const std::string& job, const std::string& group, int rank, int size,
-                                       std::vector<int> nodes, const Knobs& knobs);
+// The engine of `size` processes on this machine that meet at `door` (shm/rendezvous.h) for `job`, of which
+// this is number `rank`. `nodes[r]`: the node that rank r is on or pretends to be on. Collective: throws as
+// init() does.
+std::unique_ptr<ShmEngine> local_world(const std::string& door, const std::string& job,
+                                       const std::string& group, int rank, int size, std::vector<int> nodes,
+                                       const Knobs& knobs);
 
 // The same for ranks that are threads of this process: element r is rank r's.
 std::vector<std::unique_ptr<ShmEngine>> local_threads(const std::string& group, std::vector<int> nodes,

@@ -142,7 +142,7 @@ std::unique_ptr<Engine> make(const std::string& name, [[maybe_unused]] const Gro
   if (name == "mpi") return make_mpi_engine();
 #endif
 #ifdef LOCKSTEP_HAS_GLOO
-  if (name == "gloo") return make_gloo_engine(world);
+  if (name == "gloo") return make_gloo_engine(world.split(0, world.rank()));
 #endif
   throw UsageError("no engine '" + name + "' in this build");
 }

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "comm/fault_plan.h"
+#include "comm/fault_values.h"
 #include "comm/group_impl.h"
 #include "comm/process_ranks.h"
 #include "lockstep/comm/init.h"
@@ -80,6 +81,8 @@ class Worker {
     Work work;
     Place place;
     int index;  // of the call
+    Call call;  // what is to be looked at when it is done
+    const void* got;
   };
   struct Slot {
     std::array<CommMemory, 2> comm;
@@ -111,6 +114,7 @@ class Worker {
         pending_.pop_front();
         place = first.place;
         first.work.wait();
+        look_at(first.call, first.got, place.group);
         place = call.on == PlannedCall::On::world ? world_ : part_;
       }
       perform(call, arguments, index, place);
@@ -128,7 +132,10 @@ class Worker {
       announce();
       std::exit(3);
     } else if (plan_.fault == Fault::left) {
-      for (const Pending& pending : pending_) pending.work.wait();
+      for (const Pending& pending : pending_) {
+        pending.work.wait();
+        look_at(pending.call, pending.got, pending.place.group);
+      }
       announce();
       leave();
       gone_ = failed_ = true;
@@ -225,11 +232,23 @@ class Worker {
     const auto in = [&](std::size_t count) { return Buffer{memory(0), count, a.dtype}; };
     const auto out = [&](std::size_t count) { return Buffer{memory(1), count, a.dtype}; };
     const Group& g = place.group;
+    Call what;  // in words, for what is given and expected
+    what.what = a.what;
+    what.count = a.count;
+    what.dtype = a.dtype;
+    what.op = a.options.op;
+    what.root = a.root;
+    what.algorithm = a.options.algorithm;
+    const bool in_place = a.what == Collective::broadcast || a.what == Collective::send;
+    give(memory(0), gives_slices(a.what) ? a.count * n : a.count, a.dtype, what, g.rank());
+    const void* const got = memory(in_place ? 0 : 1);
     const auto go = [&](auto&& blocking, auto&& starting) {
-      if (call.asynchronous)
-        pending_.push_back({starting(), place, index});
-      else
+      if (call.asynchronous) {
+        pending_.push_back({starting(), place, index, what, got});
+      } else {
         blocking();
+        look_at(what, got, g);
+      }
     };
     const CallOptions& o = a.options;
     const std::size_t c = a.count;
@@ -258,9 +277,25 @@ class Worker {
       case Collective::all_to_all:
         return go([&] { g.all_to_all(in(c * n), out(c * n), o); },
                   [&] { return g.all_to_all_async(in(c * n), out(c * n), o); });
-      case Collective::send: return message(in(c), g, a.root);
+      case Collective::send: {
+        message(in(c), g, a.root);
+        what.what = Collective::recv;
+        if (g.size() > 1 && g.rank() == (a.root + 1) % g.size()) look_at(what, got, g);
+        return;
+      }
       default: return go([&] { g.barrier(o); }, [&] { return g.barrier_async(o); });
     }
+  }
+
+  // A sum that is wrong is a line that the test does not know.
+  static void look_at(const Call& call, const void* got, const Group& group) {
+    const std::string wrong = find_wrong(got, call, group.rank(), group.size());
+    if (!wrong.empty()) say("wrong: in group " + group.name() + " " + wrong);
+  }
+
+  static bool gives_slices(Collective what) {
+    return what == Collective::reduce_scatter || what == Collective::scatter ||
+           what == Collective::all_to_all;
   }
 
   static void message(const Buffer& x, const Group& g, int from) {

@@ -1,33 +1,47 @@
 // Processes that find each other, strangers that try to disturb them, and the cache of costs that the first
 // meeting leaves behind.
+#include "comm/shm/rendezvous.h"
+
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <thread>
 
 #include "comm/worker_process.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::testing {
 namespace {
 
-// The socket on which rank 0 of `job` listens.
+// Where rank 0 of `job` listens when there is no secret.
+struct Door {
+  explicit Door(const std::string& job) {
+    std::uint64_t hash = 1469598103934665603U;
+    for (char c : job + ".0") hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
+    char text[64];
+    std::snprintf(text, sizeof text, "lockstep/%u/%016llx", static_cast<unsigned>(::getuid()),
+                  static_cast<unsigned long long>(hash));
+    name.sun_family = AF_UNIX;
+    std::memcpy(name.sun_path + 1, text, std::strlen(text));
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(text));
+  }
+  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&name); }
+  sockaddr_un name{};
+  socklen_t length = 0;
+};
+
 UniqueFd connect_as_stranger(const std::string& job) {
-  std::uint64_t hash = 1469598103934665603U;
-  for (char c : job + ".0") hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  char name[64];
-  std::snprintf(name, sizeof name, "lockstep/%u/%016llx", static_cast<unsigned>(::getuid()),
-                static_cast<unsigned long long>(hash));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name, std::strlen(name));
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(name));
+  const Door door(job);
   for (int i = 0; i < 2000; ++i) {
     UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return socket;
+    if (::connect(socket.get(), door.address(), door.length) == 0) return socket;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   ADD_FAILURE() << "rank 0 does not listen";
@@ -81,6 +95,109 @@ TEST(Rendezvous, AThousandConnectionsDoNotDisturb) {
     }
     return sockets;
   });
+}
+
+enum class Squats { listening, silent };
+
+// A process of another user that has taken the job's name, where this one may become another user.
+class Squatter {
+ public:
+  static constexpr uid_t kUid = 65534;
+
+  Squatter(const std::string& job, Squats how, uid_t uid) {
+    int pipes[2] = {-1, -1};
+    EXPECT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      const Door door(job);
+      const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
+      const bool there = (uid == ::getuid() || ::setresuid(uid, uid, uid) == 0) &&
+                         ::bind(socket, door.address(), door.length) == 0 &&
+                         (how == Squats::silent || ::listen(socket, 16) == 0);
+      if (there) (void)!::write(pipes[1], "x", 1);
+      ::close(pipes[1]);
+      for (;;) ::pause();
+    }
+    ::close(pipes[1]);
+    char byte = 0;
+    EXPECT_EQ(::read(pipes[0], &byte, 1), 1) << "it could not take the name";
+    ::close(pipes[0]);
+  }
+  ~Squatter() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Squatter(const Squatter&) = delete;
+  Squatter& operator=(const Squatter&) = delete;
+
+ private:
+  pid_t pid_ = -1;
+};
+
+TEST(Rendezvous, ANameThatAnotherUserTookIsToldWithItsUid) {
+  if (::getuid() != 0) {
+    std::puts("not run: only root may make a process of another user");
+    return;
+  }
+  const std::string job = new_job();
+  const Squatter squatter(job, Squats::listening, Squatter::kUid);
+  Worker host({.variables = variables_of(job, 0, 2)});
+  Worker guest({.variables = variables_of(job, 1, 2)});
+  for (Worker* worker : {&host, &guest})
+    expect_failure(*worker, "system", {"taken by uid 65534", "uid 0", "lockstep run"});
+}
+
+TEST(Rendezvous, ANameThatIsTakenAndDoesNotAnswer) {
+  const std::string job = new_job();
+  const Squatter squatter(job, Squats::silent, ::getuid());
+  Worker host({.variables = variables_of(job, 0, 2)});
+  expect_failure(host, "system", {"taken by a process that does not answer", "LOCKSTEP_SECRET_FILE"});
+}
+
+TEST(Rendezvous, WithASecretTheNameCannotBeGuessed) {
+  const std::string job = new_job();
+  const Squatter squatter(job, Squats::listening, ::getuid());
+  std::vector<Worker> workers;
+  for (int r = 0; r < 3; ++r)
+    workers.emplace_back(
+        WorkerOptions{.variables = variables_of(job, r, 3, {"LOCKSTEP_SECRET=" + std::string(64, 'a')})});
+  expect_sum_of_three(workers);
+}
+
+// More descriptors than one message carries. The ranks are forks of this process, which only meet.
+TEST(Rendezvous, HundredsOfProcesses) {
+  constexpr int kRanks = 300;
+  const std::string job = new_job();
+  const auto meet = [&](int rank) {
+    const shm::Met met =
+        shm::rendezvous({.door = job,
+                         .job = job,
+                         .rank = rank,
+                         .size = kRanks,
+                         .shape = {.ranks = kRanks, .head_bytes = 4096, .region_bytes = 4096},
+                         .timeout = std::chrono::seconds(60)});
+    if (met.pidfds.size() != kRanks) return 2;
+    for (int r = 0; r < kRanks; ++r)
+      if (static_cast<bool>(met.pidfds[static_cast<std::size_t>(r)]) != (r != rank)) return 3;
+    return 0;
+  };
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < kRanks; ++r) {
+    ranks.push_back(::fork());
+    if (ranks.back() != 0) continue;
+    int status = 1;
+    try {
+      status = meet(r);
+    } catch (const Error& error) {
+      std::fprintf(stderr, "rank %d: %s\n", r, error.what());
+    }
+    ::_exit(status);
+  }
+  for (const pid_t pid : ranks) {
+    int status = -1;
+    EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+    EXPECT_EQ(status, 0);
+  }
 }
 
 TEST(Rendezvous, AnyOrderOfComing) {

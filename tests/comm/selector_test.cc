@@ -69,6 +69,22 @@ TEST(Selector, CanonicalOrderExcludesWhatSumsOtherwise) {
   EXPECT_EQ(selector.choose(shape(Collective::all_reduce, 1 << 20), Order::any), &kRing);
 }
 
+// A sub-group begins with its parent's table, and what that remembers was chosen for the parent's nodes.
+TEST(Selector, WhatWasChosenForOtherNodesIsNotRemembered) {
+  const std::vector<int> aligned = {0, 0, 1, 1};
+  const std::vector<int> interleaved = {0, 1, 0, 1};
+  ASSERT_FALSE(kHierarchical.canonical(interleaved));
+  Selector parent;
+  const Shape wide = shape(Collective::all_reduce, 1 << 20, aligned);
+  measure(parent, wide, kHierarchical);
+  ASSERT_EQ(parent.choose(wide, Order::canonical), &kHierarchical);
+  const Selector part = parent;
+  const Shape mixed = shape(Collective::all_reduce, 1 << 20, interleaved);
+  EXPECT_NE(part.choose(mixed, Order::canonical), &kHierarchical);
+  EXPECT_EQ(part.choose(wide, Order::canonical), &kHierarchical);
+  EXPECT_NE(part.choose(mixed, Order::canonical), &kHierarchical);
+}
+
 TEST(Selector, MeasuredBeatsPredictedWhereItWasMeasured) {
   const Shape one = shape(Collective::all_reduce, 1 << 20);
   for (const Algorithm* best : {&kTree, &kPairwise, &kHalvingDoubling, &kDirect}) {

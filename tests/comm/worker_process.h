@@ -86,6 +86,7 @@ class Worker {
     if (pid_ > 0) ::waitpid(std::exchange(pid_, -1), &status_, 0);
     return text_;
   }
+  int output() const { return out_; }  // to be polled
   int status() const { return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_); }
 
  private:
@@ -100,6 +101,13 @@ class Worker {
   int status_ = -1;
   std::string text_;
 };
+
+// Waits until one of the two says something, or ends: 0 or 1.
+inline std::size_t first_to_speak(const Worker& zero, const Worker& one) {
+  pollfd ready[2] = {{zero.output(), POLLIN, 0}, {one.output(), POLLIN, 0}};
+  EXPECT_GT(::poll(ready, 2, 30'000), 0) << "neither says anything";
+  return ready[0].revents != 0 ? 0 : 1;
+}
 
 // A name that no other job has.
 inline std::string new_job() {

@@ -28,7 +28,7 @@ def run(name, ranks=3, flags=()):
 POOL = concurrent.futures.ThreadPoolExecutor(4)
 RUNS = {name: POOL.submit(run, name, 2 if name == "message" else 3)
         for name in ("killed", "late", "late-native", "leave", "count", "large", "count-native", "native",
-                     "operation", "divisor", "message")}
+                     "operation", "divisor", "message", "freed-native", "freed-ours")}
 
 
 def outcome(name):
@@ -70,6 +70,13 @@ class Faults(unittest.TestCase):
         for name in ("late", "late-native"):
             said, _, _ = outcome(name)
             self.every_rank(said, 3, r"^timeout error: .*no answer within 1 s on rank [01]; missing: rank 2$")
+
+    def test_memory_that_was_freed_after_a_failure_is_left_alone(self):
+        for name in ("freed-native", "freed-ours"):
+            with self.subTest(name):
+                said, _, done = outcome(name)
+                self.every_rank(said, 3, r"^timeout error: .*no answer within 0.5 s on rank [01]; missing: ")
+                self.assertNotRegex(done.stderr, "Segmentation fault|errno = 14")
 
     def test_a_rank_that_leaves_is_named_at_once(self):
         said, seconds, _ = outcome("leave")

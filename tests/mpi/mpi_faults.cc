@@ -1,10 +1,12 @@
 // Ways to fail. What each rank then reports is read by faults_test.py.
+#include <sys/mman.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 #include <vector>
 
+#include "mpi/mpi_hold.h"
 #include "mpi/mpi_worker.h"
 
 namespace lockstep::testing {
@@ -15,6 +17,28 @@ using std::chrono::milliseconds;
 void reduce(const Group& world, std::size_t count, CallOptions options) {
   std::vector<float> x(count, 1);
   world.all_reduce(buffer(x), options);
+}
+
+// Runs `body` on memory that is unmapped as soon as it has thrown: whoever touches it later crashes. Then the
+// last rank, which was held inside the call, goes on, and MPI moves what it still has to move.
+template <class Body>
+void free_too_early(const Group& world, Body&& body) {
+  constexpr std::size_t kBytes = std::size_t{4} << 20;
+  const int last = world.size() - 1;
+  void* const data = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) throw SystemError("no memory");
+  const auto after = [&] {
+    ::munmap(data, kBytes);
+    if (world.rank() != last) let_go(last);
+    meet_again(-1);
+  };
+  try {
+    body(Buffer{data, kBytes / sizeof(float), DType::f32});
+  } catch (const Error&) {
+    after();
+    throw;
+  }
+  after();
 }
 
 // The last rank does something else than the others, after a call that went well.
@@ -35,9 +59,28 @@ void misbehave(const Group& world, const std::string& name) {
     return world.barrier({.timeout = milliseconds(2000)});
   }
   if (name == "late" || name == "late-native") {
-    const CallOptions options{.algorithm = name == "late" ? "tree" : "native", .timeout = milliseconds(1000)};
-    if (odd) std::this_thread::sleep_for(milliseconds(1800));
-    return reduce(world, 8, options);
+    // One rank's time runs out; what it finds is told to the other, and then the last one comes.
+    const CallOptions options{.algorithm = name == "late" ? "tree" : "native",
+                              .timeout = milliseconds(world.rank() == 0 ? 1000 : 60'000)};
+    if (odd) hold();
+    try {
+      return reduce(world, 8, options);
+    } catch (const Error&) {
+      if (!odd) let_go(world.size() - 1);
+      throw;
+    }
+  }
+  if (name == "freed-native") {
+    if (odd) hold_at(At::all_reduce);
+    return free_too_early(world, [&](Buffer x) {
+      world.all_reduce(x, {.algorithm = "native", .timeout = milliseconds(odd ? 60'000 : 500)});
+    });
+  }
+  if (name == "freed-ours") {
+    if (odd) hold_at(At::receive);
+    return free_too_early(world, [&](Buffer x) {
+      world.broadcast(x, 0, {.algorithm = "tree", .timeout = milliseconds(odd ? 60'000 : 500)});
+    });
   }
   if (name == "leave") {
     if (odd) return;
@@ -58,6 +101,7 @@ void misbehave(const Group& world, const std::string& name) {
 
 void run_fault(const std::string& name) {
   int rank = -1;
+  int last = -1;
   const auto say = [&](const std::string& text) {
     std::printf("rank %d: %s\n", rank, text.c_str());
     std::fflush(stdout);
@@ -65,6 +109,7 @@ void run_fault(const std::string& name) {
   {
     const Group world = mpi_world(std::chrono::seconds(20));
     rank = world.rank();
+    last = world.size() - 1;
     try {
       misbehave(world, name);
       say("no error");
@@ -79,7 +124,7 @@ void run_fault(const std::string& name) {
     }
   }
   // mpirun ends all as soon as one goes without MPI's end: wait until the others have reported too.
-  std::this_thread::sleep_for(milliseconds(1500));
+  meet_again(name == "killed" ? last : -1);
   std::_Exit(0);
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
-constexpr std::uint32_t kMagic = 0x31534c4b;  // and the version of the format
+constexpr std::uint32_t kMagic = 0x32534c4b;  // and the version of the format
 
 // As it lies on the wire: no padding.
 struct Wire {

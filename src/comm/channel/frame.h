@@ -11,6 +11,7 @@
 
 #include "comm/call_card.h"
 #include "comm/failure_record.h"
+#include "comm/rank_mask.h"
 
 namespace lockstep {
 
@@ -30,7 +31,7 @@ struct FrameHeader {
 };
 
 struct WaitStatus {
-  std::uint64_t waits_for[4];  // bit r: rank r, for ranks below 256
+  RankMask ranks;  // that are waited for
 };
 
 inline constexpr std::size_t kFrameHeaderBytes = 72;

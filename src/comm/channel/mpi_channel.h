@@ -51,6 +51,8 @@ class MpiChannel final : public WireChannel {
   // MismatchError on every rank, naming who called what. A divisor that was left to the others is told. One
   // small message to everybody, which is how a timeout can say who is missing.
   std::vector<std::byte> meet(std::span<const std::byte> word = {});
+  // Memory that MPI may still touch after a failure: kept until the process ends.
+  void keep(std::shared_ptr<void> memory) { line_->keep(std::move(memory)); }
   // Waits for a request of MPI's own, with `bytes` on their way, as exchange does. `peers`: whom it is with,
   // when that is known.
   void wait(MPI_Request& request, const char* what, std::size_t bytes, const std::vector<int>& peers = {},

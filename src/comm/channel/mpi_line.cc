@@ -90,7 +90,7 @@ void Line::take(int from, const Note& note) {
     case Kind::waiting:
       peer.waits_ns = now_ns();
       peer.waits_in = note.card;
-      std::ranges::copy(note.record.missing, peer.waits_for);
+      peer.waits_for = note.record.missing;
       return;
     case Kind::leaving: peer.left = true; return;
   }
@@ -98,8 +98,7 @@ void Line::take(int from, const Note& note) {
 
 void Line::say_waiting(const CallCard& card, const std::vector<int>& waits_for) {
   Note note{.kind = Kind::waiting, .card = card};
-  for (const int r : waits_for)
-    if (r < 256) note.record.missing[r / 64] |= std::uint64_t{1} << (r % 64);
+  note.record.missing = mask_of(waits_for);
   tell(note);
 }
 
@@ -124,8 +123,8 @@ std::vector<int> Line::at_fault(std::uint64_t sequence, const std::vector<int>& 
       found.push_back(r);
       continue;
     }
-    for (int next = 0; next < std::min(size_, 256); ++next)
-      if ((peer.waits_for[next / 64] >> (next % 64) & 1U) != 0) chain.push_back(next);
+    for (const int next : peer.waits_for.ranks())
+      if (next < size_) chain.push_back(next);
   }
   if (found.empty()) return ranks;
   std::ranges::sort(found);

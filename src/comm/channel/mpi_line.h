@@ -14,6 +14,7 @@
 #include "comm/call_card.h"
 #include "comm/channel/mpi_runtime.h"
 #include "comm/failure_record.h"
+#include "comm/rank_mask.h"
 
 namespace lockstep::mpi {
 
@@ -75,7 +76,7 @@ class Line {
     bool left = false;
     std::int64_t waits_ns = 0;  // when it last said that it waits
     CallCard waits_in = {};
-    std::uint64_t waits_for[4] = {};
+    RankMask waits_for = {};
     bool waits() const {
       return waits_ns != 0 && now_ns() - waits_ns < 4 * std::chrono::nanoseconds(kSayEvery).count();
     }

@@ -104,10 +104,10 @@ void Transfer::send_more(std::size_t index) {
   Sending& send = sending_[index];
   while (send.posted < send.what.bytes.size() && send.under_way <= kChunksUnderWay) {
     const std::size_t bytes = std::min(kChunkBytes, send.what.bytes.size() - send.posted);
+    std::byte* const room = rooms_->chunk();
+    std::memcpy(room, send.what.bytes.data() + send.posted, bytes);
     ++send.under_way;
-    post({.of = Slot::Of::send, .index = index},
-         const_cast<std::byte*>(send.what.bytes.data()) + send.posted,  // MPI 3 takes it const
-         bytes, send.what.peer);
+    post({.of = Slot::Of::send, .index = index, .room = room}, room, bytes, send.what.peer);
     send.posted += bytes;
   }
 }
@@ -116,10 +116,10 @@ void Transfer::receive_more(std::size_t index) {
   Receiving& recv = receiving_[index];
   while (recv.posted < recv.what.bytes.size() && recv.under_way < kChunksUnderWay) {
     const std::size_t bytes = std::min(kChunkBytes, recv.what.bytes.size() - recv.posted);
-    std::byte* const room = recv.what.arrival == Arrival::store ? nullptr : rooms_->chunk();
+    std::byte* const room = rooms_->chunk();
     ++recv.under_way;
-    post({.of = Slot::Of::chunk, .index = index, .begin = recv.posted, .bytes = bytes, .room = room},
-         room != nullptr ? room : recv.what.bytes.data() + recv.posted, bytes, recv.what.peer);
+    post({.of = Slot::Of::chunk, .index = index, .begin = recv.posted, .bytes = bytes, .room = room}, room,
+         bytes, recv.what.peer);
     recv.posted += bytes;
   }
 }
@@ -170,6 +170,7 @@ void Transfer::completed(const Slot& slot, const MPI_Status& status, const kerne
   if (slot.of == Slot::Of::send) {
     Sending& send = sending_[slot.index];
     --send.under_way;
+    if (slot.room != nullptr) rooms_->free_chunks.push_back(slot.room);
     send_more(slot.index);
     if (send.under_way == 0) --open_;
     return;
@@ -185,10 +186,8 @@ void Transfer::completed(const Slot& slot, const MPI_Status& status, const kerne
   recv.got += slot.bytes;
   // The next one may come while this one is added.
   receive_more(slot.index);
-  if (slot.room != nullptr) {
-    fold(recv.what, slot.begin, slot.room, slot.bytes, reduction);
-    rooms_->free_chunks.push_back(slot.room);
-  }
+  fold(recv.what, slot.begin, slot.room, slot.bytes, reduction);
+  rooms_->free_chunks.push_back(slot.room);
   if (recv.done()) --open_;
 }
 

@@ -3,6 +3,10 @@
 // A message is a head (the sender's CallCard and the length) and its payload: a small one in the same MPI
 // message, a large one behind it in chunks, several at a time, so that one is added up while the next
 // arrives.
+//
+// MPI is never given the caller's memory, only rooms of ours: a request that is under way when the call fails
+// can neither be ended nor waited for, and MPI may read or write its memory as long as the process lives. The
+// copy is of a chunk that is in the core's cache.
 #pragma once
 
 #include <functional>
@@ -59,7 +63,7 @@ class Transfer {
     std::size_t index = 0;  // into sending_ or receiving_
     std::size_t begin = 0;  // of a chunk
     std::size_t bytes = 0;
-    std::byte* room = nullptr;  // of a chunk that is to be folded
+    std::byte* room = nullptr;  // of a chunk
   };
 
   void send_more(std::size_t index);

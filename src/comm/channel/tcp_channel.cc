@@ -27,10 +27,6 @@ bool is_message(const CallCard& card) {
          card.what == static_cast<std::uint8_t>(Collective::recv);
 }
 
-bool waits_for(const WaitStatus& status, int rank) {
-  return rank < 256 && (status.waits_for[rank / 64] >> (rank % 64) & 1U) != 0;
-}
-
 }  // namespace
 
 TcpChannel::TcpChannel(std::shared_ptr<TcpFabric> fabric, std::string group, int rank,
@@ -344,7 +340,7 @@ void TcpChannel::compare(int peer, const CallCard& card) {
 void TcpChannel::compare_waits(int peer, const CallCard& card) {
   if (kind_ != Kind::point_to_point || card.sequence <= card_.sequence) return;
   const std::vector<int> ranks = waiting_for();
-  if (!waits_for(peers_[static_cast<std::size_t>(peer)].waits, rank_) ||
+  if (!peers_[static_cast<std::size_t>(peer)].waits.ranks.has(rank_) ||
       std::find(ranks.begin(), ranks.end(), peer) == ranks.end())
     return;
   differ(MismatchError("group " + group_ + ": ranks called different things: " + named(rank_) + " called " +
@@ -439,9 +435,7 @@ void TcpChannel::tell(FrameKind kind, std::span<const std::byte> payload) noexce
 }
 
 void TcpChannel::tell_waits(const std::vector<int>& ranks) noexcept {
-  WaitStatus status{};
-  for (int r : ranks)
-    if (r < 256) status.waits_for[r / 64] |= std::uint64_t{1} << (r % 64);
+  const WaitStatus status{mask_of(ranks)};
   tell(FrameKind::status, std::as_bytes(std::span(&status, 1)));
   if (whole_ == nullptr) return;
   std::vector<int> named;
@@ -516,7 +510,7 @@ std::vector<int> TcpChannel::at_fault(const std::vector<int>& ranks) const {
       continue;
     }
     for (int next = 0; next < size(); ++next)
-      if (waits_for(other.waits, next)) chain.push_back(next);
+      if (other.waits.ranks.has(next)) chain.push_back(next);
   }
   if (found.empty()) return ranks;  // all wait for each other
   std::sort(found.begin(), found.end());

@@ -90,6 +90,13 @@ void ChannelEngine::run(const Call& call) {
   if (links_ != nullptr && size() > 1 && ++calls_ >= look_after_) watch_links(call);
 }
 
+double ChannelEngine::open(const Call& call) {
+  return together(call, WireChannel::Kind::collective, [&](Call& told) {
+    meet(told);
+    return told.divisor;
+  });
+}
+
 // Nothing to move, but peers that have something must learn of it.
 void ChannelEngine::meet(const Call& call) {
   Call barrier = call;

@@ -28,6 +28,7 @@ class ChannelEngine : public Engine {
   std::string refuses(const Call& call) const override;
   std::vector<std::string> algorithms(Collective what) const override;
   void run(const Call& call) override;
+  double open(const Call& call) override;
   CommMemory allocate(std::size_t bytes) override;
   std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override;
   std::string peer_state(int rank) const override { return channel_->peer_state(rank); }

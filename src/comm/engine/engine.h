@@ -35,13 +35,17 @@ class Engine {
   // is failed and run throws it again at once.
   virtual void run(const Call& call) = 0;
 
+  // Opens a call whose data another way than this engine's moves: all ranks meet and compare what they
+  // called, as in run(), and throw what run() would. The call's divisor, which another rank may have told.
+  virtual double open(const Call& call) = 0;
+
   virtual CommMemory allocate(std::size_t bytes) = 0;
 
   // Gives the group up: `error` becomes its failure, unless it has one, and the peers are told as far as that
   // goes without waiting. For a group that stands on several engines.
   virtual void fail(const Error& error) noexcept { (void)error; }
   // What the ranks are called in errors, when the group is a part of the one that the user knows.
-  virtual void call_ranks(std::vector<int> names) { (void)names; }
+  virtual void call_ranks(std::vector<int> names) = 0;
 
   // For a group that stands on several engines: `call` runs on another of them.
   virtual void announce(const Call& call) { (void)call; }

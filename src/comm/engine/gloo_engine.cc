@@ -1,96 +1,129 @@
 #include "comm/engine/gloo_engine.h"
 
-#include <gloo/allgather.h>
-#include <gloo/allreduce.h>
-#include <gloo/alltoall.h>
-#include <gloo/barrier.h>
-#include <gloo/broadcast.h>
 #include <gloo/common/error.h>
-#include <gloo/gather.h>
-#include <gloo/math.h>
-#include <gloo/reduce.h>
 #include <gloo/rendezvous/context.h>
-#include <gloo/scatter.h>
 #include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
-#include <array>
+#include <new>
+#include <thread>
 
+#include "comm/algo/algorithm.h"
 #include "comm/engine/gloo_address.h"
+#include "comm/engine/gloo_channel.h"
+#include "comm/engine/gloo_native.h"
 #include "comm/engine/gloo_store.h"
 #include "comm/engine/vendor.h"
+#include "comm/failure_record.h"
+#include "comm/group_impl.h"
+#include "comm/tune/selector.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep {
 namespace {
 
-using ReduceFunction = void (*)(void*, const void*, const void*, std::size_t);
+// Gloo sees only that a connection ended. What the carrier knows of it (a death, what a peer gave up with)
+// may come a moment later.
+constexpr std::chrono::milliseconds kReason{500};
 
-template <class T>
-ReduceFunction function_for(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::sum:
-    case ReduceOp::avg: return &gloo::sum<T>;
-    case ReduceOp::min: return &gloo::min<T>;
-    case ReduceOp::max: return &gloo::max<T>;
-    case ReduceOp::product: return &gloo::product<T>;
-    case ReduceOp::bit_and:
-    case ReduceOp::bit_or: return nullptr;
-  }
-  return nullptr;
+// The header of a message between two ranks: Gloo ends the process when it gets more than was asked for.
+struct Envelope {
+  std::uint64_t count;
+  std::uint32_t dtype;
+  std::uint32_t check;
+};
+constexpr std::uint32_t kEnvelopeCheck = 0x4c53474d;
+
+// Ours that run over messages. Not our ring: under that name there is Gloo's.
+const Algorithm* find_ours(Collective what, std::string_view name) {
+  const Algorithm* const found = find_algorithm(name);
+  const bool fits = found != nullptr && found != &kRing && !found->shares_memory() && found->has(what);
+  return fits && reduces(what) ? found : nullptr;
 }
 
-// Null where Gloo has none.
-ReduceFunction reduce_function(DType dtype, ReduceOp op) {
-  switch (dtype) {
-    case DType::f64: return function_for<double>(op);
-    case DType::f32: return function_for<float>(op);
-    case DType::f16: return op == ReduceOp::avg ? nullptr : function_for<gloo::float16>(op);
-    case DType::bf16: return nullptr;
-    case DType::i64: return function_for<std::int64_t>(op);
-    case DType::i32: return function_for<std::int32_t>(op);
-    case DType::i8: return function_for<std::int8_t>(op);
-    case DType::u8: return function_for<std::uint8_t>(op);
-  }
-  return nullptr;
+// The blobs of all ranks, of different lengths: first the longest length, then the padded bytes. Calls of the
+// engine's own have no number (Call::sequence).
+std::vector<std::string> exchange_over(Engine& carrier, const std::string& mine,
+                                       std::chrono::milliseconds timeout) {
+  const auto ranks = static_cast<std::size_t>(carrier.size());
+  Call gather;
+  gather.what = Collective::all_gather;
+  gather.timeout = timeout;
+  gather.dtype = DType::u8;
+  const std::uint64_t length = mine.size();
+  std::vector<std::uint64_t> lengths(ranks);
+  gather.in = &length;
+  gather.out = lengths.data();
+  gather.count = sizeof length;
+  carrier.run(gather);
+  const std::size_t longest = *std::ranges::max_element(lengths);
+  std::string padded = mine;
+  padded.resize(longest);
+  std::string all(ranks * longest, '\0');
+  gather.in = padded.data();
+  gather.out = all.data();
+  gather.count = longest;
+  carrier.run(gather);
+  std::vector<std::string> blobs;
+  for (std::size_t r = 0; r < ranks; ++r) blobs.push_back(all.substr(r * longest, lengths[r]));
+  return blobs;
 }
-
-using Byte = std::uint8_t;
-Byte* bytes_of(const void* data) { return static_cast<Byte*>(const_cast<void*>(data)); }
-
-// Point-to-point slots; Gloo's own collectives use prefixes 1 to 8 in the top byte.
-constexpr std::uint64_t kMessageSlot = std::uint64_t{0x70} << 56;
-constexpr std::uint64_t kExchangeSlot = std::uint64_t{0x71} << 56;
 
 class GlooEngine final : public Engine {
  public:
-  GlooEngine(int rank, std::vector<int> nodes, const Exchange& exchange)
-      : rank_(rank), size_(static_cast<int>(nodes.size())), nodes_(std::move(nodes)) {
-    const Knobs knobs = Knobs::from_environment();
+  explicit GlooEngine(Group group)
+      : group_(std::move(group)), carrier_(group_.impl().engine()), knobs_(Knobs::from_environment()) {
     gloo::transport::tcp::attr attr;
     // A number, never a name: Gloo would look this machine's name up, which may be loopback or nothing.
-    attr.hostname = gloo_address(nodes_, knobs);
-    translate("connecting from " + attr.hostname, [&] {
-      device_ = gloo::transport::tcp::CreateDevice(attr);
-      auto context = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
-      context->setTimeout(knobs.init_timeout);
-      ExchangeStore store(exchange);
-      context->connectFullMesh(store, device_);
-      context->setTimeout(knobs.timeout);  // of calls that bring none
+    attr.hostname = gloo_address(nodes(), knobs_);
+    try {
+      auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
+      context->setTimeout(knobs_.init_timeout);
+      ExchangeStore store(
+          [&](const std::string& blob) { return exchange_over(carrier_, blob, knobs_.init_timeout); });
+      auto device = gloo::transport::tcp::CreateDevice(attr);
+      context->connectFullMesh(store, device);
       context_ = std::move(context);
-    });
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& e) {
+      give_up("connecting from " + attr.hostname, e);
+    }
+    channel_ = std::make_unique<GlooChannel>(context_);
+    native_ = std::make_unique<GlooNative>(context_);
   }
 
   const char* name() const override { return "gloo"; }
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  const std::vector<int>& nodes() const override { return nodes_; }
+  int rank() const override { return carrier_.rank(); }
+  int size() const override { return carrier_.size(); }
+  const std::vector<int>& nodes() const override { return carrier_.nodes(); }
+  std::string peer_state(int rank) const override { return carrier_.peer_state(rank); }
+  int peer_pid(int rank) const override { return carrier_.peer_pid(rank); }
+  CommMemory allocate(std::size_t bytes) override { return private_memory(bytes); }
+  double open(const Call& call) override { return carrier_.open(call); }
+  bool watch(Engine* whole, std::function<void()> idle) override {
+    return carrier_.watch(whole, std::move(idle));
+  }
+  void catch_up() override { carrier_.catch_up(); }
+
+  void call_ranks(std::vector<int> names) override {
+    names_ = names;
+    carrier_.call_ranks(std::move(names));
+  }
+
+  void fail(const Error& error) noexcept override {
+    carrier_.fail(error);
+    try {
+      throw_record(record_of(error));
+    } catch (...) {
+      failure_.set(std::current_exception());
+    }
+    disconnect();
+  }
 
   std::string refuses(const Call& call) const override {
     if (call.device.kind != Device::Kind::cpu) return "the gloo engine works on host memory only";
     if (call.what == Collective::split) return "";
-    if (call.divisor == kDivisorOfOthers) return "gloo needs the divisor from every rank";
-    if (call.what == Collective::reduce_scatter) return "gloo has no reduce_scatter";
     const auto known = algorithms(call.what);
     if (!call.algorithm.empty() && std::ranges::find(known, call.algorithm) == known.end()) {
       std::string accepted;
@@ -98,284 +131,173 @@ class GlooEngine final : public Engine {
       return std::string("gloo ") + to_string(call.what) + " has no algorithm '" + call.algorithm +
              "'; accepted: " + accepted;
     }
-    if (reduces(call.what) && reduce_function(call.dtype, call.op) == nullptr)
-      return std::string("gloo has no ") + to_string(call.op) + " of " + to_string(call.dtype);
-    return "";
+    return is_ours(call) ? "" : GlooNative::refuses(call);
   }
 
   std::vector<std::string> algorithms(Collective what) const override {
-    if (what == Collective::reduce_scatter) return {};
-    if (what == Collective::all_reduce) return {"ring", "bcube"};
-    return {"native"};
+    std::vector<std::string> names = GlooNative::algorithms(what);
+    for (const Algorithm* algorithm : all_algorithms())
+      if (find_ours(what, algorithm->name()) != nullptr) names.emplace_back(algorithm->name());
+    return names;
   }
 
-  void run(const Call& call) override {
-    if (const std::string why = refuses(call); !why.empty()) throw UsageError(why);
+  void run(const Call& given) override {
+    if (const std::string why = refuses(given); !why.empty()) throw UsageError(why);
     failure_.guard([&] {
-      if (size_ == 1)
-        run_alone(call);
-      else if (call.count != 0 || call.what == Collective::barrier)
-        translate(call.describe(), [&] { dispatch(call); });
-      finish_average(call, rank_, size_);
+      Call call = given;
+      if (call.timeout.count() <= 0) call.timeout = knobs_.timeout;
+      if (size() == 1) return run_alone(call);
+      const bool message = call.what == Collective::send || call.what == Collective::recv;
+      const Deadline deadline = Deadline::after(call.timeout);
+      if (!message) call.divisor = carrier_.open(call);
+      if (!message && call.count == 0 && call.what != Collective::barrier) return;
+      call.timeout = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()),
+                              std::chrono::milliseconds(1));
+      guarded(call, [&] { move(call); });
     });
   }
 
-  CommMemory allocate(std::size_t bytes) override { return private_memory(bytes); }
-
-  std::unique_ptr<Engine> split(int colour, int key, const std::string&, const Call& call) override {
-    // Everybody learns everybody's choice, then the members of a colour meet over our messages.
-    std::vector<std::array<std::int32_t, 2>> all(static_cast<std::size_t>(size_));
-    const std::array<std::int32_t, 2> mine = {colour, key};
-    Call gather;
-    gather.what = Collective::all_gather;
-    gather.in = mine.data();
-    gather.out = all.data();
-    gather.count = mine.size();
-    gather.dtype = DType::i32;
-    gather.timeout = call.timeout;
-    run(gather);
-    if (colour < 0) return nullptr;
-    std::vector<int> members;
-    for (int r = 0; r < size_; ++r)
-      if (all[static_cast<std::size_t>(r)][0] == colour) members.push_back(r);
-    std::ranges::stable_sort(members, {}, [&](int r) { return all[static_cast<std::size_t>(r)][1]; });
-    std::vector<int> nodes;
-    for (const int r : members) nodes.push_back(nodes_[static_cast<std::size_t>(r)]);
-    renumber(nodes);
-    const int rank = static_cast<int>(std::ranges::find(members, rank_) - members.begin());
-    std::unique_ptr<Engine> engine;
+  std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override {
+    std::unique_ptr<Engine> part;
     failure_.guard([&] {
-      engine = std::make_unique<GlooEngine>(
-          rank, std::move(nodes), [&](const std::string& blob) { return exchange_among(members, blob); });
+      auto carrier = carrier_.split(colour, key, name, call);
+      if (carrier == nullptr) return;
+      part = std::make_unique<GlooEngine>(make_group(std::move(carrier), name, knobs_.init_timeout));
     });
-    return engine;
+    return part;
   }
 
  private:
-  // Nodes counted from 0 in the order of appearance.
-  static void renumber(std::vector<int>& nodes) {
-    std::vector<int> seen;
-    for (int& node : nodes) {
-      const auto at = std::ranges::find(seen, node);
-      const auto index = at - seen.begin();
-      if (at == seen.end()) seen.push_back(node);
-      node = static_cast<int>(index);
-    }
+  // Canonical sums are ours, and those that Gloo does not have.
+  static bool is_ours(const Call& call) {
+    if (!reduces(call.what)) return false;
+    if (!call.algorithm.empty()) return find_ours(call.what, call.algorithm) != nullptr;
+    return call.order == Order::canonical || !GlooNative::refuses(call).empty();
   }
 
-  // Gloo's exceptions as ours, on one line. It doesn't say which rank was late or gone: that rank is -1. When
-  // one rank gives up, Gloo closes its connections, which is how the others notice.
-  template <class F>
-  void translate(const std::string& what, F&& body) const {
+  void move(const Call& call) {
+    channel_->begin(call.timeout);
+    if (call.what == Collective::send) return send(call);
+    if (call.what == Collective::recv) return recv(call);
+    if (is_ours(call)) return run_ours(call);
+    call.running(call.algorithm.empty() ? GlooNative::algorithms(call.what).front() : call.algorithm);
+    native_->run(call);
+    finish_average(call, rank(), size());
+  }
+
+  void run_ours(const Call& call) {
+    const Shape shape{
+        .what = call.what, .ranks = size(), .bytes = call.bytes(), .messages_only = true, .nodes = nodes()};
+    const Algorithm* const algorithm =
+        call.algorithm.empty() ? selector_.choose(shape, call.order) : find_ours(call.what, call.algorithm);
+    call.running(algorithm->name());
+    Stage stage{call, *channel_, algorithm_scratch_, nodes()};
+    algorithm->run(stage);
+  }
+
+  void send(const Call& call) {
+    call.running("message");
+    const Envelope envelope{call.count, static_cast<std::uint32_t>(call.dtype), kEnvelopeCheck};
+    channel_->send(call.root, std::as_bytes(std::span(&envelope, 1)));
+    channel_->send(call.root, std::span(static_cast<const std::byte*>(call.in), call.bytes()));
+  }
+
+  void recv(const Call& call) {
+    call.running("message");
+    Envelope came{};
+    channel_->recv(call.root, std::as_writable_bytes(std::span(&came, 1)));
+    if (came.check != kEnvelopeCheck || came.count != call.count ||
+        came.dtype != static_cast<std::uint32_t>(call.dtype)) {
+      Call sent = call;
+      sent.whole = nullptr;
+      sent.what = Collective::send;
+      sent.count = came.count;
+      sent.dtype = static_cast<DType>(came.dtype);
+      sent.root = name_of(rank());
+      throw MismatchError("group " + group_.name() + ": rank " + std::to_string(name_of(rank())) +
+                          " called " + call.describe() + " but rank " + std::to_string(name_of(call.root)) +
+                          " called " + sent.describe());
+    }
+    channel_->recv(call.root, std::span(static_cast<std::byte*>(call.out), call.bytes()));
+  }
+
+  // Whatever goes wrong is the group's failure, the same on every rank: the carrier spreads it.
+  template <class Body>
+  void guarded(const Call& call, Body&& body) {
     try {
       body();
-    } catch (const Error&) {
-      throw;
+    } catch (const Error& error) {
+      give_up(error);
+    } catch (const std::bad_alloc&) {
+      give_up(SystemError("rank " + std::to_string(name_of(rank())) + " is out of memory in " +
+                          call.describe() + " of group " + group_.name()));
     } catch (const std::exception& e) {
-      std::string text = e.what();
-      std::ranges::replace(text, '\n', ' ');
-      const std::string message = "gloo " + what + ": " + text;
-      const std::vector<int> peers = size_ == 2 ? std::vector<int>{1 - rank_} : std::vector<int>{};
-      if (text.find("imed out") != std::string::npos) throw TimeoutError(peers, message);
-      if (dynamic_cast<const gloo::IoException*>(&e) != nullptr)
-        throw PeerError(peers.empty() ? -1 : peers[0], message);
-      throw SystemError(message);
+      give_up(call.describe() + " of group " + group_.name(), e);
     }
   }
 
-  template <class Options>
-  void prepare(Options& options, const Call& call) {
-    options.setTag(++tag_);
-    if (call.timeout.count() > 0) options.setTimeout(call.timeout);
+  [[noreturn]] void give_up(const Error& error) {
+    carrier_.fail(error);
+    disconnect();
+    carrier_.catch_up();  // throws what was first
+    throw_record(record_of(error));
   }
 
-  void dispatch(const Call& call) {
-    const auto slices = static_cast<std::size_t>(size_);
-    const bool root = rank_ == call.root;
-    Byte* in = bytes_of(call.in);
-    Byte* out = bytes_of(call.out);
-    const std::size_t bytes = call.bytes();
-    switch (call.what) {
-      case Collective::all_reduce: return all_reduce(call);
-      case Collective::reduce: return reduce(call);
-      case Collective::all_gather: {
-        gloo::AllgatherOptions options(context_);
-        prepare(options, call);
-        options.setInput(in, bytes);
-        options.setOutput(out, slices * bytes);
-        return gloo::allgather(options);
-      }
-      case Collective::broadcast: {
-        gloo::BroadcastOptions options(context_);
-        prepare(options, call);
-        options.setRoot(call.root);
-        options.setOutput(out, bytes);
-        return gloo::broadcast(options);
-      }
-      case Collective::gather: {
-        gloo::GatherOptions options(context_);
-        prepare(options, call);
-        options.setRoot(call.root);
-        options.setInput(in, bytes);
-        if (root) options.setOutput(out, slices * bytes);
-        return gloo::gather(options);
-      }
-      case Collective::scatter: {
-        gloo::ScatterOptions options(context_);
-        prepare(options, call);
-        options.setRoot(call.root);
-        if (root) {
-          std::vector<Byte*> parts;
-          for (std::size_t r = 0; r < slices; ++r) parts.push_back(in + r * bytes);
-          options.setInputs(std::move(parts), bytes);
-        }
-        options.setOutput(out, bytes);
-        return gloo::scatter(options);
-      }
-      case Collective::all_to_all: {
-        if (in == out) {  // Gloo can't in place
-          scratch_.assign(in, in + slices * bytes);
-          in = scratch_.data();
-        }
-        gloo::AlltoallOptions options(context_);
-        prepare(options, call);
-        options.setInput(in, slices * bytes);
-        options.setOutput(out, slices * bytes);
-        return gloo::alltoall(options);
-      }
-      case Collective::barrier: {
-        gloo::BarrierOptions options(context_);
-        prepare(options, call);
-        return gloo::barrier(options);
-      }
-      case Collective::send: return send(in, bytes, call.root, kMessageSlot, call.timeout);
-      case Collective::recv: return recv(out, bytes, call.root, kMessageSlot, call.timeout);
-      default: throw UsageError(std::string("gloo has no ") + to_string(call.what));
+  // Gloo's exceptions as ours, on one line.
+  [[noreturn]] void give_up(const std::string& what, const std::exception& e) {
+    std::string text = e.what();
+    std::ranges::replace(text, '\n', ' ');
+    const std::string message = "gloo " + what + " on rank " + std::to_string(name_of(rank())) + ": " + text;
+    const bool late = text.find("imed out") != std::string::npos;
+    const bool gone = !late && dynamic_cast<const gloo::IoException*>(&e) != nullptr;
+    disconnect();  // which is how peers inside Gloo's calls notice
+    int peer = size() == 2 ? 1 - rank() : -1;
+    if (gone) peer = who_went(peer);
+    const std::string called = "rank " + std::to_string(peer < 0 ? -1 : name_of(peer));
+    // Among more than two, whoever this rank waits for may itself wait for another.
+    if (late && peer < 0) give_up(TimeoutError({}, message + "; missing: unknown, Gloo does not say"));
+    if (late) give_up(TimeoutError({name_of(peer)}, message + "; missing: " + called));
+    if (gone && peer < 0) give_up(PeerError(-1, message));
+    if (gone) give_up(PeerError(name_of(peer), called + " is gone: " + message));
+    give_up(SystemError(message));
+  }
+
+  // Throws what the carrier knows of a connection that ended; else gives the rank that left, or `guess`.
+  int who_went(int guess) {
+    for (const Deadline reason = Deadline::after(kReason); !reason.passed();) {
+      carrier_.catch_up();
+      for (int r = 0; r < size(); ++r)
+        if (const std::string state = carrier_.peer_state(r); state == "left" || state == "dead") return r;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    return guess;
+  }
+
+  void disconnect() noexcept {
+    try {
+      if (context_ != nullptr) context_->closeConnections();
+    } catch (const std::exception&) {  // they are closed
     }
   }
 
-  // Options want a typed pointer only for its size; the reduction gets the count of elements.
-  template <class Options>
-  void set_buffers(Options& options, const Call& call) {
-    const auto set = [&]<class T>(T*) {
-      if (call.in != call.out) options.setInput(static_cast<T*>(const_cast<void*>(call.in)), call.count);
-      if (call.out != nullptr) options.setOutput(static_cast<T*>(call.out), call.count);
-    };
-    switch (size_of(call.dtype)) {
-      case 1: return set(static_cast<std::uint8_t*>(nullptr));
-      case 2: return set(static_cast<std::uint16_t*>(nullptr));
-      case 4: return set(static_cast<std::uint32_t*>(nullptr));
-      default: return set(static_cast<std::uint64_t*>(nullptr));
-    }
-  }
+  int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
 
-  void all_reduce(const Call& call) {
-    gloo::AllreduceOptions options(context_);
-    prepare(options, call);
-    options.setAlgorithm(call.algorithm == "bcube" ? gloo::AllreduceOptions::Algorithm::BCUBE
-                                                   : gloo::AllreduceOptions::Algorithm::RING);
-    options.setReduceFunction(reduce_function(call.dtype, call.op));
-    set_buffers(options, call);
-    gloo::allreduce(options);
-  }
-
-  void reduce(const Call& call) {
-    // Gloo works in the output on every rank; elsewhere than on root ours must stay as it is.
-    Call mine = call;
-    if (rank_ != call.root) {
-      scratch_.resize(call.bytes());
-      mine.out = scratch_.data();
-    }
-    gloo::ReduceOptions options(context_);
-    prepare(options, mine);
-    options.setRoot(mine.root);
-    options.setReduceFunction(reduce_function(mine.dtype, mine.op));
-    set_buffers(options, mine);
-    gloo::reduce(options);
-  }
-
-  std::chrono::milliseconds limit(std::chrono::milliseconds timeout) const {
-    return timeout.count() > 0 ? timeout : context_->getTimeout();
-  }
-
-  void send(const void* data, std::size_t bytes, int to, std::uint64_t slot,
-            std::chrono::milliseconds timeout) {
-    auto buffer = context_->createUnboundBuffer(bytes_of(data), bytes);
-    buffer->send(to, slot);
-    buffer->waitSend(limit(timeout));
-  }
-
-  void recv(void* data, std::size_t bytes, int from, std::uint64_t slot, std::chrono::milliseconds timeout) {
-    auto buffer = context_->createUnboundBuffer(data, bytes);
-    buffer->recv(from, slot);
-    buffer->waitRecv(limit(timeout));
-  }
-
-  // The blobs of `members` in that order, by messages between each two of them; the lower rank of a pair
-  // sends first, so no two wait for each other.
-  std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& mine) {
-    std::vector<std::string> blobs;
-    for (const int peer : members) {
-      std::string theirs;
-      const auto give = [&] {
-        const std::uint64_t length = mine.size();
-        send(&length, sizeof length, peer, kExchangeSlot, {});
-        send(mine.data(), mine.size(), peer, kExchangeSlot, {});
-      };
-      const auto take = [&] {
-        std::uint64_t length = 0;
-        recv(&length, sizeof length, peer, kExchangeSlot, {});
-        theirs.resize(length);
-        recv(theirs.data(), theirs.size(), peer, kExchangeSlot, {});
-      };
-      if (peer == rank_) {
-        theirs = mine;
-      } else if (rank_ < peer) {
-        give();
-        take();
-      } else {
-        take();
-        give();
-      }
-      blobs.push_back(std::move(theirs));
-    }
-    return blobs;
-  }
-
-  int rank_;
-  int size_;
-  std::vector<int> nodes_;
-  std::shared_ptr<gloo::transport::Device> device_;
+  Group group_;      // the carrier's
+  Engine& carrier_;  // as a group it would number its calls: those here have the numbers of ours
+  Knobs knobs_;
+  std::vector<int> names_;  // of ranks in errors; empty: their own
   std::shared_ptr<gloo::Context> context_;
-  std::uint32_t tag_ = 0;  // counts calls; the same on every rank
-  std::vector<Byte> scratch_;
+  std::unique_ptr<GlooChannel> channel_;
+  std::unique_ptr<GlooNative> native_;
+  Selector selector_;  // its usual costs, the same on every rank
+  Scratch algorithm_scratch_;
   StickyFailure failure_;
 };
 
-// Blobs of different lengths over a group: first the longest length, then the padded bytes.
-std::vector<std::string> exchange_over(const Group& world, const std::string& mine) {
-  const auto ranks = static_cast<std::size_t>(world.size());
-  const std::vector<std::int64_t> length = {static_cast<std::int64_t>(mine.size())};
-  std::vector<std::int64_t> lengths(ranks);
-  world.all_gather(buffer(length), buffer(lengths));
-  const auto longest = static_cast<std::size_t>(*std::ranges::max_element(lengths));
-  std::vector<std::uint8_t> padded(longest);
-  std::ranges::copy(mine, padded.begin());
-  std::vector<std::uint8_t> all(ranks * longest);
-  world.all_gather(buffer(padded), buffer(all));
-  std::vector<std::string> blobs;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    const auto begin = all.begin() + static_cast<long>(r * longest);
-    blobs.emplace_back(begin, begin + lengths[r]);
-  }
-  return blobs;
-}
-
 }  // namespace
 
-std::unique_ptr<Engine> make_gloo_engine(const Group& world) {
-  return std::make_unique<GlooEngine>(world.rank(), world.nodes(),
-                                      [&](const std::string& blob) { return exchange_over(world, blob); });
+std::unique_ptr<Engine> make_gloo_engine(const Group& carrier) {
+  return std::make_unique<GlooEngine>(carrier);
 }
 
 }  // namespace lockstep

@@ -1,11 +1,12 @@
-// Gloo's collectives over its TCP transport as an engine: the peer that PyTorch uses on CPUs.
+// Gloo over its TCP transport as an engine: the peer that PyTorch uses on CPUs.
 //
-// Blocking. all_reduce has Gloo's two algorithms, "ring" (its default) and "bcube"; everything else is
-// "native". Gloo adds f16 in f16, rounding at each step; bf16, bit operations and reduce_scatter it does
-// not have: refuses() says so. min and max of NaN, and the order of sums, are Gloo's. Ranks that call
-// different things are not told apart; a call's timeout is kept, and ends the group. Gloo says neither which
-// rank was late (TimeoutError without names) nor which one went (PeerError of rank -1), except when there are
-// but two.
+// Every call opens on the group over which Gloo's ranks met, its carrier (shared memory, or TCP): there ranks
+// that called different things are told, and who is missing, dead or gone is named, because Gloo itself says
+// none of it, and ends the process where two ranks' lengths differ. Then the data moves over Gloo.
+//
+// Sums in canonical order, which is the default, are ours: our algorithms over Gloo's messages. Gloo's own
+// algorithms ("ring", "bcube", "native", see gloo_native.h) run where they are named, where any order will
+// do, and where nothing is summed.
 #pragma once
 
 #include <memory>
@@ -15,10 +16,10 @@
 
 namespace lockstep {
 
-// The engine over the ranks of `world`, whose collectives carry Gloo's rendezvous: no store server, no
-// files. Between machines it uses the address that routes to MASTER_ADDR, or that of the interface that
+// The engine over the ranks of `carrier`, which it keeps: nobody else may call anything on that group.
+// Between machines it uses the address that routes to MASTER_ADDR, or that of the interface that
 // GLOO_SOCKET_IFNAME (NCCL_SOCKET_IFNAME, LOCKSTEP_SOCKET_IFNAME) chooses; on one machine loopback.
-// Collective over `world`, which is needed only until this returns.
-std::unique_ptr<Engine> make_gloo_engine(const Group& world);
+// Collective over `carrier`.
+std::unique_ptr<Engine> make_gloo_engine(const Group& carrier);
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@
 #include "comm/engine/channel_engine.h"
 #include "comm/engine/mpi_native.h"
 #include "comm/engine/vendor.h"
+#include "comm/rank_mask.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep {
@@ -130,6 +131,7 @@ std::unique_ptr<Engine> make_mpi_engine() {
   int size = 1;
   mpi::call("MPI_Comm_rank", [&] { return MPI_Comm_rank(comm, &rank); });
   mpi::call("MPI_Comm_size", [&] { return MPI_Comm_size(comm, &size); });
+  check_group_size(size);
   std::vector<int> nodes = find_nodes(comm, rank, size);
   // Not the cores that this process may use: MPI's launcher may have bound each to its own.
   const auto here = std::ranges::count(nodes, nodes[static_cast<std::size_t>(rank)]);

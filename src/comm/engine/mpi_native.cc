@@ -42,6 +42,34 @@ bool can_be_cut(Collective what) {
          what == Collective::send || what == Collective::recv;
 }
 
+// A copy of more at a time would only take memory.
+constexpr std::size_t kMostStagedBytes = std::size_t{64} << 20;
+
+// The bytes that a rank brings to a call and gets from it.
+struct Flow {
+  std::size_t given = 0;
+  std::size_t taken = 0;
+};
+
+Flow flow_of(const Call& call, int rank, int size) {
+  const std::size_t one = call.bytes();
+  const std::size_t all = one * static_cast<std::size_t>(size);
+  const bool root = rank == call.root;
+  switch (call.what) {
+    case Collective::all_reduce: return {one, one};
+    case Collective::reduce: return {one, root ? one : 0};
+    case Collective::broadcast: return {root ? one : 0, root ? 0 : one};
+    case Collective::send: return {one, 0};
+    case Collective::recv: return {0, one};
+    case Collective::reduce_scatter: return {all, one};
+    case Collective::all_gather: return {one, all};
+    case Collective::gather: return {one, root ? all : 0};
+    case Collective::scatter: return {root ? all : 0, one};
+    case Collective::all_to_all: return {all, all};
+    default: return {};
+  }
+}
+
 }  // namespace
 
 std::string MpiNative::refuses(const Call& call) {
@@ -78,15 +106,52 @@ void MpiNative::run(const Call& call, Calls calls) {
     return request("MPI_Ibarrier", 0, [&](MPI_Request* r) {
       return r == nullptr ? MPI_Barrier(channel_.comm()) : MPI_Ibarrier(channel_.comm(), r);
     });
-  if (!can_be_cut(call.what)) return whole(call);
+  if (!can_be_cut(call.what)) {
+    if (calls == Calls::blocking) return whole(call);
+    return staged(call, [&](const Call& mine) { whole(mine); });
+  }
   // Pieces are the same on every rank because the count is. Zero elements still make one call.
-  constexpr std::size_t kPiece = std::size_t{1} << 30;
+  const std::size_t element = size_of(call.dtype);
+  const std::size_t most = calls == Calls::blocking ? std::size_t{1} << 30 : kMostStagedBytes / element;
   std::size_t done = 0;
   do {
-    const std::size_t count = std::min(kPiece, call.count - done);
-    piece(call, done * size_of(call.dtype), static_cast<int>(count));
+    const std::size_t count = std::min(most, call.count - done);
+    if (calls == Calls::blocking) {
+      piece(call, done * element, static_cast<int>(count));
+    } else {
+      Call part = call;
+      part.count = count;
+      if (call.in != nullptr) part.in = static_cast<const std::byte*>(call.in) + done * element;
+      if (call.out != nullptr) part.out = static_cast<std::byte*>(call.out) + done * element;
+      staged(part, [&](const Call& mine) { piece(mine, 0, static_cast<int>(count)); });
+    }
     done += count;
   } while (done < call.count);
+}
+
+// `body` on copies of what this rank gives, and what it gets back from there.
+template <class Body>
+void MpiNative::staged(const Call& call, Body&& body) {
+  const Flow flow = flow_of(call, channel_.rank(), channel_.size());
+  // Never empty: MPI libraries look at the addresses of nothing too.
+  const auto fit = [](std::vector<std::byte>& room, std::size_t bytes) {
+    if (room.size() < std::max<std::size_t>(bytes, 64)) room.resize(std::max<std::size_t>(bytes, 64));
+    return room.data();
+  };
+  Call mine = call;
+  const bool broadcast = call.what == Collective::broadcast;
+  mine.in = fit(stage_->in, broadcast ? 0 : flow.given);
+  mine.out = fit(stage_->out, broadcast ? call.bytes() : flow.taken);
+  void* const from = broadcast ? mine.out : stage_->in.data();
+  if (flow.given != 0) std::memcpy(from, broadcast ? call.out : call.in, flow.given);
+  try {
+    body(mine);
+  } catch (...) {
+    channel_.keep(stage_);
+    stage_ = std::make_shared<Stage>();
+    throw;
+  }
+  if (flow.taken != 0) std::memcpy(call.out, mine.out, flow.taken);
 }
 
 void MpiNative::piece(const Call& call, std::size_t offset, int count) {

@@ -5,7 +5,9 @@
 // libraries differ. min and max of NaN, and the order of sums, are MPI's.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/channel/mpi_channel.h"
 #include "lockstep/comm/memory.h"
@@ -18,8 +20,9 @@ class MpiNative {
 
   static std::string refuses(const Call& call);  // empty, or why not
 
-  // Between channel.begin and the next. avg is left as the sum. A call that failed may leave MPI with the
-  // buffers: it can't end a collective early.
+  // Between channel.begin and the next. avg is left as the sum. MPI can't end a collective early, so that one
+  // which failed leaves its memory with MPI: non-blocking calls, which can fail while they are under way,
+  // work on memory of ours, which then stays until the process ends. Blocking ones work on the caller's.
   enum class Calls { non_blocking, blocking };
   void run(const Call& call, Calls calls);
 
@@ -27,6 +30,13 @@ class MpiNative {
   // `post` makes the non-blocking call into its request, or the blocking one when that is null.
   template <class Post>
   void request(const char* what, std::size_t bytes, Post&& post);
+  // Memory for one call of MPI's: `in` and `out` in turn.
+  struct Stage {
+    std::vector<std::byte> in;
+    std::vector<std::byte> out;
+  };
+  template <class Body>
+  void staged(const Call& call, Body&& body);
   void piece(const Call& call, std::size_t offset, int count);
   void whole(const Call& call);
   void reduce(const Call& call, const std::byte* in, std::byte* out, int count);
@@ -36,6 +46,7 @@ class MpiNative {
   MpiChannel& channel_;
   Calls calls_ = Calls::non_blocking;
   CommMemory scratch_;
+  std::shared_ptr<Stage> stage_ = std::make_shared<Stage>();
 };
 
 }  // namespace lockstep

@@ -53,10 +53,7 @@ std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engin
   engine->across_ = make_across(*flat, owner ? engine->place_ : -1, static_cast<int>(engine->node_),
                                 engine->group_ + "/across" + std::to_string(engine->place_), column_call);
   if (engine->across_ != nullptr) {
-    std::vector<int> column;
-    for (const auto& ranks : engine->members_)
-      column.push_back(ranks[static_cast<std::size_t>(engine->place_)]);
-    engine->across_->call_ranks(std::move(column));
+    engine->across_->call_ranks(engine->column());
     engine->across_->share_links(engine->parts_);
   }
   flat->call_ranks({});
@@ -68,6 +65,23 @@ std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engin
   engine->flat_ = std::move(flat);
   engine->make_across_ = std::move(make_across);
   return engine;
+}
+
+std::vector<int> NodeEngine::column() const {
+  std::vector<int> ranks;
+  for (const auto& node : members_) ranks.push_back(node[static_cast<std::size_t>(place_)]);
+  return ranks;
+}
+
+void NodeEngine::call_ranks(std::vector<int> names) {
+  const auto named = [&](std::vector<int> ranks) {
+    if (!names.empty())
+      for (int& rank : ranks) rank = names[static_cast<std::size_t>(rank)];
+    return ranks;
+  };
+  inside_->call_ranks(named(members_[node_]));
+  if (across_ != nullptr) across_->call_ranks(named(column()));
+  flat_->call_ranks(std::move(names));
 }
 
 std::string NodeEngine::refuses(const Call& call) const {

@@ -46,6 +46,7 @@ class NodeEngine final : public Engine {
   std::string refuses(const Call& call) const override;
   std::vector<std::string> algorithms(Collective what) const override { return flat_->algorithms(what); }
   void run(const Call& call) override;
+  double open(const Call& call) override { return flat_->open(call); }
   CommMemory allocate(std::size_t bytes) override { return inside_->allocate(bytes); }
   std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override;
   std::span<std::byte> flight_memory(int rank) override;
@@ -54,6 +55,8 @@ class NodeEngine final : public Engine {
   Selector* selector() override { return flat_->selector(); }
   bool reaches(const void* data) const override { return inside_->reaches(data); }
   void fail(const Error& error) noexcept override;
+  void catch_up() override { flat_->catch_up(); }
+  void call_ranks(std::vector<int> names) override;
   std::string topology() const override { return flat_->topology(); }
   double expected_seconds(const Call& call) const override;
 
@@ -69,6 +72,8 @@ class NodeEngine final : public Engine {
   void barrier(const Call& call);
   void broadcast(const Call& call);
   void reduce_own_part(Channel& channel, const Call& call, Range own);
+  // The j-th ranks of all nodes, of which this rank is one.
+  std::vector<int> column() const;
   int place_of(int rank) const;  // in this rank's node; -1: it is on another
   // Runs `body`; an error that is the group's becomes the failure of all its engines.
   template <class Body>

@@ -13,7 +13,8 @@
 namespace lockstep {
 
 // Makes this process's engine over all workers of the job. `world` is a group of them that works already
-// (shared memory, or TCP), or null when the engine finds its peers by itself (MPI). Collective.
+// (shared memory, or TCP) and that nobody else uses, or null when the engine finds its peers by itself (MPI).
+// Collective.
 using EngineMaker = std::function<std::unique_ptr<Engine>(const Group* world)>;
 
 struct EngineKind {

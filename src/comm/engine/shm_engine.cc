@@ -127,6 +127,11 @@ Shape ShmEngine::shape_of(const Call& call, bool reachable) const {
 template <class Body>
 auto ShmEngine::together(const Call& call, Body&& body) {
   meeting_.check();
+  // Until the errors below have said where they happened, and no longer: the call is the caller's.
+  struct Ongoing {
+    shm::Meeting& meeting;
+    ~Ongoing() { meeting.end(); }
+  } ongoing{meeting_};
   meeting_.begin(call);
   try {
     return body();
@@ -141,6 +146,13 @@ auto ShmEngine::together(const Call& call, Body&& body) {
 
 void ShmEngine::run(const Call& call) {
   together(call, [&] { execute(call); });
+}
+
+double ShmEngine::open(const Call& call) {
+  return together(call, [&] {
+    meet(call, nullptr);
+    return call.divisor == kDivisorOfOthers ? divisor_of_others() : call.divisor;
+  });
 }
 
 std::unique_ptr<Engine> ShmEngine::split(int colour, int key, const std::string& name, const Call& call) {
@@ -255,12 +267,12 @@ double ShmEngine::divisor_of_others() const {
 
 void ShmEngine::with_peers(const Call& call, std::chrono::milliseconds grace,
                            const std::function<void(Channel& channel, const Call& call)>& body) {
+  Call patient = call;  // out here: errors speak of it when the body is gone
+  patient.timeout += grace;
   together(call, [&] {
     meet(call, nullptr);
     Call told = call;
     if (told.divisor == kDivisorOfOthers) told.divisor = divisor_of_others();
-    Call patient = call;
-    patient.timeout += grace;
     meeting_.begin(patient);
     body(channel_, told);
   });

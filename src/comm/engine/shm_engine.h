@@ -33,6 +33,7 @@ class ShmEngine final : public Engine, private Reach {
   std::string refuses(const Call& call) const override;
   std::vector<std::string> algorithms(Collective what) const override;
   void run(const Call& call) override;
+  double open(const Call& call) override;
   CommMemory allocate(std::size_t bytes) override;
   std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override;
   std::span<std::byte> flight_memory(int rank) override;
@@ -40,11 +41,13 @@ class ShmEngine final : public Engine, private Reach {
   int peer_pid(int rank) const override;
   Selector* selector() override { return &selector_; }
   void fail(const Error& error) noexcept override;
+  void catch_up() override { meeting_.check(); }
   void call_ranks(std::vector<int> names) override { meeting_.call_ranks(std::move(names)); }
 
-  // For a group of several nodes, of which this is the inside of one: all ranks of the node meet and compare their
-  // calls as for any collective, then `body` works on everybody's buffers through the channel's reach(). It gets
-  // the call with the divisor that the node knows. Waits inside `body` may take `grace` longer than the call.
+  // For a group of several nodes, of which this is the inside of one: all ranks of the node meet and compare
+  // their calls as for any collective, then `body` works on everybody's buffers through the channel's
+  // reach(). It gets the call with the divisor that the node knows. Waits inside `body` may take `grace`
+  // longer than the call.
   void with_peers(const Call& call, std::chrono::milliseconds grace,
                   const std::function<void(Channel& channel, const Call& call)>& body);
   // This rank waits for ranks of other nodes: its peers here should not give up on it before it does.

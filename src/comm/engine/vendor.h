@@ -40,6 +40,9 @@ class StickyFailure {
     }
   }
   explicit operator bool() const { return error_ != nullptr; }
+  void set(std::exception_ptr error) {  // unless there is one
+    if (!error_) error_ = std::move(error);
+  }
 
  private:
   std::exception_ptr error_;

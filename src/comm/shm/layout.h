@@ -8,6 +8,7 @@
 
 #include "comm/call.h"
 #include "comm/failure_record.h"
+#include "comm/rank_mask.h"
 #include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep::shm {
@@ -54,7 +55,7 @@ struct alignas(4096) Seat {
   // Once a wait has outlasted a nap: when the owner last looked around, and for whom it waits. 0: it does
   // not.
   std::atomic<std::int64_t> waiting_ns;
-  std::atomic<std::uint64_t> waits_for[4];  // bit r: rank r, for ranks below 256
+  std::atomic<std::uint64_t> waits_for[RankMask::kWords];  // a RankMask
 
   alignas(kLine) Descriptor descriptor[2];  // by the parity of the round
   FailureRecord failure;                    // complete before Control::failed points to it

@@ -25,7 +25,18 @@ void Meeting::begin(const Call& call) {
   own_seat().sequence.store(call.sequence, std::memory_order_relaxed);
 }
 
+void Meeting::call_ranks(std::vector<int> names) {
+  const std::lock_guard lock(naming_);
+  names_ = std::move(names);
+}
+
+int Meeting::name_of(int rank) const {
+  const std::lock_guard lock(naming_);
+  return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)];
+}
+
 std::string Meeting::where() const {
+  if (call_ == nullptr) return "group " + group_;
   return call_->describe() + ", operation " + std::to_string(call_->sequence) + " of group " + group_;
 }
 
@@ -109,12 +120,15 @@ bool Meeting::hopeless(const std::vector<int>& ranks, int gone) {
 }
 
 void Meeting::say_waits(const std::vector<int>& ranks) {
-  std::uint64_t bits[4] = {};
-  for (int r : ranks)
-    if (r < 256) bits[r / 64] |= std::uint64_t{1} << (r % 64);
-  for (int word = 0; word < 4; ++word)
-    own_seat().waits_for[word].store(bits[word], std::memory_order_relaxed);
+  const RankMask mask = mask_of(ranks);
+  for (std::size_t word = 0; word < RankMask::kWords; ++word)
+    own_seat().waits_for[word].store(mask.words[word], std::memory_order_relaxed);
   own_seat().waiting_ns.store(now_ns(), std::memory_order_release);
+}
+
+bool Meeting::says_it_waits(int rank, int whom) const {
+  const std::uint64_t word = seat(rank).waits_for[RankMask::word(whom)].load(std::memory_order_relaxed);
+  return (word & RankMask::bit(whom)) != 0;
 }
 
 // Nobody waits for itself: that stands for somebody outside.
@@ -125,8 +139,7 @@ bool Meeting::held_up_outside(const std::vector<int>& ranks) const {
   // It is said again several times a second; whoever was stopped says nothing more.
   const std::int64_t fresh = now_ns() - std::chrono::nanoseconds(std::chrono::milliseconds(600)).count();
   return std::all_of(ranks.begin(), ranks.end(), [&](int r) {
-    return r < 256 && seat(r).waiting_ns.load(std::memory_order_acquire) >= fresh &&
-           (seat(r).waits_for[r / 64].load(std::memory_order_relaxed) >> (r % 64) & 1U) != 0;
+    return seat(r).waiting_ns.load(std::memory_order_acquire) >= fresh && says_it_waits(r, r);
   });
 }
 
@@ -146,9 +159,8 @@ std::vector<int> Meeting::at_fault(const std::vector<int>& ranks) const {
       found.push_back(r);
       continue;
     }
-    for (int next = 0; next < std::min(size_, 256); ++next)
-      if ((seat(r).waits_for[next / 64].load(std::memory_order_relaxed) >> (next % 64) & 1U) != 0)
-        chain.push_back(next);
+    for (int next = 0; next < size_; ++next)
+      if (says_it_waits(r, next)) chain.push_back(next);
   }
   if (found.empty()) return ranks;  // all wait for each other
   std::sort(found.begin(), found.end());

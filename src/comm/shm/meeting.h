@@ -31,8 +31,9 @@ class Meeting {
   // How long to poll before sleeping, at most.
   void set_spin(std::chrono::nanoseconds spin) { spin_.set_most(spin); }
 
-  // The waits below belong to `call`, which must stay alive meanwhile; starts its clock.
+  // The waits below belong to `call`, which must stay alive until end() or another begin(); starts its clock.
   void begin(const Call& call);
+  void end() { call_ = nullptr; }
 
   // Returns when every rank has called it as often as this one. Throws what the group failed with.
   void barrier();
@@ -57,9 +58,10 @@ class Meeting {
   // Says that this rank waits no more; peers that still need it get a PeerError.
   void leave();
 
-  // What the ranks are called in errors, when this group is a part of the one that the user knows.
-  void call_ranks(std::vector<int> names) { names_ = std::move(names); }
-  int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
+  // What the ranks are called in errors, when this group is a part of the one that the user knows. From any
+  // thread: the one that watches the peers names them too.
+  void call_ranks(std::vector<int> names);
+  int name_of(int rank) const;
   std::string named(int rank) const { return "rank " + std::to_string(name_of(rank)); }
 
   // Says in the own seat that this rank waits for somebody who is not in this group: peers that wait for it
@@ -91,6 +93,7 @@ class Meeting {
   // All of `ranks` come when somebody outside does, as far as they say.
   bool held_up_outside(const std::vector<int>& ranks) const;
   void say_waits(const std::vector<int>& ranks);
+  bool says_it_waits(int rank, int whom) const;
   TimeoutError timeout(const std::vector<int>& ranks) const;
   void stop_waiting() {
     if (own_seat().waiting_ns.load(std::memory_order_relaxed) != 0)
@@ -102,10 +105,11 @@ class Meeting {
   std::string group_;
   int rank_;
   int size_;
+  mutable std::mutex naming_;
   std::vector<int> names_;  // of ranks in errors; empty: their own
   SpinBudget spin_;
-  std::uint64_t phase_ = 0;  // barriers this rank has come to
-  const Call* call_ = nullptr;
+  std::uint64_t phase_ = 0;     // barriers this rank has come to
+  const Call* call_ = nullptr;  // null: between calls
   Deadline deadline_ = Deadline::never();
   std::mutex failing_;  // the rank's own threads
 };

@@ -4,6 +4,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
+
+#include "lockstep/base/clock.h"
 
 namespace lockstep::shm {
 
@@ -23,8 +26,14 @@ bool send_message(int socket, const void* data, std::size_t bytes, const std::ve
     std::memcpy(CMSG_DATA(rights), fds.data(), fds.size() * sizeof(int));
   }
   ssize_t sent = 0;
-  do sent = ::sendmsg(socket, &header, MSG_NOSIGNAL);
-  while (sent < 0 && errno == EINTR);
+  const Deadline patience = Deadline::after(std::chrono::seconds(10));
+  for (;;) {
+    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL);
+    if (sent >= 0 || (errno != EINTR && errno != ETOOMANYREFS)) break;
+    if (errno != ETOOMANYREFS) continue;
+    if (patience.passed()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   return sent == static_cast<ssize_t>(bytes);
 }
 

@@ -11,7 +11,8 @@ namespace lockstep::shm {
 // At most this many descriptors travel with a message: the kernel's limit is 253.
 inline constexpr std::size_t kMostDescriptors = 253;
 
-// False when the peer is gone.
+// False when the peer is gone. Waits while peers have yet to take so many descriptors that the kernel lets no
+// more be on their way.
 bool send_message(int socket, const void* data, std::size_t bytes, const std::vector<int>& fds);
 
 struct Received {

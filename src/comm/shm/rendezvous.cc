@@ -4,15 +4,14 @@
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
-#include <thread>
 
+#include "comm/rank_mask.h"
+#include "comm/shm/door.h"
 #include "comm/shm/message.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -21,7 +20,7 @@ namespace lockstep::shm {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x4c4b5354;
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 struct Hello {
   std::uint32_t magic;
@@ -37,10 +36,14 @@ struct Reply {
   std::int32_t kind;  // 0: welcome, else ErrorKind
   std::int32_t rank;  // PeerError's
   std::int32_t cores;
-  std::uint64_t missing[4];  // TimeoutError's, bit r for rank r
+  RankMask missing;  // TimeoutError's
   char text[512];
 };
-static_assert(kMostDescriptors <= 256);
+
+// The arena and everybody's pidfd come with the welcome, and behind it as many times as they need.
+struct More {
+  std::uint32_t magic;
+};
 
 // Connections that have said nothing yet. Workers speak at once; more silent ones than this are strangers.
 constexpr std::size_t kMostSilent = 128;
@@ -56,26 +59,6 @@ const char* const kTooFewFiles =
     "the rendezvous needs more open files than the limit allows; raise it (ulimit -n)";
 
 std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
-
-// Jobs are told apart by a hash of their name, users by their number.
-sockaddr_un address_of(const std::string& job, socklen_t& length) {
-  std::uint64_t hash = 1469598103934665603U;
-  for (char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  char name[64];
-  std::snprintf(name, sizeof name, "lockstep/%u/%016llx", static_cast<unsigned>(::getuid()),
-                static_cast<unsigned long long>(hash));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name, std::strlen(name));  // a leading zero: abstract
-  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(name));
-  return address;
-}
-
-UniqueFd new_socket() {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd) throw SystemError("cannot make a Unix socket", errno);
-  return fd;
-}
 
 UniqueFd own_pidfd() {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
@@ -93,12 +76,6 @@ cpu_set_t own_cores() {
   return set;
 }
 
-bool same_user(int socket) {
-  ucred who{};
-  socklen_t length = sizeof who;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) == 0 && who.uid == ::getuid();
-}
-
 Reply reply_of(const Error* error, int cores) {
   Reply reply{};
   reply.magic = kMagic;
@@ -107,7 +84,7 @@ Reply reply_of(const Error* error, int cores) {
   reply.kind = static_cast<std::int32_t>(error->kind());
   if (const auto* peer = dynamic_cast<const PeerError*>(error)) reply.rank = peer->rank();
   if (const auto* timeout = dynamic_cast<const TimeoutError*>(error))
-    for (int r : timeout->missing()) reply.missing[r / 64] |= std::uint64_t{1} << (r % 64);
+    reply.missing = mask_of(timeout->missing());
   std::strncpy(reply.text, error->what(), sizeof(reply.text) - 1);
   return reply;
 }
@@ -120,17 +97,7 @@ class Host {
 
   Met run() {
     const Deadline deadline = Deadline::after(meet_.timeout);
-    listener_ = new_socket();
-    socklen_t length = 0;
-    const sockaddr_un address = address_of(meet_.job, length);
-    if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-      if (errno == EADDRINUSE)
-        throw UsageError("another process is already rank 0 of this job ('" + meet_.job +
-                         "'): two workers have the same rank, or another run uses the same job name");
-      throw SystemError("cannot bind the rendezvous socket", errno);
-    }
-    if (::listen(listener_.get(), meet_.size + 16) != 0)
-      throw SystemError("cannot listen on the rendezvous socket", errno);
+    listener_ = listen_at(meet_.door, meet_.job, meet_.size + 16);
     try {
       gather(deadline);
       return welcome();
@@ -249,14 +216,26 @@ class Host {
     const UniqueFd own = own_pidfd();
     std::vector<int> fds{met.arena.get(), own.get()};
     for (int r = 1; r < meet_.size; ++r) fds.push_back(guests_[static_cast<std::size_t>(r)].pidfd.get());
-    const Reply reply = reply_of(nullptr, met.cores);
     for (int r = 1; r < meet_.size; ++r)
-      if (!send_message(guests_[static_cast<std::size_t>(r)].socket.get(), &reply, sizeof reply, fds))
+      if (!hand_over(guests_[static_cast<std::size_t>(r)].socket.get(), fds, met.cores))
         throw PeerError(r, rank_name(r) + " went away during the rendezvous");
     met.pidfds.emplace_back();
     for (int r = 1; r < meet_.size; ++r)
       met.pidfds.push_back(std::move(guests_[static_cast<std::size_t>(r)].pidfd));
     return met;
+  }
+
+  static bool hand_over(int socket, const std::vector<int>& fds, int cores) {
+    const Reply reply = reply_of(nullptr, cores);
+    const More more{kMagic};
+    for (std::size_t at = 0; at < fds.size(); at += kMostDescriptors) {
+      const auto end = fds.begin() + static_cast<std::ptrdiff_t>(std::min(fds.size(), at + kMostDescriptors));
+      const std::vector<int> some(fds.begin() + static_cast<std::ptrdiff_t>(at), end);
+      if (at == 0 ? !send_message(socket, &reply, sizeof reply, some)
+                  : !send_message(socket, &more, sizeof more, some))
+        return false;
+    }
+    return true;
   }
 
   const Meet& meet_;
@@ -268,59 +247,39 @@ class Host {
 
 // ---- the others
 
-UniqueFd connect_to_host(const Meet& meet, const Deadline& deadline) {
-  socklen_t length = 0;
-  const sockaddr_un address = address_of(meet.job, length);
-  auto pause = std::chrono::milliseconds(1);
-  for (;;) {
-    UniqueFd socket = new_socket();
-    // Where rank 0's queue is full, connect waits: not for ever.
-    const timeval patience{0, 100'000};
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return socket;
-    if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR)
-      throw SystemError("cannot connect to rank 0", errno);
-    if (deadline.passed())
-      throw TimeoutError({0}, rank_name(meet.rank) + " waited " + seconds(meet.timeout) +
-                                  " for rank 0, which did not come (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
-    std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, std::chrono::milliseconds(20));
-  }
-}
-
 [[noreturn]] void rethrow(const Reply& reply) {
   const std::string text(reply.text, ::strnlen(reply.text, sizeof reply.text));
   switch (static_cast<ErrorKind>(reply.kind)) {
     case ErrorKind::peer: throw PeerError(reply.rank, text);
-    case ErrorKind::timeout: {
-      std::vector<int> missing;
-      for (int r = 0; r < 256; ++r)
-        if ((reply.missing[r / 64] >> (r % 64) & 1U) != 0) missing.push_back(r);
-      throw TimeoutError(std::move(missing), text);
-    }
+    case ErrorKind::timeout: throw TimeoutError(reply.missing.ranks(), text);
     case ErrorKind::usage: throw UsageError(text);
     default: throw SystemError(text);
   }
 }
 
-Met join(const Meet& meet) {
-  const Deadline deadline = Deadline::after(meet.timeout);
-  const UniqueFd socket = connect_to_host(meet, deadline);
-  if (!same_user(socket.get()))
-    throw SystemError("the rendezvous of job '" + meet.job + "' belongs to another user");
-  const Hello hello{kMagic, kVersion, meet.rank, meet.size, meet.shape.region_bytes, own_cores()};
-  const UniqueFd own = own_pidfd();
-  send_message(socket.get(), &hello, sizeof hello, {own.get()});  // in vain if rank 0 gave up: it says why
-  // Rank 0 gives up first and says who is missing; a little patience lets its answer through.
-  pollfd ready{socket.get(), POLLIN, 0};
-  const Deadline patience = Deadline::after(deadline.left() + std::chrono::seconds(2));
+void await_answer(int socket, int rank, const Deadline& patience) {
+  pollfd ready{socket, POLLIN, 0};
   int answered = 0;
   do
     answered = ::poll(
         &ready, 1, static_cast<int>(std::min<std::int64_t>(patience.left().count() / 1'000'000 + 1, 1000)));
   while (answered <= 0 && !patience.passed());
-  if (answered <= 0)
-    throw TimeoutError({0}, rank_name(meet.rank) + " waited for rank 0, which stopped answering");
+  if (answered <= 0) throw TimeoutError({0}, rank_name(rank) + " waited for rank 0, which stopped answering");
+}
+
+Met join(const Meet& meet) {
+  const Deadline deadline = Deadline::after(meet.timeout);
+  const auto door = knock_at(meet.door, deadline);
+  if (!door)
+    throw TimeoutError({0}, rank_name(meet.rank) + " waited " + seconds(meet.timeout) +
+                                " for rank 0, which did not come (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
+  const UniqueFd& socket = *door;
+  const Hello hello{kMagic, kVersion, meet.rank, meet.size, meet.shape.region_bytes, own_cores()};
+  const UniqueFd own = own_pidfd();
+  send_message(socket.get(), &hello, sizeof hello, {own.get()});  // in vain if rank 0 gave up: it says why
+  // Rank 0 gives up first and says who is missing; a little patience lets its answer through.
+  const Deadline patience = Deadline::after(deadline.left() + std::chrono::seconds(2));
+  await_answer(socket.get(), meet.rank, patience);
   Reply reply{};
   std::vector<UniqueFd> fds;
   Received received = receive_message(socket.get(), &reply, sizeof reply, fds);
@@ -329,8 +288,15 @@ Met join(const Meet& meet) {
   if (received.bytes != sizeof reply || reply.magic != kMagic)
     throw PeerError(0, "rank 0 went away during the rendezvous");
   if (reply.kind != 0) rethrow(reply);
-  if (received.lost_fds || fds.size() != static_cast<std::size_t>(meet.size) + 1)
-    throw SystemError(kTooFewFiles);
+  const auto all = static_cast<std::size_t>(meet.size) + 1;
+  while (!received.lost_fds && fds.size() < all) {
+    More more{};
+    await_answer(socket.get(), meet.rank, patience);
+    received = receive_message(socket.get(), &more, sizeof more, fds);
+    if (received.bytes != sizeof more || more.magic != kMagic)
+      throw PeerError(0, "rank 0 went away during the rendezvous");
+  }
+  if (received.lost_fds || fds.size() != all) throw SystemError(kTooFewFiles);
   Met met;
   met.cores = reply.cores;
   met.arena = std::move(fds.front());

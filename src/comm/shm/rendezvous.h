@@ -13,7 +13,8 @@
 namespace lockstep::shm {
 
 struct Meet {
-  std::string job;
+  std::string door;  // the same text on every rank; who can guess it can stand in the way
+  std::string job;   // for people
   int rank = 0;
   int size = 1;
   ArenaShape shape;

@@ -156,6 +156,10 @@ std::vector<Candidate> Selector::table(const Shape& shape, Order order) const {
 
 const Algorithm* Selector::choose(const Shape& shape, Order order) const {
   if (forced_ != nullptr && can_run(*forced_, shape)) return forced_;
+  if (!std::ranges::equal(cache_nodes_, shape.nodes)) {
+    cache_nodes_.assign(shape.nodes.begin(), shape.nodes.end());
+    cache_.clear();
+  }
   for (const Remembered& r : cache_)
     if (r.shape.what == shape.what && r.shape.bytes == shape.bytes && r.shape.reachable == shape.reachable &&
         r.shape.ranks == shape.ranks && r.order == order)

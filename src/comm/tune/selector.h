@@ -50,7 +50,7 @@ class Selector {
 
   // Every algorithm that could run such a call, the best first.
   std::vector<Candidate> table(const Shape& shape, Order order) const;
-  // The best of them. Remembered by shape: a step repeats its calls.
+  // The best of them. Remembered by shape, for one group's nodes: a step repeats its calls.
   const Algorithm* choose(const Shape& shape, Order order) const;
 
   double predict(const Algorithm& algorithm, const Shape& shape) const;
@@ -85,6 +85,7 @@ class Selector {
     const Algorithm* algorithm;
   };
   mutable std::vector<Remembered> cache_;  // few shapes, looked at in order
+  mutable std::vector<int> cache_nodes_;   // for which it was filled: a copy may serve another group
 };
 
 // Whether such a call can be run by this algorithm at all.

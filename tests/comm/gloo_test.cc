@@ -1,0 +1,267 @@
+// The engine over Gloo, with threads as ranks: what it sums, and what its ranks are told when one of them
+// calls something else, comes late, leaves or dies.
+#include <latch>
+#include <random>
+
+#include "comm/engine/gloo_engine.h"
+#include "comm/engine/node_engine.h"
+#include "comm/expect_error.h"
+#include "comm/group_impl.h"
+#include "comm/local_world.h"
+#include "comm/thread_ranks.h"
+#include "comm/wire_ranks.h"
+#include "lockstep/base/knobs.h"
+
+namespace lockstep::testing {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr std::chrono::minutes kPatient{2};
+
+// The carrier notices no death here: its ranks are threads of one process.
+std::vector<Group> gloo_groups(int size, milliseconds timeout = kPatient) {
+  std::vector<Group> groups(static_cast<std::size_t>(size));
+  on_threads(thread_groups(size, {.timeout = kPatient}), [&](const Group& carrier) {
+    groups[static_cast<std::size_t>(carrier.rank())] =
+        make_group(make_gloo_engine(carrier), "world", timeout);
+  });
+  return groups;
+}
+
+// Nodes of two ranks, shared memory inside, Gloo across, found over TCP.
+std::vector<Group> node_gloo_groups(const std::vector<int>& nodes) {
+  auto flat = tcp_threads(nodes, net::Security::plaintext, kPatient);
+  std::vector<std::unique_ptr<ShmEngine>> inside(nodes.size());
+  for (const auto& ranks : members_of_nodes(nodes)) {
+    auto local = local_threads("world", std::vector<int>(ranks.size(), 0), Knobs::from_environment());
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      inside[static_cast<std::size_t>(ranks[i])] = std::move(local[i]);
+  }
+  std::vector<Group> groups(nodes.size());
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < nodes.size(); ++r)
+    threads.emplace_back([&, r] {
+      Call call;
+      call.what = Collective::split;
+      call.timeout = kPatient;
+      const AcrossMaker across = [](Engine& all, int colour, int key, const std::string& group,
+                                    const Call& split) -> std::unique_ptr<Engine> {
+        auto column = all.split(colour, key, group, split);
+        if (column == nullptr) return nullptr;
+        return make_gloo_engine(make_group(std::move(column), group, kPatient));
+      };
+      groups[r] = make_group(
+          NodeEngine::make("shm+gloo", std::move(flat[r]), std::move(inside[r]), across, "world", call),
+          "world", kPatient);
+    });
+  threads.clear();
+  return groups;
+}
+
+// Numbers whose sum depends on the order of adding them up.
+std::vector<float> rough(int rank, std::size_t count) {
+  std::mt19937 dice(static_cast<unsigned>(rank) + 1);
+  std::vector<float> x(count);
+  for (float& value : x) value = std::ldexp(static_cast<float>(dice()), static_cast<int>(dice() % 40) - 50);
+  return x;
+}
+
+using Sums = std::vector<std::vector<float>>;  // of every rank
+
+Sums sums_over(std::vector<Group> groups, std::size_t count, CallOptions options) {
+  Sums sums(groups.size());
+  on_threads(std::move(groups), [&](const Group& g) {
+    auto& x = sums[static_cast<std::size_t>(g.rank())] = rough(g.rank(), count);
+    g.all_reduce(buffer(x), options);
+  });
+  return sums;
+}
+
+TEST(Gloo, CanonicalSumsHaveTheBitsOfSharedMemory) {
+  for (const int size : {2, 3, 4, 5})
+    for (const std::size_t count : {std::size_t{1}, std::size_t{33}, std::size_t{50'000}})
+      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+        SCOPED_TRACE(std::to_string(size) + " ranks, " + std::to_string(count) + " elements");
+        EXPECT_EQ(sums_over(gloo_groups(size), count, {.op = op}),
+                  sums_over(thread_groups(size), count, {.op = op}));
+      }
+}
+
+TEST(Gloo, OthersCollectivesThatSumAreCanonicalToo) {
+  constexpr std::size_t kCount = 999;
+  Sums reduced(2), scattered(2);
+  for (const int engine : {0, 1})
+    on_threads(engine == 0 ? gloo_groups(3) : thread_groups(3), [&](const Group& g) {
+      const auto x = rough(g.rank(), 3 * kCount);
+      std::vector<float> whole(x.size());
+      std::vector<float> part(kCount);
+      g.reduce(buffer(x), buffer(whole), 1);
+      g.reduce_scatter(buffer(x), buffer(part));
+      if (g.rank() == 1) reduced[static_cast<std::size_t>(engine)] = whole;
+      if (g.rank() == 2) scattered[static_cast<std::size_t>(engine)] = part;
+    });
+  EXPECT_EQ(reduced[0], reduced[1]);
+  EXPECT_EQ(scattered[0], scattered[1]);
+}
+
+// Gloo's own, where the order is left to it or it is asked for by name; then with its own bits.
+TEST(Gloo, AnyOrderIsGloosOwn) {
+  const Sums named = sums_over(gloo_groups(4), 50'000, {.algorithm = "ring"});
+  EXPECT_EQ(sums_over(gloo_groups(4), 50'000, {.order = Order::any}), named);
+  EXPECT_NE(sums_over(gloo_groups(4), 50'000, {}), named);
+}
+
+TEST(Gloo, AnAverageOfOneIsDividedOnce) {
+  on_threads(gloo_groups(3), [](const Group& world) {
+    const Group alone = world.split(world.rank());
+    ASSERT_STREQ(alone.engine(), "gloo");
+    ASSERT_EQ(alone.size(), 1);
+    for (const double divisor : {0.0, 1.0, 4.0, kDivisorOfOthers}) {
+      const double by = divisor > 0 ? divisor : 1;
+      const CallOptions average{.op = ReduceOp::avg, .divisor = divisor};
+      std::vector<double> x = {8, -24};
+      std::vector<double> y(2);
+      alone.all_reduce(buffer(x), buffer(y), average);
+      EXPECT_EQ(y, (std::vector<double>{8 / by, -24 / by})) << divisor;
+      alone.reduce(buffer(x), buffer(y), 0, average);
+      EXPECT_EQ(y, (std::vector<double>{8 / by, -24 / by})) << divisor;
+      alone.reduce_scatter(buffer(x), buffer(y), average);
+      EXPECT_EQ(y, (std::vector<double>{8 / by, -24 / by})) << divisor;
+    }
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
+      std::vector<float> x = {3, 5};
+      alone.all_reduce(buffer(x), {.op = op});
+      EXPECT_EQ(x, (std::vector<float>{3, 5}));
+    }
+  });
+}
+
+TEST(Gloo, ADivisorMayBeTheOthers) {
+  for (const char* algorithm : {"", "ring"})
+    on_threads(gloo_groups(3), [&](const Group& g) {
+      std::vector<double> x = {6};
+      g.all_reduce(
+          buffer(x),
+          {.op = ReduceOp::avg, .algorithm = algorithm, .divisor = g.rank() == 1 ? kDivisorOfOthers : 9});
+      EXPECT_EQ(x[0], 2);
+    });
+}
+
+TEST(Gloo, WhoCalledWhatIsToldToEveryRank) {
+  for (const bool larger : {false, true})
+    on_threads(gloo_groups(3), [&](const Group& g) {
+      std::vector<float> x(40, 1);
+      g.all_reduce(buffer(x));
+      const Buffer mine{x.data(), g.rank() == 1 ? (larger ? 40U : 5U) : 20U, DType::f32};
+      const std::string line = expect_error<MismatchError>(
+          [&] { g.all_reduce(mine, {.order = Order::any}); },
+          {"operation 2 of group world", "rank 0, 2 called all_reduce(f32 × 20", "rank 1 called all_reduce"});
+      EXPECT_EQ(expect_error<MismatchError>([&] { g.barrier(); }), line);
+    });
+  on_threads(gloo_groups(3), [](const Group& g) {
+    std::vector<float> x(6);
+    expect_error<MismatchError>([&] { g.rank() == 2 ? g.barrier() : g.broadcast(buffer(x), 0); },
+                                {"rank 0, 1 called broadcast", "rank 2 called barrier"});
+  });
+}
+
+TEST(Gloo, AMessageOfAnotherLength) {
+  for (const std::size_t sent : {std::size_t{3}, std::size_t{9}})
+    on_threads(gloo_groups(2), [&](const Group& g) {
+      std::vector<float> x(9);
+      expect_error<MismatchError>(
+          [&] {
+            if (g.rank() == 0)
+              g.recv(Buffer{x.data(), 4, DType::f32}, 1);
+            else
+              g.send(ConstBuffer(x.data(), sent, DType::f32), 0);
+            g.barrier();
+          },
+          {"rank 0 called recv(f32 × 4", "rank 1 called send(f32 × " + std::to_string(sent)});
+    });
+}
+
+TEST(Gloo, WhoIsMissingIsNamed) {
+  std::latch told(2);
+  on_threads(gloo_groups(3), [&](const Group& g) {
+    std::vector<float> x(7, 1);
+    g.all_reduce(buffer(x));
+    if (g.rank() == 1) return told.wait();
+    try {
+      g.all_reduce(buffer(x), {.timeout = milliseconds(g.rank() == 0 ? 100 : 60'000)});
+      ADD_FAILURE() << "rank " << g.rank() << " got through";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.missing(), std::vector<int>{1}) << error.what();
+      EXPECT_NE(std::string(error.what()).find("all_reduce(f32 × 7, sum), operation 2"), std::string::npos)
+          << error.what();
+    }
+    expect_error<TimeoutError>([&] { g.barrier(); }, {"missing: rank 1"});
+    told.count_down();
+  });
+}
+
+TEST(Gloo, AMessageThatDoesNotComeIsATimeout) {
+  std::latch told(1);
+  on_threads(gloo_groups(2), [&](const Group& g) {
+    float x = 0;
+    if (g.rank() == 1) return told.wait();
+    try {
+      g.recv(Buffer{&x, 1, DType::f32}, 1, {.timeout = milliseconds(100)});
+      ADD_FAILURE() << "nothing was sent";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.missing(), std::vector<int>{1}) << error.what();
+    }
+    told.count_down();
+  });
+}
+
+TEST(Gloo, WhoLeftIsNamed) {
+  with_own_groups(gloo_groups(4), [](Group g) {
+    g.barrier();
+    if (g.rank() == 2) return;
+    try {
+      g.barrier();
+      ADD_FAILURE() << "rank " << g.rank() << " got through";
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.rank(), 2) << error.what();
+    }
+  });
+}
+
+// By messages, where the carrier has no part.
+TEST(Gloo, WhoLeftInsteadOfSendingIsNamed) {
+  with_own_groups(gloo_groups(3), [](Group g) {
+    g.barrier();
+    if (g.rank() == 2) return;
+    float x = 0;
+    try {
+      g.recv(Buffer{&x, 1, DType::f32}, 2);
+      ADD_FAILURE() << "nothing was sent";
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.rank(), 2) << error.what();
+    }
+  });
+}
+
+TEST(NodeGloo, CanonicalSumsHaveTheBitsOfSharedMemory) {
+  EXPECT_EQ(sums_over(node_gloo_groups({0, 0, 1, 1}), 5000, {}), sums_over(thread_groups(4), 5000, {}));
+}
+
+// Rank 2 is the first of its node: in the group across nodes it has number 1, as another rank has in the
+// world.
+TEST(NodeGloo, WhoIsGoneIsNamedAsInTheWorld) {
+  with_own_groups(node_gloo_groups({0, 0, 1, 1}), [](Group g) {
+    g.barrier();
+    if (g.rank() >= 2) return;  // a whole node: only the group across knows
+    try {
+      std::vector<float> x(1000);
+      g.all_reduce(buffer(x));
+      ADD_FAILURE() << "rank " << g.rank() << " got through";
+    } catch (const PeerError& error) {
+      EXPECT_TRUE(error.rank() == 2 || error.rank() == 3) << error.what();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

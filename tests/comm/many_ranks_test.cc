@@ -1,0 +1,63 @@
+// Groups with more ranks than fit four words: nobody's number is lost on the way to an error.
+#include <latch>
+
+#include "comm/call.h"
+#include "comm/expect_error.h"
+#include "comm/failure_record.h"
+#include "comm/thread_ranks.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr int kRanks = 300;
+constexpr int kOdd = 280;  // who does not do what the others wait for
+
+TEST(ManyRanks, TheRecordOfAFailureNamesEveryRank) {
+  for (const int rank : {0, 63, 255, 256, 299, 1023}) try {
+      throw_record(record_of(TimeoutError({rank}, "nobody came")));
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.missing(), std::vector<int>{rank});
+    }
+}
+
+TEST(ManyRanks, OneThatIsMissingIsNamedOnAllOfThem) {
+  std::latch told(kRanks - 1);
+  on_threads(thread_groups(kRanks, {.timeout = std::chrono::minutes(2)}), [&](const Group& g) {
+    g.barrier();
+    if (g.rank() == kOdd) return told.wait();
+    float x = 0;
+    try {
+      // One rank's time runs out; the others wait for what it finds.
+      if (g.rank() == 0)
+        g.recv(Buffer{&x, 1, DType::f32}, kOdd, {.timeout = std::chrono::milliseconds(100)});
+      else
+        g.barrier();
+      ADD_FAILURE() << "rank " << g.rank() << " got through";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.missing(), std::vector<int>{kOdd});
+    } catch (const Error& error) {
+      ADD_FAILURE() << error.what();
+    }
+    told.count_down();
+  });
+}
+
+TEST(ManyRanks, OneThatLeftIsNamedOnAllOfThem) {
+  with_own_groups(thread_groups(kRanks, {.timeout = std::chrono::minutes(2)}), [](Group g) {
+    g.barrier();
+    if (g.rank() == kOdd) return;
+    try {
+      g.barrier();
+      ADD_FAILURE() << "rank " << g.rank() << " got through";
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.rank(), kOdd);
+    }
+  });
+}
+
+TEST(ManyRanks, MoreThanCanBeNamedAreRefused) {
+  expect_error<UsageError>([] { (void)thread_groups(5000); }, {"5000 ranks", "at most 4096"});
+}
+
+}  // namespace
+}  // namespace lockstep::testing

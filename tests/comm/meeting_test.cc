@@ -1,0 +1,69 @@
+// What several threads of one rank do with its place in a group: the own one, and the one that watches peers.
+#include "comm/shm/meeting.h"
+
+#include <sys/mman.h>
+
+#include <new>
+#include <thread>
+
+#include "comm/expect_error.h"
+#include "comm/local_world.h"
+#include "lockstep/base/knobs.h"
+
+namespace lockstep::testing {
+namespace {
+
+// A group's control block in memory of its own.
+class Block {
+ public:
+  explicit Block(int ranks)
+      : bytes_(shm::Control::bytes(ranks)),
+        data_(::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                     0)) {
+    if (data_ == MAP_FAILED) throw std::bad_alloc();
+  }
+  ~Block() { ::munmap(data_, bytes_); }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  shm::Control& control() { return *static_cast<shm::Control*>(data_); }
+
+ private:
+  std::size_t bytes_;
+  void* data_;
+};
+
+TEST(Meeting, RanksMayGetTheirNamesWhileAPeerDies) {
+  Block block(3);
+  shm::Meeting meeting(block.control(), "world", 0, 3);
+  std::jthread watch([&] {
+    for (int i = 0; i < 1000; ++i) meeting.peer_died(2);
+  });
+  for (int i = 0; i < 1000; ++i) meeting.call_ranks({10 + i % 2, 20, 30 + i % 2});
+  watch.join();
+  try {
+    meeting.check();
+    ADD_FAILURE() << "the group should have failed";
+  } catch (const PeerError& error) {
+    EXPECT_TRUE(error.rank() == 2 || error.rank() == 30 || error.rank() == 31) << error.what();
+  }
+}
+
+// The call that is spoken of is one of the engine's own, with more time; it must live as long as the talk.
+TEST(WithPeers, ALackOfMemoryNamesTheCall) {
+  auto engines = local_threads("world", {0}, Knobs::from_environment());
+  Call call;
+  call.what = Collective::all_reduce;
+  call.count = 3;
+  call.sequence = 7;
+  call.algorithm = "an algorithm whose name is long enough to lie elsewhere";
+  call.timeout = std::chrono::seconds(20);
+  expect_error<SystemError>(
+      [&] {
+        engines[0]->with_peers(call, std::chrono::milliseconds(5),
+                               [](Channel&, const Call&) { throw std::bad_alloc(); });
+      },
+      {"rank 0 is out of memory in", call.describe(), "operation 7 of group world"});
+}
+
+}  // namespace
+}  // namespace lockstep::testing

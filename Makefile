@@ -1,7 +1,7 @@
 # The front door. Every target does all it needs on a fresh Debian 12: it installs what is missing
 # (tools/setup), configures, builds, runs. The work itself is in CMakePresets.json and tools/.
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-fast asan tsan fuzz bench lint format clean setup help
+.PHONY: build demo test test-all test-fast asan tsan fuzz bench lint format clean setup help
 
 build: setup  ## build the release preset: build/release/bin/lockstep
 	@tools/build release
@@ -18,16 +18,19 @@ demo: setup  ## build what it needs, train ResNet-18 on two workers, say where t
 	build/release/bin/lockstep train --model resnet18 $(demo_data) -n 2 --accumulate 2 --lane-batch 32 \
 	  --optimizer adamw --lr 5e-4 --weight-decay 1e-4 --out runs/demo --overwrite
 
-test: setup  ## every test: release, then under the address and the thread sanitizer
+test:  ## within 40 minutes: release, then what is for the address and the thread sanitizer
 	@tools/test release asan tsan
 
-test-fast: setup  ## the quick tests of the release build
+test-all:  ## every test of every room and preset, then fuzzing: hours
+	@FUZZ_SECONDS=$(or $(SECONDS),600) tools/test --all release asan tsan
+
+test-fast:  ## the quick tests of the release build
 	@tools/test --fast release
 
-asan: setup  ## the tests under the address and undefined-behaviour sanitizers
+asan:  ## the tests under the address and undefined-behaviour sanitizers
 	@tools/test asan
 
-tsan: setup  ## the tests under the thread sanitizer
+tsan:  ## the tests under the thread sanitizer
 	@tools/test tsan
 
 fuzz: setup  ## hostile bytes for every parser, SECONDS each (default 60)

@@ -1,7 +1,10 @@
 # Warnings, sanitizers and ccache for the project's own targets.
 find_program(LOCKSTEP_CCACHE ccache)
 if(LOCKSTEP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${LOCKSTEP_CCACHE})
+  # What it has to be told before it caches precompiled headers and what is compiled with them; this replaces the
+  # list of a user's own configuration, so it has the other usual ones too.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime,locale ${LOCKSTEP_CCACHE})
 endif()
 
 add_library(lockstep_options INTERFACE)
@@ -19,6 +22,22 @@ if(sanitizer)
   target_link_options(lockstep_options INTERFACE ${sanitizer})
 endif()
 
+# lockstep_few_units(<target> [<files>]): compiles the target's sources several at a time (eight unless told). Most of
+# a file's time goes to the headers it reads and the templates of theirs that it instantiates, so eight together take
+# little longer than two alone. Names in anonymous namespaces must then differ within a target; where two files have to
+# have the same one: set_source_files_properties(FILE PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON).
+# -DLOCKSTEP_FEW_UNITS=OFF compiles one by one: more in all, less after each change of one file.
+option(LOCKSTEP_FEW_UNITS "Compile sources several at a time" ON)
+function(lockstep_few_units target)
+  set(files 8)
+  if(ARGC GREATER 1)
+    set(files ${ARGV1})
+  endif()
+  if(LOCKSTEP_FEW_UNITS)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${files})
+  endif()
+endfunction()
+
 # lockstep_library(<target> SOURCES … [LINK …]): a static library of one room, with the project's
 # warnings for itself only.
 function(lockstep_library target)
@@ -31,11 +50,32 @@ function(lockstep_library target)
   target_link_libraries(${target} PUBLIC ${arg_LINK} PRIVATE ${arg_PRIVATE_LINK} $<BUILD_INTERFACE:lockstep_options>)
 endfunction()
 
-# lockstep_few_units(<target>): libtorch's headers take ten seconds to read, so sources that include them are compiled
-# several at a time. -DLOCKSTEP_FEW_UNITS=OFF for one by one.
-option(LOCKSTEP_FEW_UNITS "Compile sources that include libtorch several at a time" ON)
-function(lockstep_few_units target)
-  if(LOCKSTEP_FEW_UNITS)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+# lockstep_kernels(<target>): a library of Highway's kernels, each source compiled once per instruction set and chosen
+# at run time.
+function(lockstep_kernels target)
+  # Fused multiply-add is where the rules say so and nowhere else: the same bits from every instruction set.
+  target_compile_options(${target} PRIVATE -ffp-contract=off)
+  # Nothing gains from SSSE3 over the fallback; leaving it out saves a fifth of the code.
+  target_compile_definitions(${target} PRIVATE HWY_DISABLED_TARGETS=HWY_SSSE3)
+  # A sanitizer looks at the loops and their bounds, which are the same for every instruction set: one is enough.
+  if(NOT LOCKSTEP_SANITIZE STREQUAL "")
+    target_compile_definitions(${target} PRIVATE HWY_COMPILE_ONLY_STATIC)
+  endif()
+  # AddressSanitizer's scope checks take minutes on Highway's thousands of inlined locals; the others stay on.
+  if(LOCKSTEP_SANITIZE STREQUAL "address")
+    target_compile_options(${target} PRIVATE -fno-sanitize-address-use-after-scope)
+  endif()
+endfunction()
+
+# lockstep_torch_headers(<target>): reads libtorch's headers precompiled. The library `lockstep` has them made, with its
+# own flags; who takes them is compiled with the same (a program as position-independent as a library).
+# Making them costs as much as eight units save, and 400 MB, so the sanitizers' presets, which have few units with
+# libtorch, do without: CMAKE_DISABLE_PRECOMPILE_HEADERS.
+function(lockstep_torch_headers target)
+  if(target STREQUAL "lockstep")
+    target_precompile_headers(lockstep PRIVATE <torch/nn/module.h> <torch/types.h>)
+  else()
+    target_compile_options(${target} PRIVATE -fPIC)
+    target_precompile_headers(${target} REUSE_FROM lockstep)
   endif()
 endfunction()

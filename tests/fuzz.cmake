@@ -1,16 +1,38 @@
 # lockstep_fuzz(<test> ROUNDS <n> SOURCES … LINK …): a parser of hostile bytes under tests/base/fuzz_driver.h. Its
 # program, named after the first source, is a fast test with always the same mutations; in the preset `fuzz` (clang) a
-# libFuzzer target, which tools/fuzz runs for as long as one likes. The sources under test are compiled once more, so
-# that libFuzzer can instrument them.
+# libFuzzer target, which tools/fuzz runs for as long as one likes. There the sources under test that a linked library
+# has already are compiled once more, so that libFuzzer can instrument them.
 option(LOCKSTEP_FUZZ "Build the parsers' fuzz targets with libFuzzer (clang only)" OFF)
 if(LOCKSTEP_FUZZ AND NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
   message(FATAL_ERROR "LOCKSTEP_FUZZ needs clang, which has libFuzzer; the compiler is ${CMAKE_CXX_COMPILER_ID}")
 endif()
 
+# Removes from the list `sources` what the targets given after it are made of.
+function(without_sources_of_targets sources)
+  set(left ${${sources}})
+  foreach(target ${ARGN})
+    if(TARGET ${target})
+      get_target_property(imported ${target} IMPORTED)
+      get_target_property(its_sources ${target} SOURCES)
+      get_target_property(folder ${target} SOURCE_DIR)
+      if(NOT imported AND its_sources)
+        foreach(source ${its_sources})
+          cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${folder})
+          list(REMOVE_ITEM left ${source})
+        endforeach()
+      endif()
+    endif()
+  endforeach()
+  set(${sources} ${left} PARENT_SCOPE)
+endfunction()
+
 function(lockstep_fuzz test)
   cmake_parse_arguments(arg "" "ROUNDS" "SOURCES;LINK" ${ARGN})
   list(GET arg_SOURCES 0 first)
   cmake_path(GET first STEM name)
+  if(NOT LOCKSTEP_FUZZ)
+    without_sources_of_targets(arg_SOURCES ${arg_LINK})
+  endif()
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${arg_LINK} lockstep_options)

@@ -12,6 +12,7 @@ add_library(lockstep_bench STATIC
   sampling.cc
   tune.cc
   tune_worker.cc)
+lockstep_few_units(lockstep_bench)
 target_include_directories(lockstep_bench PUBLIC ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(lockstep_bench
   PUBLIC lockstep_comm lockstep_parts

@@ -8,6 +8,7 @@ add_library(lockstep_parts STATIC
   suggest.cc
   svg_plot.cc
   table.cc)
+lockstep_few_units(lockstep_parts)
 target_include_directories(lockstep_parts PUBLIC ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(lockstep_parts
   PUBLIC lockstep_launch CLI11::CLI11 nlohmann_json::nlohmann_json
@@ -30,6 +31,7 @@ add_library(lockstep_trainer STATIC
   train_prediction.cc
   train_program.cc
   train_report.cc)
+lockstep_few_units(lockstep_trainer)
 target_link_libraries(lockstep_trainer PUBLIC lockstep_parts lockstep_observe PRIVATE lockstep_options)
 
 if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
@@ -48,8 +50,9 @@ if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
     train_threads.cc
     train_worker.cc)
   set_target_properties(lockstep_train PROPERTIES OUTPUT_NAME lockstep-train)
-  lockstep_few_units(lockstep_train)
+  lockstep_few_units(lockstep_train 6)
   target_link_libraries(lockstep_train PRIVATE lockstep_trainer lockstep lockstep_options)
+  lockstep_torch_headers(lockstep_train)
   foreach(engine lockstep_mpi lockstep_gloo)
     if(TARGET ${engine})
       target_link_libraries(lockstep_train PRIVATE ${engine})

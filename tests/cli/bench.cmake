@@ -1,6 +1,6 @@
 # The benchmark: its parts, the vendors' engines, and the program itself.
 lockstep_test(bench_test
-  SOURCES bench_check_test.cc bench_link_test.cc bench_plan_test.cc bench_report_test.cc ${PROJECT_SOURCE_DIR}/src/cli/suggest.cc
+  SOURCES bench_check_test.cc bench_link_test.cc bench_plan_test.cc bench_report_test.cc
   LINK lockstep_bench)
 
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
@@ -11,7 +11,7 @@ set_tests_properties(bench.program PROPERTIES LABELS fast TIMEOUT 300 RUN_SERIAL
   ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
 fails_without_tests(bench.program)
 
-add_executable(bench_engine_grid bench_engine_grid.cc ${PROJECT_SOURCE_DIR}/src/cli/suggest.cc)
+add_executable(bench_engine_grid bench_engine_grid.cc)
 target_link_libraries(bench_engine_grid PRIVATE lockstep_bench lockstep_options)
 # mpirun starts both: Gloo needs only a world, which comes from any launcher.
 if(TARGET lockstep_mpi)

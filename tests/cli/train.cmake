@@ -27,7 +27,7 @@ if(TARGET lockstep_train)
       string(TOLOWER ${model} name)
       add_test(NAME train.same_bits.${name}
         COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/same_bits_test.py $<TARGET_FILE:lockstep_cli> ${model})
-      set_tests_properties(train.same_bits.${name} PROPERTIES LABELS slow TIMEOUT 600 RUN_SERIAL ON)
+      set_tests_properties(train.same_bits.${name} PROPERTIES LABELS slow TIMEOUT 600 PROCESSORS 2)
       fails_without_tests(train.same_bits.${name})
     endforeach()
   endif()

@@ -13,6 +13,8 @@ add_library(lockstep_bench STATIC
   tune.cc
   tune_worker.cc)
 lockstep_few_units(lockstep_bench)
+# The subcommand itself needs the trainer's too; who links the parts alone does not.
+set_source_files_properties(bench.cc PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 target_include_directories(lockstep_bench PUBLIC ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(lockstep_bench
   PUBLIC lockstep_comm lockstep_parts

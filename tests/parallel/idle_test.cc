@@ -26,6 +26,7 @@ using lockstep::testing::copies;
 using lockstep::testing::equal;
 using lockstep::testing::on_threads;
 using lockstep::testing::small_batch;
+using lockstep::testing::SmallExamples;
 using lockstep::testing::SmallNet;
 
 using Tensors = std::vector<torch::Tensor>;
@@ -167,19 +168,6 @@ TEST(Idle, AnIdleRankThatSynchronizesGoesOnInAPlainLoop) {
   expect_alike(results);
 }
 
-// 64 examples of six numbers.
-struct Examples final : Dataset {
-  explicit Examples(std::int64_t count_) : count(count_) {}
-  std::int64_t size() const override { return count; }
-  Batch get(std::span<const std::int64_t> indices, RandomStream*) const override {
-    Tensors rows;
-    for (const std::int64_t i : indices) rows.push_back(lockstep::testing::small_sample(static_cast<int>(i)));
-    return {.data = torch::stack(rows),
-            .target = torch::zeros({static_cast<std::int64_t>(indices.size()), 3})};
-  }
-  std::int64_t count;
-};
-
 enum class Clip { none, torchs, ours };
 
 Tensors through_loader(int n, int lanes, std::int64_t examples, Clip clip, bool find_unused = true,
@@ -188,7 +176,7 @@ Tensors through_loader(int n, int lanes, std::int64_t examples, Clip clip, bool 
     DataParallel ddp(borrowed(net), group, {.find_unused_parameters = find_unused});
     SGD ours(ddp, {.lr = 0.5, .momentum = 0.9});
     torch::optim::SGD theirs(net.parameters(), torch::optim::SGDOptions(0.5).momentum(0.9));
-    auto data = std::make_shared<Examples>(examples);
+    auto data = std::make_shared<SmallExamples>(examples);
     for (auto& step : loader(data, group, {.lanes = lanes, .lane_batch = 4, .shuffle = false, .epochs = 2})) {
       for (auto& lane : step) {
         auto scope = ddp.lane(lane);
@@ -228,7 +216,7 @@ TEST(Idle, AnUnusedParameterIsOneThatABusyWorkerLacks) {
 TEST(Idle, EvaluatingThroughALoaderExchangesNothing) {
   on_workers(2, [&](const Group& group, SmallNet& net) {
     DataParallel ddp(borrowed(net), group);
-    auto data = std::make_shared<Examples>(34);
+    auto data = std::make_shared<SmallExamples>(34);
     net.eval();
     for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4}))
       for (auto& lane : step) {

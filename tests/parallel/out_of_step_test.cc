@@ -18,6 +18,7 @@ namespace {
 
 using lockstep::testing::on_threads;
 using lockstep::testing::small_batch;
+using lockstep::testing::SmallExamples;
 using lockstep::testing::SmallNet;
 
 // What each of `n` ranks was told; empty: nothing.
@@ -108,15 +109,6 @@ TEST(OutOfStep, TwoModelsInAnotherOrderAreNamed) {
       {"rank 0 exchanges gradients of model 0", "rank 1 exchanges gradients of model 1"});
 }
 
-struct Examples final : Dataset {
-  std::int64_t size() const override { return 16; }
-  Batch get(std::span<const std::int64_t> indices, RandomStream*) const override {
-    std::vector<torch::Tensor> rows;
-    for (const std::int64_t i : indices) rows.push_back(lockstep::testing::small_sample(static_cast<int>(i)));
-    return {.data = torch::stack(rows), .target = torch::zeros({static_cast<std::int64_t>(indices.size())})};
-  }
-};
-
 TEST(OutOfStep, BackwardInALoopOverLanesWithoutALaneIsAnError) {
   for (const int n : {1, 2})
     expect_in_all(
@@ -124,7 +116,7 @@ TEST(OutOfStep, BackwardInALoopOverLanesWithoutALaneIsAnError) {
                          [](const Group& group) {
                            auto net = std::make_shared<SmallNet>();
                            DataParallel ddp(net, group);
-                           for (auto& step : loader(std::make_shared<Examples>(), group, {.lanes = 2}))
+                           for (auto& step : loader(std::make_shared<SmallExamples>(16), group, {.lanes = 2}))
                              for (auto& lane : step) net->forward(lane.data).mean().backward();
                          }),
         {"in no lane", "ddp.lane(lane)"});
@@ -135,7 +127,7 @@ TEST(OutOfStep, APlainLoopAfterALoopOverLanesThatWasLeftIsFine) {
   auto net = std::make_shared<SmallNet>();
   DataParallel ddp(net, group);
   {
-    Loader lanes = loader(std::make_shared<Examples>(), group, {.lanes = 2, .lane_batch = 4});
+    Loader lanes = loader(std::make_shared<SmallExamples>(16), group, {.lanes = 2, .lane_batch = 4});
     for (auto& step : lanes) {
       for (auto& lane : step) {
         (void)lane;

@@ -4,7 +4,10 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
+#include <span>
 #include <vector>
+
+#include "lockstep/data/dataset.h"
 
 namespace lockstep::testing {
 
@@ -35,6 +38,19 @@ inline torch::Tensor small_batch(int lane, int step) {
   for (int i = 0; i < 4; ++i) rows.push_back(small_sample(step * 100 + lane * 4 + i));
   return torch::stack(rows);
 }
+
+// `count` examples of it; the target is zero.
+struct SmallExamples final : Dataset {
+  explicit SmallExamples(std::int64_t count_) : count(count_) {}
+  std::int64_t size() const override { return count; }
+  Batch get(std::span<const std::int64_t> indices, RandomStream*) const override {
+    std::vector<torch::Tensor> rows;
+    for (const std::int64_t i : indices) rows.push_back(small_sample(static_cast<int>(i)));
+    return {.data = torch::stack(rows),
+            .target = torch::zeros({static_cast<std::int64_t>(indices.size()), 3})};
+  }
+  std::int64_t count;
+};
 
 inline std::vector<torch::Tensor> copies(const torch::nn::Module& module) {
   std::vector<torch::Tensor> list;

@@ -5,8 +5,10 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
+#include <csignal>
 #include <new>
 #include <thread>
+#include <type_traits>
 
 #include "comm/algo/algorithm.h"
 #include "comm/engine/gloo_address.h"
@@ -25,6 +27,13 @@ namespace {
 // Gloo sees only that a connection ended. What the carrier knows of it (a death, what a peer gave up with)
 // may come a moment later.
 constexpr std::chrono::milliseconds kReason{500};
+
+// Gloo writes to sockets whose peer may be gone without saying that it wants no signal for it, which would
+// end this process. A program that has a mind of its own about the signal keeps it.
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
+}
 
 // The header of a message between two ranks: Gloo ends the process when it gets more than was asked for.
 struct Envelope {
@@ -69,6 +78,7 @@ class GlooEngine final : public Engine {
  public:
   explicit GlooEngine(Group group)
       : group_(std::move(group)), carrier_(group_.impl().engine()), knobs_(Knobs::from_environment()) {
+    ignore_broken_pipes();
     gloo::transport::tcp::attr attr;
     // A number, never a name: Gloo would look this machine's name up, which may be loopback or nothing.
     attr.hostname = gloo_address(nodes(), knobs_);
@@ -143,7 +153,7 @@ class GlooEngine final : public Engine {
       if (size() == 1) return run_alone(call);
       const bool message = call.what == Collective::send || call.what == Collective::recv;
       const Deadline deadline = Deadline::after(call.timeout);
-      if (!message) call.divisor = carrier_.open(call);
+      if (!message) call.divisor = over_carrier([&] { return carrier_.open(call); });
       if (!message && call.count == 0 && call.what != Collective::barrier) return;
       call.timeout = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()),
                               std::chrono::milliseconds(1));
@@ -154,7 +164,7 @@ class GlooEngine final : public Engine {
   std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override {
     std::unique_ptr<Engine> part;
     failure_.guard([&] {
-      auto carrier = carrier_.split(colour, key, name, timed(call));
+      auto carrier = over_carrier([&] { return carrier_.split(colour, key, name, timed(call)); });
       if (carrier == nullptr) return;
       part = std::make_unique<GlooEngine>(make_group(std::move(carrier), name, knobs_.init_timeout));
     });
@@ -166,6 +176,17 @@ class GlooEngine final : public Engine {
   Call timed(Call call) const {
     if (call.timeout.count() <= 0) call.timeout = knobs_.timeout;
     return call;
+  }
+
+  // A failure that the carrier told must reach those, too, that wait for this rank inside Gloo.
+  template <class Body>
+  std::invoke_result_t<Body> over_carrier(Body&& body) {
+    try {
+      return body();
+    } catch (...) {
+      disconnect();
+      throw;
+    }
   }
 
   // Canonical sums are ours, and those that Gloo does not have.

@@ -170,6 +170,13 @@ class Worker {
     const std::size_t choice = call.algorithm_dice % (names.size() + 1);
     if (choice < names.size() && (names[choice] != "eager" || fits_eager(arguments, n)))
       arguments.options.algorithm = names[choice];
+    Call asked;  // not every algorithm of a vendor's engine has every type
+    asked.what = call.what;
+    asked.dtype = call.dtype;
+    asked.op = call.op;
+    asked.count = arguments.count;
+    asked.algorithm = arguments.options.algorithm;
+    if (!group.impl().engine().refuses(asked).empty()) arguments.options.algorithm = {};
     return arguments;
   }
 

@@ -128,6 +128,10 @@ TEST(Gloo, AnAverageOfOneIsDividedOnce) {
       alone.reduce_scatter(buffer(x), buffer(y), average);
       EXPECT_EQ(y, (std::vector<double>{8 / by, -24 / by})) << divisor;
     }
+    std::vector<Half> halves = {to_half(6), to_half(-1)};
+    alone.all_reduce(buffer(halves), {.op = ReduceOp::avg, .divisor = 2});
+    EXPECT_EQ(to_float(halves[0]), 3);
+    EXPECT_EQ(to_float(halves[1]), -0.5);
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
       std::vector<float> x = {3, 5};
       alone.all_reduce(buffer(x), {.op = op});

@@ -72,19 +72,14 @@ class Mpi(Case):
 
 
 class Gloo(Case):
-    """Gloo adds up in an order of its own: nearly the same numbers."""
+    """Our sums over Gloo's messages: the same bits, idle workers in the last step too."""
 
-    EVEN = ["--examples", "72"]  # all lanes have work in every step, as Gloo needs the divisor from every rank
-
-    def test_agrees(self):
-        self.train("alone", "-n", 1, *MODEL, *self.EVEN, "--steps", 5, "--overwrite")
-        alone = [float(loss) for loss in self.losses("alone")]
+    def test_the_same_bits(self):
+        alone = self.alone()
         for engine in ("gloo", "shm+gloo"):
             with self.subTest(engine=engine):
-                found = self.trained(2, *self.EVEN, LOCKSTEP_ENGINE=engine)
+                self.assertEqual(self.trained(2, LOCKSTEP_ENGINE=engine), alone)
                 self.check_job(4, engine)
-                for mine, other in zip(map(float, found["losses"]), alone, strict=True):
-                    self.assertAlmostEqual(mine, other, places=4)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@
 #include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
+#include <csignal>
 #include <new>
 #include <thread>
+#include <type_traits>
 
 #include "comm/algo/algorithm.h"
 #include "comm/engine/gloo_address.h"
@@ -26,6 +28,13 @@ namespace {
 // may come a moment later.
 constexpr std::chrono::milliseconds kReason{500};
 
+// Gloo writes to sockets whose peer may be gone without saying that it wants no signal for it, which would
+// end this process. A program that has a mind of its own about the signal keeps it.
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
+}
+
 // The header of a message between two ranks: Gloo ends the process when it gets more than was asked for.
 struct Envelope {
   std::uint64_t count;
@@ -34,12 +43,8 @@ struct Envelope {
 };
 constexpr std::uint32_t kEnvelopeCheck = 0x4c53474d;
 
-// Ours that run over messages. Not our ring: under that name there is Gloo's.
-const Algorithm* find_ours(Collective what, std::string_view name) {
-  const Algorithm* const found = find_algorithm(name);
-  const bool fits = found != nullptr && found != &kRing && !found->shares_memory() && found->has(what);
-  return fits && reduces(what) ? found : nullptr;
-}
+// Our algorithms over Gloo's messages, by cost.
+constexpr const char* kOurs = "canonical";
 
 // The blobs of all ranks, of different lengths: first the longest length, then the padded bytes. Calls of the
 // engine's own have no number (Call::sequence).
@@ -73,6 +78,7 @@ class GlooEngine final : public Engine {
  public:
   explicit GlooEngine(Group group)
       : group_(std::move(group)), carrier_(group_.impl().engine()), knobs_(Knobs::from_environment()) {
+    ignore_broken_pipes();
     gloo::transport::tcp::attr attr;
     // A number, never a name: Gloo would look this machine's name up, which may be loopback or nothing.
     attr.hostname = gloo_address(nodes(), knobs_);
@@ -136,20 +142,18 @@ class GlooEngine final : public Engine {
 
   std::vector<std::string> algorithms(Collective what) const override {
     std::vector<std::string> names = GlooNative::algorithms(what);
-    for (const Algorithm* algorithm : all_algorithms())
-      if (find_ours(what, algorithm->name()) != nullptr) names.emplace_back(algorithm->name());
+    if (reduces(what)) names.emplace_back(kOurs);
     return names;
   }
 
   void run(const Call& given) override {
     if (const std::string why = refuses(given); !why.empty()) throw UsageError(why);
     failure_.guard([&] {
-      Call call = given;
-      if (call.timeout.count() <= 0) call.timeout = knobs_.timeout;
+      Call call = timed(given);
       if (size() == 1) return run_alone(call);
       const bool message = call.what == Collective::send || call.what == Collective::recv;
       const Deadline deadline = Deadline::after(call.timeout);
-      if (!message) call.divisor = carrier_.open(call);
+      if (!message) call.divisor = over_carrier([&] { return carrier_.open(call); });
       if (!message && call.count == 0 && call.what != Collective::barrier) return;
       call.timeout = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()),
                               std::chrono::milliseconds(1));
@@ -160,7 +164,7 @@ class GlooEngine final : public Engine {
   std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override {
     std::unique_ptr<Engine> part;
     failure_.guard([&] {
-      auto carrier = carrier_.split(colour, key, name, call);
+      auto carrier = over_carrier([&] { return carrier_.split(colour, key, name, timed(call)); });
       if (carrier == nullptr) return;
       part = std::make_unique<GlooEngine>(make_group(std::move(carrier), name, knobs_.init_timeout));
     });
@@ -168,10 +172,27 @@ class GlooEngine final : public Engine {
   }
 
  private:
+  // Who calls an engine by itself may leave the time to it.
+  Call timed(Call call) const {
+    if (call.timeout.count() <= 0) call.timeout = knobs_.timeout;
+    return call;
+  }
+
+  // A failure that the carrier told must reach those, too, that wait for this rank inside Gloo.
+  template <class Body>
+  std::invoke_result_t<Body> over_carrier(Body&& body) {
+    try {
+      return body();
+    } catch (...) {
+      disconnect();
+      throw;
+    }
+  }
+
   // Canonical sums are ours, and those that Gloo does not have.
   static bool is_ours(const Call& call) {
     if (!reduces(call.what)) return false;
-    if (!call.algorithm.empty()) return find_ours(call.what, call.algorithm) != nullptr;
+    if (!call.algorithm.empty()) return call.algorithm == kOurs;
     return call.order == Order::canonical || !GlooNative::refuses(call).empty();
   }
 
@@ -188,8 +209,8 @@ class GlooEngine final : public Engine {
   void run_ours(const Call& call) {
     const Shape shape{
         .what = call.what, .ranks = size(), .bytes = call.bytes(), .messages_only = true, .nodes = nodes()};
-    const Algorithm* const algorithm =
-        call.algorithm.empty() ? selector_.choose(shape, call.order) : find_ours(call.what, call.algorithm);
+    const Order order = call.algorithm == kOurs ? Order::canonical : call.order;
+    const Algorithm* const algorithm = selector_.choose(shape, order);
     call.running(algorithm->name());
     Stage stage{call, *channel_, algorithm_scratch_, nodes()};
     algorithm->run(stage);

@@ -4,7 +4,8 @@
 // that called different things are told, and who is missing, dead or gone is named, because Gloo itself says
 // none of it, and ends the process where two ranks' lengths differ. Then the data moves over Gloo.
 //
-// Sums in canonical order, which is the default, are ours: our algorithms over Gloo's messages. Gloo's own
+// Sums in canonical order, which is the default, are ours ("canonical"): our algorithms over Gloo's
+// messages. Gloo's own
 // algorithms ("ring", "bcube", "native", see gloo_native.h) run where they are named, where any order will
 // do, and where nothing is summed.
 #pragma once

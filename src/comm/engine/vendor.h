@@ -2,6 +2,7 @@
 // that threw leaves them in an unknown state.
 #pragma once
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -54,20 +55,24 @@ inline bool gets_reduction(const Call& call, int rank) {
          (call.what == Collective::reduce && call.root == rank);
 }
 
-// Vendors know no avg: they sum, and this divides.
+// Vendors know no avg: they sum, and this divides. Not 16-bit floats, whose sums vendors don't have, or
+// round.
 inline void finish_average(const Call& call, int rank, int size) {
   if (call.op != ReduceOp::avg || call.count == 0 || !gets_reduction(call, rank)) return;
   kernel::finish(call.out, call.out, call.count,
                  {.dtype = call.dtype, .op = call.op, .divisor = call.divisor_among(size)});
 }
 
-// The whole of a call in a group of one: the input becomes the output.
+// The whole of a call in a group of one: the input becomes the output, and an average is divided.
 inline void run_alone(const Call& call) {
   if (call.what == Collective::send || call.what == Collective::recv)
     throw UsageError(call.describe() + " in a group of one: there is no peer");
   if (call.count == 0 || call.in == nullptr || call.out == nullptr) return;
-  if (call.in != call.out) std::memcpy(call.out, call.in, call.bytes());
-  finish_average(call, 0, 1);
+  if (reduces(call.what))
+    kernel::reduce_tree(std::array<void*, 1>{call.out}, std::array<const void*, 1>{call.in}, call.count,
+                        {.dtype = call.dtype, .op = call.op, .divisor = call.divisor_among(1)});
+  else if (call.in != call.out)
+    std::memcpy(call.out, call.in, call.bytes());
 }
 
 }  // namespace lockstep

@@ -15,6 +15,13 @@ const char* to_string(ErrorKind kind) {
   return "unknown";
 }
 
+std::string one_line(std::string_view text) {
+  std::string line(text);
+  for (char& c : line)
+    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+  return line;
+}
+
 SystemError::SystemError(const std::string& what, int error_number)
     : Error(ErrorKind::system,
             what + ": " + std::error_code(error_number, std::generic_category()).message()) {}

@@ -62,9 +62,7 @@ FailureRecord named(const FailureRecord& record, std::span<const int> names) {
 }
 
 void throw_record(const FailureRecord& record) {
-  std::string text(record.text, ::strnlen(record.text, sizeof(record.text)));
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+  const std::string text = one_line({record.text, ::strnlen(record.text, sizeof(record.text))});
   switch (static_cast<ErrorKind>(record.kind)) {
     case ErrorKind::peer: throw PeerError(record.rank, text);
     case ErrorKind::mismatch: throw MismatchError(text);

@@ -38,14 +38,6 @@ class Reader {
   std::string_view text_;
 };
 
-// Messages are one line, also when a peer says otherwise.
-std::string one_line(std::string_view text) {
-  std::string line(text);
-  for (char& c : line)
-    if (static_cast<unsigned char>(c) < ' ') c = ' ';
-  return line;
-}
-
 }  // namespace
 
 std::string CardMail::text() const {

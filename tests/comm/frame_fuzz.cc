@@ -217,5 +217,8 @@ std::vector<std::string> lockstep::fuzz::seeds() {
       pieces(4) + frame(FrameKind::status, waits) + failure(TimeoutError({1, 200}, "nobody came")),
       pieces(5) + failure(PeerError(3, "it died")) + frame(FrameKind::leave, ""),
       pieces(6) + frame(FrameKind::data, std::string(20'000, 'y')) + frame(FrameKind::data, "z"),
+      // Nothing but headers: most changes hit what is checked.
+      pieces(7) + frame(FrameKind::join, ""),
+      pieces(8) + frame(FrameKind::leave, ""),
   };
 }

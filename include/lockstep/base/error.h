@@ -6,6 +6,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,9 @@ enum class ErrorKind : int { usage = 1, peer = 2, timeout = 3, mismatch = 4, sys
 
 // "usage", "peer", "timeout", "mismatch", "system".
 const char* to_string(ErrorKind kind);
+
+// A message is one line, also when a peer says otherwise: control characters become blanks.
+std::string one_line(std::string_view text);
 
 class Error : public std::runtime_error {
  public:

@@ -248,7 +248,7 @@ class Host {
 // ---- the others
 
 [[noreturn]] void rethrow(const Reply& reply) {
-  const std::string text(reply.text, ::strnlen(reply.text, sizeof reply.text));
+  const std::string text = one_line({reply.text, ::strnlen(reply.text, sizeof reply.text)});
   switch (static_cast<ErrorKind>(reply.kind)) {
     case ErrorKind::peer: throw PeerError(reply.rank, text);
     case ErrorKind::timeout: throw TimeoutError(reply.missing.ranks(), text);

@@ -45,6 +45,8 @@ DataRecord read_data_record(const Json& json, const std::string& where) {
     json.at("path").get_to(r.path);
     json.at("train_sha256").get_to(r.train_sha256);
     json.at("test_sha256").get_to(r.test_sha256);
+    for (const char* size : {"train_size", "test_size"})  // a number out of range would be anything
+      if (!json.at(size).is_number_integer()) throw UsageError(where + ": " + size + " is no whole number");
     json.at("train_size").get_to(r.train_size);
     json.at("test_size").get_to(r.test_size);
   } catch (const Json::exception&) {

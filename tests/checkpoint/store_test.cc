@@ -231,5 +231,16 @@ TEST(Find, RunFolderCheckpointsFolderOrOneCheckpoint) {
             std::string::npos);
 }
 
+TEST(Manifest, NumbersAreWholeAndOf64Bits) {
+  for (const char* bytes : {"18446744073709551655", "-1", "1.5", "1e300", "\"7\"", "null"}) {
+    const std::string text =
+        std::string(R"({"files":{"x":{"bytes":)") + bytes + R"(,"sha256":""}},"format":1,"step":1})";
+    EXPECT_NE(
+        message_of<UsageError>([&] { parse_manifest(text); }).find("where a whole number of 64 bits belongs"),
+        std::string::npos)
+        << bytes;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "cli/shell_word.h"
 #include "cli/train_task.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/open_dataset.h"
@@ -89,7 +90,7 @@ void check_same_data(const TrainOptions& o, const DataRecord& before, const Data
       train ? in_words(now.train_size, now.train_sha256) : in_words(now.test_size, now.test_sha256),
       train ? in_words(before.train_size, before.train_sha256)
             : in_words(before.test_size, before.test_sha256),
-      o.resume));
+      shell_word(o.resume)));
 }
 
 void check_same_data(const Group& world, const DataRecord& own) {

@@ -14,10 +14,14 @@ target_link_libraries(lockstep_parts
   PRIVATE lockstep_options)
 
 add_library(lockstep_trainer STATIC
+  folder_content.cc
+  folder_lock.cc
   infer.cc
+  job_name.cc
   run_chart.cc
   run_folder.cc
   run_page.cc
+  shell_word.cc
   step_bench.cc
   sweep.cc
   sweep_report.cc

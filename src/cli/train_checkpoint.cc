@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 fs::path save_training(const TrainOptions& options, const DataRecord& data, const TrainState& state,
                        const Model& model, TrainOptimizer& optimizer) {
-  nlohmann::ordered_json json = {{"format", 1},      {"step", state.step},
+  nlohmann::ordered_json json = {{"format", kStateFormat},      {"step", state.step},
                                  {"epoch", state.epoch},        {"best_accuracy", nullptr},
                                  {"options", to_json(options)}, {"data", to_json(data)}};
   if (state.best_accuracy) json["best_accuracy"] = *state.best_accuracy;

@@ -58,6 +58,8 @@ Given TrainFlags::gather() {
   if (!config.empty()) given.merge(load_config(config, options, given));
   if (!options.init.empty() && !options.resume.empty())
     throw UsageError("--init begins a new run, and --resume goes on with one; accepted: one of them");
+  if (options.overwrite && !options.resume.empty())
+    throw UsageError("--overwrite removes a run, and --resume goes on with one; accepted: one of them");
   return given;
 }
 

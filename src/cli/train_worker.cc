@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/folder_content.h"
+#include "cli/folder_lock.h"
 #include "cli/train_checkpoint.h"
 #include "cli/train_evaluate.h"
 #include "cli/train_exchange.h"
@@ -169,6 +171,14 @@ class Worker {
     if (options_.eval_every > 0) evaluation_ = evaluate(*model_, *data_.test, options_.eval_batch, world_);
   }
 
+  // What a process that was killed at the very end left.
+  void sweep() const try {
+    const FolderLock lock(options_.out);
+    remove_leftovers(options_.out);
+  } catch (const SystemError&) {
+    // A folder that can't be written has nothing of that kind, or it has to stay.
+  }
+
   // The run that was to go on is through. Its folder stays as it is.
   int nothing_left() const {
     if (plan_.first_step > loader_.steps())
@@ -176,6 +186,7 @@ class Worker {
                                    options_.epochs, loader_.steps(), options_.resume, plan_.first_step,
                                    (plan_.first_step - 1) / loader_.steps_per_epoch() + 1));
     const bool any_length = options_.schedule != "cosine" && options_.schedule != "linear";
+    if (leads()) sweep();
     if (leads())
       sink_(
           {{"event", "through"},

@@ -44,6 +44,7 @@ if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
     train_checkpoint.cc
     train_evaluate.cc
     train_exchange.cc
+    train_finite.cc
     train_main.cc
     train_optimizer.cc
     train_plan.cc

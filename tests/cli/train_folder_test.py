@@ -2,13 +2,15 @@
 """Who may write into a run's folder, and what is never lost there: train_folder_test.py PATH_TO_LOCKSTEP [TEST_CLASS]
 
 DISK_SHIM is the library that makes disks fail (disk_shim.cc)."""
+import array
 import json
+import math
 import os
 import shutil
 import signal
 import unittest
 
-from train_case import LANES, PROGRAM, Case
+from train_case import LANES, MLP, PROGRAM, Case
 
 ARGS = [*LANES, "--checkpoint-every", "2", "--eval-every", "0"]
 
@@ -147,6 +149,67 @@ class Folders(Case):
             done = self.run_program("train", "--resume", self.path("run"), "--steps", steps)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(self.hidden("run"), [".mine", ".notes", ".steps.csv.old"])
+
+
+class Finite(Case):
+    """Numbers that are not finite are told, and never push out those that are."""
+
+    WILD = [*MLP, "--lanes", "4", "--checkpoint-every", "1", "--eval-every", "0", "--optimizer", "sgd", "--lr", "1e6",
+            "--steps", "40"]
+
+    def weights(self, name):
+        """Whether the weights of each checkpoint are finite."""
+        found = []
+        for step in sorted(os.listdir(self.path(name, "checkpoints"))):
+            with open(self.path(name, "checkpoints", step, "model.safetensors"), "rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+                data = file.read()
+            values = array.array("f")
+            for key, tensor in header.items():
+                if key != "__metadata__":
+                    begin, end = tensor["data_offsets"]
+                    values.frombytes(data[begin:end])
+            found.append(all(map(math.isfinite, values)))
+        return found
+
+    def test_it_stops(self):
+        done = self.run_program("train", "-n", 2, *self.WILD, "--out", self.path("run"))
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        self.assertRegex(done.stderr, r"step (\d+): (the loss is -?(nan|inf) \(lanes? [\d, ]+\)|the first weight that is "
+                                      r"not finite is [\w.]+).*stopped.*--on-nan.*the newest checkpoint is .*step-")
+        self.assertIn(True, self.weights("run"))
+        self.assertNotIn(False, self.weights("run"))
+        rows = self.rows("run", "steps.csv")
+        self.assertLess(len(rows), 40)
+        self.assertTrue(os.path.exists(self.path("run", "index.html")))
+
+    def test_it_goes_on_where_it_is_asked_to(self):
+        done = self.run_program("train", *self.WILD, "--on-nan", "go-on", "--out", self.path("run"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("going on", done.stderr)
+        self.assertIn("no checkpoint is written", done.stderr)
+        self.assertEqual(len(self.losses("run")), 40)
+        self.assertIn("nan", self.losses("run"))
+        self.assertGreater(self.summary("run")["steps_not_finite"], 0)
+        self.assertEqual(set(self.weights("run")), {True})
+
+    def test_it_skips(self):
+        """A run whose first rates are wild and whose weights stay finite, because the steps that would harm are left out."""
+        done = self.run_program("train", "-n", 2, *self.WILD, "--on-nan", "skip", "--out", self.path("run"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, r"step \d+: (the loss is|a gradient).*all weights are finite; the step is skipped")
+        self.assertEqual(len(self.losses("run")), 40)
+        self.assertGreater(self.summary("run")["steps_not_finite"], 0)
+        self.assertEqual(set(self.weights("run")), {True})
+        one = self.train("one", *self.WILD, "--on-nan", "skip")
+        self.assertEqual(one["params_sha256"], self.summary("run")["params_sha256"])
+
+    def test_an_ordinary_run_does_not_feel_it(self):
+        hashes = {self.train(mode, *LANES, "--steps", 3, "--on-nan", mode)["params_sha256"]
+                  for mode in ("stop", "skip", "go-on")}
+        self.assertEqual(len(hashes), 1)
+        self.refused("train", "--on-nan", "never", words=["--on-nan", "never", "stop", "skip", "go-on"])
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ Json read_state(const fs::path& checkpoint) {
   std::ifstream in(checkpoint / "state.json");
   const Json state = in ? Json::parse(in, nullptr, false) : Json();
   if (const Json format = state.is_object() ? state.value("format", Json()) : Json();
-      format.is_number_integer() && format != kStateFormat)
+      !format.is_null() && format != kStateFormat)
     throw UsageError(
         fmt::format("{}: its state.json has format {}; accepted: {} (another version of lockstep wrote it)",
                     checkpoint.string(), format.dump(), kStateFormat));

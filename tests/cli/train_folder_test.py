@@ -6,8 +6,10 @@ import array
 import json
 import math
 import os
+import re
 import shutil
 import signal
+import subprocess
 import unittest
 
 from train_case import LANES, MLP, PROGRAM, Case
@@ -210,6 +212,72 @@ class Finite(Case):
                   for mode in ("stop", "skip", "go-on")}
         self.assertEqual(len(hashes), 1)
         self.refused("train", "--on-nan", "never", words=["--on-nan", "never", "stop", "skip", "go-on"])
+
+
+class Messages(Case):
+    def test_flags_that_mean_nothing(self):
+        for args, words in [(["--steps", "0"], ["--steps '0'", "1 or more"]),
+                            (["--epochs", "0"], ["--epochs '0'", "1 or more"]),
+                            (["--seed", "-1"], ["--seed", "'-1'", "0 to 18446744073709551615"])]:
+            with self.subTest(args=args):
+                self.refused("train", *MLP, *args, "--out", self.path("none"), words=words)
+        self.assertFalse(os.path.exists(self.path("none")))
+
+    def test_the_hint_can_be_pasted(self):
+        name = "it's $HOME `here` \"x\" (1) & 2"
+        process = self.start(name, *LANES, "--steps", "100000")
+        self.wait_for_steps(process, name, 2)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        hint = re.search(r"to resume: lockstep (.*)", err).group(1)
+        steps = len(self.rows(name, "steps.csv"))
+        done = subprocess.run(["sh", "-c", f"{PROGRAM} {hint} --steps {steps + 1}"], env=self.environment,
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.summary(name)["steps"], steps + 1)
+
+    def test_names_that_are_not_utf8(self):
+        bad = b"\xff\xfe".decode(errors="surrogateescape")
+        for flag in ("--out", "--data", "--resume"):
+            with self.subTest(flag=flag):
+                self.refused("train", *MLP, "--steps", 1, flag, self.path(bad), words=[flag, "not UTF-8"])
+        self.refused("infer", "--resume", self.path(bad), words=["--resume", "not UTF-8"])
+        os.mkdir(self.path(bad))
+        self.refused("train", *MLP, "--steps", 1, "--out", "run", cwd=self.path(bad), words=["current folder", "not UTF-8"])
+
+    def test_cifar10_without_its_test_file(self):
+        os.mkdir(self.path("data"))
+        for i in range(1, 6):
+            with open(self.path("data", f"data_batch_{i}.bin"), "wb") as file:
+                file.write(bytes(3073))
+        self.refused("train", "--data", self.path("data"), "--out", self.path("none"), words=["no file", "test_batch.bin"])
+
+    def test_a_malformed_line_does_not_keep_a_run_from_going_on(self):
+        self.train("run", *LANES, "--steps", 3)
+        with open(self.path("run", "steps.csv")) as file:
+            lines = file.read().splitlines()
+        lines[2] = "2,what,is,this"
+        with open(self.path("run", "steps.csv"), "w") as file:
+            file.write("\n".join(lines) + "\n")
+        done = self.run_program("train", "--resume", self.path("run"), "--steps", 4)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([row["step"] for row in self.rows("run", "steps.csv")], ["1", "3", "4"])
+
+    def test_a_checkpoint_of_a_newer_version(self):
+        self.train("run", *LANES, "--steps", 1)
+        checkpoint = self.path("run", "checkpoints", "step-00000001")
+        self.change_state(checkpoint, lambda state: state.update(format=2))
+        for command in ("train", "infer"):
+            self.refused(command, "--resume", self.path("run"), words=["state.json has format 2", "accepted: 1"])
+
+    def test_infer_beside_a_run_that_prunes(self):
+        process = self.start("run", *LANES, "--steps", "100000", "--checkpoint-every", "1", "--keep", "1", "--eval-every", "0")
+        self.wait_for_steps(process, "run", 3)
+        for _ in range(4):
+            done = self.run_program("infer", "--resume", self.path("run"), "--examples", 2)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        process.kill()
+        process.communicate()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <type_traits>
 
 #include "checkpoint/file.h"
 #include "checkpoint/step_name.h"
@@ -20,6 +21,15 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{16} << 20;
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name != kManifestName &&
          name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
+}
+
+// The library would convert any number, also one far outside of the type's range, for which C++ has no
+// answer.
+template <class Integer>
+Integer whole_number(const nlohmann::json& json) {
+  if (!(std::is_unsigned_v<Integer> ? json.is_number_unsigned() : json.is_number_integer()))
+    throw UsageError("has " + json.dump().substr(0, 40) + " where a whole number of 64 bits belongs");
+  return json.get<Integer>();
 }
 
 nlohmann::json to_json(const Manifest& manifest) {
@@ -41,13 +51,13 @@ Manifest parse_manifest(std::string_view text) {
   Manifest manifest;
   try {
     const auto json = nlohmann::json::parse(text.begin(), text.end());
-    if (json.at("format").get<std::int64_t>() != 1) {
+    if (json.at("format") != 1) {
       throw UsageError(fmt::format("has format {}; accepted: 1", json.at("format").dump()));
     }
-    manifest.step = json.at("step").get<std::int64_t>();
+    manifest.step = whole_number<std::int64_t>(json.at("step"));
     for (const auto& [name, file] : json.at("files").items()) {
       if (!is_plain_name(name)) throw UsageError("names a file outside of the checkpoint");
-      manifest.files[name] = {.bytes = file.at("bytes").get<std::uint64_t>(),
+      manifest.files[name] = {.bytes = whole_number<std::uint64_t>(file.at("bytes")),
                               .sha256 = file.at("sha256").get<std::string>()};
     }
     if (compose_manifest(manifest) == text) return manifest;

@@ -59,7 +59,7 @@ HiddenFolder::~HiddenFolder() {
   if (!path_.empty()) remove_quietly(path_);
 }
 
-HiddenFolder HiddenFolder::make_empty(const std::filesystem::path& folder) {
+void HiddenFolder::remove_stale(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> stale;
   std::error_code error;
   for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
@@ -68,7 +68,10 @@ HiddenFolder HiddenFolder::make_empty(const std::filesystem::path& folder) {
   }
   if (error) throw SystemError("cannot list " + folder.string(), error.value());
   for (const auto& path : stale) remove_quietly(path);
+}
 
+HiddenFolder HiddenFolder::make_empty(const std::filesystem::path& folder) {
+  remove_stale(folder);
   auto path = folder / kStaging;
   if (::mkdir(path.c_str(), 0777) != 0) throw SystemError("cannot create the folder " + path.string(), errno);
   return HiddenFolder(std::move(path));

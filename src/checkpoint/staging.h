@@ -22,6 +22,8 @@ class WriterLock {
 // and by the next writer when this process was killed.
 class HiddenFolder {
  public:
+  // Removes what killed writers left in `folder`. Needs the lock; throws SystemError.
+  static void remove_stale(const std::filesystem::path& folder);
   // What killed writers left is removed first. Throws SystemError.
   static HiddenFolder make_empty(const std::filesystem::path& folder);
   // Takes `published` out of sight in one rename, so that a half-removed checkpoint is never seen.

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <system_error>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep {
 
 std::string step_name(std::int64_t step) { return fmt::format("step-{:08}", step); }
@@ -20,13 +22,24 @@ std::optional<std::int64_t> parse_step_name(std::string_view name) {
 }
 
 std::vector<PublishedCheckpoint> list_checkpoints(const std::filesystem::path& folder) {
+  const auto refuse = [&](const std::error_code& error) {
+    throw SystemError("cannot list the checkpoints in " + folder.string(), error.value());
+  };
   std::vector<PublishedCheckpoint> found;
   std::error_code error;
-  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    std::error_code ignored;
+  std::filesystem::directory_iterator at(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return found;
+  for (const std::filesystem::directory_iterator end; !error && at != end; at.increment(error)) {
     const auto step = parse_step_name(at->path().filename().string());
-    if (step && at->is_directory(ignored)) found.push_back({*step, at->path()});
+    if (!step) continue;
+    std::error_code unknown;
+    const bool is_folder = at->is_directory(unknown);
+    if (unknown && unknown != std::errc::no_such_file_or_directory)
+      refuse(unknown);  // else it was just removed
+    if (is_folder) found.push_back({*step, at->path()});
   }
+  // Nothing follows from half a list: who took it for the whole would delete, or begin anew.
+  if (error) refuse(error);
   std::ranges::sort(found, {}, &PublishedCheckpoint::step);
   return found;
 }

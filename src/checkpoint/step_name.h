@@ -17,7 +17,8 @@ struct PublishedCheckpoint {
   std::int64_t step = 0;
   std::filesystem::path folder;
 };
-// The checkpoints of a folder, oldest first; none when it can't be read.
+// The checkpoints of a folder, oldest first; none when there is no such folder. Throws SystemError when it
+// can't be read.
 std::vector<PublishedCheckpoint> list_checkpoints(const std::filesystem::path& folder);
 
 }  // namespace lockstep

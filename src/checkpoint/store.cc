@@ -1,6 +1,7 @@
 #include "lockstep/checkpoint/store.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <system_error>
@@ -25,7 +26,12 @@ std::filesystem::path without_slash(const std::filesystem::path& path) {
 
 // The newest whole checkpoint beside a damaged one: before it if there is any, else after it.
 std::filesystem::path find_whole_sibling(const std::filesystem::path& checkpoint) {
-  auto found = list_checkpoints(checkpoint.parent_path());
+  std::vector<PublishedCheckpoint> found;
+  try {
+    found = list_checkpoints(checkpoint.parent_path());
+  } catch (const SystemError&) {
+    return {};  // the damage is what is to be told
+  }
   std::ranges::reverse(found);
   const auto step = parse_step_name(checkpoint.filename().string());
   std::ranges::stable_partition(found, [&](const auto& other) { return step && other.step < *step; });
@@ -33,6 +39,12 @@ std::filesystem::path find_whole_sibling(const std::filesystem::path& checkpoint
     if (other.folder != checkpoint && find_damage(other.folder).empty()) return other.folder;
   }
   return {};
+}
+
+// Which folder the name stands for just now; 0: none.
+std::uint64_t folder_number(const std::filesystem::path& folder) {
+  struct stat status {};
+  return ::stat(folder.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
 }  // namespace
@@ -62,17 +74,23 @@ std::filesystem::path CheckpointStore::write(std::int64_t step,
 
 void CheckpointStore::prune(std::int64_t newest_step) const {
   if (keep_ == 0) return;
-  auto found = list_checkpoints(folder_);
-  std::erase_if(found, [&](const auto& other) { return other.step > newest_step; });
-  const auto surplus = static_cast<std::ptrdiff_t>(found.size()) - keep_;
-  for (std::ptrdiff_t i = 0; i < surplus; ++i) {
-    try {
+  try {
+    auto found = list_checkpoints(folder_);
+    std::erase_if(found, [&](const auto& other) { return other.step > newest_step; });
+    const auto surplus = static_cast<std::ptrdiff_t>(found.size()) - keep_;
+    for (std::ptrdiff_t i = 0; i < surplus; ++i)
       HiddenFolder::take(found[static_cast<std::size_t>(i)].folder);
-    } catch (const SystemError& failure) {
-      // The checkpoint that was asked for is safe; one too many on disk is no reason to stop a run.
-      log().warn("an old checkpoint stays: {}", failure.what());
-    }
+  } catch (const SystemError& failure) {
+    // The checkpoint that was asked for is safe; one too many on disk is no reason to stop a run.
+    log().warn("an old checkpoint stays: {}", failure.what());
   }
+}
+
+void CheckpointStore::sweep() const {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder_, ignored)) return;
+  const WriterLock lock(folder_);
+  HiddenFolder::remove_stale(folder_);
 }
 
 std::vector<std::filesystem::path> CheckpointStore::list() const {
@@ -118,6 +136,21 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
       fmt::format("no checkpoint in {}; accepted: a checkpoint (…/step-00000120), a folder of checkpoints, "
                   "or a run's folder",
                   path.string()));
+}
+
+void use_checkpoint(const std::filesystem::path& path,
+                    const std::function<void(const std::filesystem::path&)>& use) {
+  while (true) {
+    const auto checkpoint = find_checkpoint(path);
+    const auto before = folder_number(checkpoint);
+    try {
+      verify_checkpoint(checkpoint);
+      use(checkpoint);
+      return;
+    } catch (const Error&) {
+      if (folder_number(checkpoint) == before) throw;  // nobody took it away: it is as bad as that
+    }
+  }
 }
 
 std::int64_t checkpoint_step(const std::filesystem::path& checkpoint) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "cli/shell_word.h"
 #include "cli/train_task.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/open_dataset.h"
@@ -45,6 +46,8 @@ DataRecord read_data_record(const Json& json, const std::string& where) {
     json.at("path").get_to(r.path);
     json.at("train_sha256").get_to(r.train_sha256);
     json.at("test_sha256").get_to(r.test_sha256);
+    for (const char* size : {"train_size", "test_size"})  // a number out of range would be anything
+      if (!json.at(size).is_number_integer()) throw UsageError(where + ": " + size + " is no whole number");
     json.at("train_size").get_to(r.train_size);
     json.at("test_size").get_to(r.test_size);
   } catch (const Json::exception&) {
@@ -87,7 +90,7 @@ void check_same_data(const TrainOptions& o, const DataRecord& before, const Data
       train ? in_words(now.train_size, now.train_sha256) : in_words(now.test_size, now.test_sha256),
       train ? in_words(before.train_size, before.train_sha256)
             : in_words(before.test_size, before.test_sha256),
-      o.resume));
+      shell_word(o.resume)));
 }
 
 void check_same_data(const Group& world, const DataRecord& own) {

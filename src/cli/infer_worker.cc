@@ -10,15 +10,21 @@
 #include "cli/train_task.h"
 #include "cli/train_threads.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/checkpoint/state.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/observe/histogram.h"
 
 namespace lockstep::cli {
 
 int run_infer(const InferOptions& options) {
-  const std::filesystem::path checkpoint = find_checkpoint(options.resume);
-  verify_checkpoint(checkpoint);
-  const nlohmann::ordered_json state = read_state(checkpoint);
+  std::filesystem::path checkpoint;
+  nlohmann::ordered_json state;
+  TensorMap weights;
+  use_checkpoint(options.resume, [&](const std::filesystem::path& found) {  // the run may go on meanwhile
+    checkpoint = found;
+    state = read_state(found);
+    weights = read_weights(found);
+  });
   TrainOptions run = options_of_state(state, checkpoint);
   check_options(run);
   if (!options.data.empty()) run.data = options.data;
@@ -29,7 +35,7 @@ int run_infer(const InferOptions& options) {
   pin_threads(options.threads);
   const TrainData data = make_data(run);
   const auto model = make_model(run, *data.train);
-  load_weights(checkpoint, *model);
+  load_model_state(*model, weights, weights_file(checkpoint).string());
   model->eval();
 
   const c10::NoGradGuard no_grad;

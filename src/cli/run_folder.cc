@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cli/folder_content.h"
+#include "cli/job_name.h"
+#include "cli/shell_word.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/folder.h"
 
@@ -14,38 +16,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFiles[] = {"config.json", "summary.json", "steps.csv",  "epochs.csv",  "buckets.csv",
-                                  "latency.csv", "trace.json",   "index.html", "checkpoints", "job.txt"};
-
 double ms(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
 std::string cell(const std::optional<double>& value) { return value ? fmt::format("{}", *value) : ""; }
 
-// The launcher's name of this job, the same when it starts the workers again; empty without a launcher.
-std::string job_name() {
-  for (const char* name : {"LOCKSTEP_JOB", "TORCHELASTIC_RUN_ID"})
-    if (const char* const job = std::getenv(name)) return job;
-  return "";
-}
-
-void open_folder(const fs::path& folder, FolderUse use) {
+fs::path made(const fs::path& folder) {
   try {
     make_folder(folder);
   } catch (const SystemError& refused) {
     throw UsageError(fmt::format("--out {}: {}", folder.string(), refused.what()));
   }
-  std::error_code error;
-  if (use == FolderUse::overwrite) {
-    for (const char* name : kFiles) {
-      fs::remove_all(folder / name, error);
-      if (error)
-        throw UsageError(fmt::format("--out {}: can't be emptied: {}", folder.string(), error.message()));
-    }
-  }
-  if (use == FolderUse::fresh && !fs::is_empty(folder))
-    throw UsageError(
-        fmt::format("--out {} is not empty; accepted: another folder, --resume {} to go on, or --overwrite",
-                    folder.string(), folder.string()));
+  return folder;
 }
 
 }  // namespace
@@ -56,9 +37,18 @@ bool RunFolder::begun_by_this_job(const fs::path& folder) {
   return std::getline(file, job) && !job.empty() && job == job_name();
 }
 
-RunFolder::RunFolder(fs::path folder, FolderUse use, std::int64_t steps_done) : folder_(std::move(folder)) {
-  open_folder(folder_, use);
-  if (const std::string job = job_name(); !job.empty()) std::ofstream(folder_ / "job.txt") << job << "\n";
+RunFolder::RunFolder(const fs::path& folder, FolderUse use, std::int64_t steps_done)
+    : folder_(made(folder)), lock_(folder_) {
+  if (use == FolderUse::overwrite) remove_run(folder_);
+  if (use == FolderUse::fresh && !is_unused(folder_)) {
+    const std::string name = shell_word(folder_.string());
+    throw UsageError(fmt::format(
+        "--out {} is not empty; accepted: another folder, --resume {} to go on, or --overwrite for a new run",
+        name, name));
+  }
+  remove_leftovers(folder_);
+  // First of all: a launcher that starts the workers again knows the folder by it.
+  if (const std::string job = job_name(); !job.empty()) replace("job.txt", job + "\n");
   const auto keep = [steps_done](std::int64_t step) { return step <= steps_done; };
   steps_.emplace(folder_ / "steps.csv",
                  std::vector<std::string>{"step", "epoch", "loss", "lr", "samples", "step_ms", "compute_ms",

@@ -6,6 +6,7 @@
 //   latency.csv    p50, p95, p99 of every bucket's exchange
 //   trace.json     for ui.perfetto.dev    index.html    the page with the plots
 //   checkpoints/                          job.txt       which job of the launcher began, or resumed, the run
+//   .lock          while the run goes on: who writes
 //
 // Whole files are replaced by rename; rows are appended and flushed step by step.
 #pragma once
@@ -17,6 +18,7 @@
 #include <span>
 #include <string>
 
+#include "cli/folder_lock.h"
 #include "cli/train_metrics.h"
 #include "lockstep/observe/text_file.h"
 
@@ -37,9 +39,11 @@ enum class FolderUse : std::uint8_t { fresh, overwrite, resume };
 
 class RunFolder {
  public:
-  // Makes the folder. `fresh`: throws UsageError when there is something in it. `overwrite`: what an earlier
-  // run wrote is removed, nothing else. `resume`: rows after `steps_done` go.
-  RunFolder(std::filesystem::path folder, FolderUse use, std::int64_t steps_done);
+  // Makes the folder and takes its lock. `fresh`: throws UsageError when there is something in it.
+  // `overwrite`: what an earlier run wrote is removed, nothing else. `resume`: rows after `steps_done` go.
+  // What killed processes left half made goes in any case. Throws UsageError that names the process which has
+  // the folder.
+  RunFolder(const std::filesystem::path& folder, FolderUse use, std::int64_t steps_done);
 
   // By the job that this process belongs to, perhaps before its launcher started the workers again.
   static bool begun_by_this_job(const std::filesystem::path& folder);
@@ -55,6 +59,7 @@ class RunFolder {
 
  private:
   std::filesystem::path folder_;
+  FolderLock lock_;
   std::optional<CsvFile> steps_, epochs_, buckets_;
 };
 

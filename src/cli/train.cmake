@@ -15,10 +15,14 @@ target_link_libraries(lockstep_parts
   PRIVATE lockstep_options)
 
 add_library(lockstep_trainer STATIC
+  folder_content.cc
+  folder_lock.cc
   infer.cc
+  job_name.cc
   run_chart.cc
   run_folder.cc
   run_page.cc
+  shell_word.cc
   step_bench.cc
   sweep.cc
   sweep_report.cc
@@ -42,6 +46,7 @@ if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
     train_checkpoint.cc
     train_evaluate.cc
     train_exchange.cc
+    train_finite.cc
     train_main.cc
     train_optimizer.cc
     train_plan.cc

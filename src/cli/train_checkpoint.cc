@@ -12,12 +12,9 @@ namespace fs = std::filesystem;
 
 fs::path save_training(const TrainOptions& options, const DataRecord& data, const TrainState& state,
                        const Model& model, TrainOptimizer& optimizer) {
-  nlohmann::ordered_json json = {{"format", 1},
-                                 {"step", state.step},
-                                 {"epoch", state.epoch},
-                                 {"best_accuracy", nullptr},
-                                 {"options", to_json(options)},
-                                 {"data", to_json(data)}};
+  nlohmann::ordered_json json = {{"format", kStateFormat},      {"step", state.step},
+                                 {"epoch", state.epoch},        {"best_accuracy", nullptr},
+                                 {"options", to_json(options)}, {"data", to_json(data)}};
   if (state.best_accuracy) json["best_accuracy"] = *state.best_accuracy;
   CheckpointStore store(RunFolder::checkpoints_of(options.out), static_cast<int>(options.keep));
   return store.write(state.step, [&](const fs::path& folder) {
@@ -28,9 +25,14 @@ fs::path save_training(const TrainOptions& options, const DataRecord& data, cons
   });
 }
 
+fs::path weights_file(const fs::path& checkpoint) { return checkpoint / "model.safetensors"; }
+
+TensorMap read_weights(const fs::path& checkpoint) {
+  return load_safetensors(weights_file(checkpoint)).tensors;
+}
+
 void load_weights(const fs::path& checkpoint, Model& model) {
-  const fs::path file = checkpoint / "model.safetensors";
-  load_model_state(model, load_safetensors(file).tensors, file.string());
+  load_model_state(model, read_weights(checkpoint), weights_file(checkpoint).string());
 }
 
 }  // namespace lockstep::cli

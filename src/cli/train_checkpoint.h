@@ -6,6 +6,7 @@
 
 #include "cli/train_optimizer.h"
 #include "cli/train_plan.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/models/models.h"
 
 namespace lockstep::cli {
@@ -20,6 +21,8 @@ struct TrainState {
 std::filesystem::path save_training(const TrainOptions& options, const DataRecord& data,
                                     const TrainState& state, const Model& model, TrainOptimizer& optimizer);
 
+std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
+TensorMap read_weights(const std::filesystem::path& checkpoint);
 void load_weights(const std::filesystem::path& checkpoint, Model& model);
 
 }  // namespace lockstep::cli

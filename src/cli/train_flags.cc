@@ -1,5 +1,7 @@
 #include "cli/train_flags.h"
 
+#include <fmt/format.h>
+
 #include "cli/train_config.h"
 #include "lockstep/base/error.h"
 
@@ -58,6 +60,13 @@ Given TrainFlags::gather() {
   if (!config.empty()) given.merge(load_config(config, options, given));
   if (!options.init.empty() && !options.resume.empty())
     throw UsageError("--init begins a new run, and --resume goes on with one; accepted: one of them");
+  if (options.overwrite && !options.resume.empty())
+    throw UsageError("--overwrite removes a run, and --resume goes on with one; accepted: one of them");
+  // In a file, which may be the one that a run wrote, 0 beside the other is how it says which of the two
+  // counts.
+  for (const char* name : {"steps", "epochs"})
+    if (given.contains(name) && options.steps == 0 && options.epochs == 0)
+      throw UsageError(fmt::format("--{} '0' is out of range; accepted: 1 or more", name));
   return given;
 }
 

@@ -125,6 +125,7 @@ void check_values(const TrainOptions& o) {
   one_of("--model", o.model, {"resnet18", "resnet34", "resnet50", "gpt", "mlp"});
   one_of("--optimizer", o.optimizer, {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
   one_of("--schedule", o.schedule, {"constant", "cosine", "linear", "step"});
+  one_of("--on-nan", o.on_nan, {"stop", "skip", "go-on"});
   one_of("--order", o.order, {"canonical", "any"});
   one_of("--engine", o.engine, {"shm"});
   one_of("--strategy", o.strategy, {"ddp"});
@@ -163,8 +164,11 @@ std::string beyond_range(const std::string& name, const std::string& text) {
       if (name != info.name) return;
       using Limits = std::numeric_limits<Field>;
       const char* const last = text.data() + text.size();
+      // For an unsigned number "-1" is no number at all; CLI11 takes it for the largest.
+      const bool negative = std::is_unsigned_v<Field> && text.size() > 1 && text.front() == '-' &&
+                            text.find_first_not_of("0123456789", 1) == std::string::npos;
       const auto [end, error] = std::from_chars(text.data(), last, field);
-      if (error != std::errc::result_out_of_range || end != last) return;
+      if (!negative && (error != std::errc::result_out_of_range || end != last)) return;
       field = text.front() == '-' ? Limits::min() : Limits::max();
       message = fmt::format("accepted: {} to {}", Limits::min(), Limits::max());
     }

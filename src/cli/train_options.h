@@ -50,6 +50,7 @@ struct TrainOptions {
   double min_lr = 0;
   std::int64_t lr_every = 0;
   double lr_factor = 0.1;
+  std::string on_nan = "stop";
 
   double bucket_cap_mb = 0;  // 0: auto
   double first_bucket_mb = 1;
@@ -145,6 +146,9 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"lr_every", optimizer, Role::defines, "step: multiply the rate every so many steps"},
         o.lr_every);
   visit(OptionInfo{"lr_factor", optimizer, Role::defines, "step: by this"}, o.lr_factor);
+  visit(OptionInfo{"on_nan", optimizer, Role::stays,
+                   "when the loss is not finite: stop, skip the step, or go-on"},
+        o.on_nan);
 
   const char* const comm = "Communication";
   visit(OptionInfo{"bucket_cap_mb", comm, Role::stays, "size of a gradient bucket, MiB (auto: by the links)",

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cli/shell_word.h"
 #include "cli/train_exchange.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/leader.h"
@@ -29,18 +30,29 @@ std::string default_out(const TrainOptions& o) {
   return fmt::format("runs/{}-{}", o.model, data.empty() ? "data" : data);
 }
 
-// A run that its launcher started again goes on from its own newest checkpoint. Its own: a folder that this
-// job has not begun is treated as at the first start, and an older run in it is left alone.
+// A run that its launcher started again goes on from its own newest checkpoint, or, before its first one,
+// from the beginning. Its own: a folder that this job has not begun is treated as at the first start, and an
+// older run in it is left alone. Nothing is ever overwritten: the first start did that, where it was asked
+// to.
 void go_on_after_restart(TrainPlan& plan) {
   TrainOptions& o = plan.options;
   const std::string out = o.out.empty() ? default_out(o) : o.out;
   if (restarts() == 0 || !RunFolder::begun_by_this_job(out)) return;
-  if (CheckpointStore(RunFolder::checkpoints_of(out)).list().empty()) {
-    if (o.resume.empty()) o.overwrite = true;  // it was stopped before its first one
-  } else {
-    o.resume = out;
-    o.init.clear();
-  }
+  plan.folder_use = FolderUse::resume;
+  o.overwrite = false;
+  if (CheckpointStore(RunFolder::checkpoints_of(out)).list().empty()) return;
+  o.resume = out;
+  o.init.clear();
+}
+
+// Whether the run goes on in its own folder, which may be spelled in many ways. Fills in the folder when none
+// is given.
+bool goes_on_in_its_folder(TrainOptions& o, const fs::path& checkpoint) {
+  const fs::path parent = fs::absolute(checkpoint).lexically_normal().parent_path();
+  if (parent.filename() != "checkpoints") return false;
+  if (o.out.empty()) o.out = fs::proximate(parent.parent_path()).string();
+  std::error_code ignored;
+  return fs::equivalent(o.out, parent.parent_path(), ignored);
 }
 
 // The weights of a checkpoint for a new run. One that was not written by `lockstep train` says nothing of its
@@ -75,10 +87,8 @@ void take_checkpoint(TrainPlan& plan, const Given& given) {
   if (given.contains("steps") && o.steps != 0 && o.steps < plan.first_step)
     throw UsageError(fmt::format("--steps {} is less than the {} that {} has done; accepted: {} or more",
                                  o.steps, plan.first_step, o.resume, plan.first_step));
-  plan.folder_use = FolderUse::resume;
-  const fs::path parent = fs::absolute(plan.checkpoint).lexically_normal().parent_path();
-  if (o.out.empty() && parent.filename() == "checkpoints")
-    o.out = fs::proximate(parent.parent_path()).string();
+  // In any other folder it is a new run, beside which no other may lie.
+  if (goes_on_in_its_folder(o, plan.checkpoint)) plan.folder_use = FolderUse::resume;
 }
 
 Json to_json(const TrainPlan& plan) {
@@ -143,6 +153,11 @@ TrainPlan plan_of(const Json& request, int workers) {
 Json read_state(const fs::path& checkpoint) {
   std::ifstream in(checkpoint / "state.json");
   const Json state = in ? Json::parse(in, nullptr, false) : Json();
+  if (const Json format = state.is_object() ? state.value("format", Json()) : Json();
+      !format.is_null() && format != kStateFormat)
+    throw UsageError(
+        fmt::format("{}: its state.json has format {}; accepted: {} (another version of lockstep wrote it)",
+                    checkpoint.string(), format.dump(), kStateFormat));
   if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() ||
       state["step"].get<std::int64_t>() < 0 || !state.contains("options"))
     throw UsageError(fmt::format("{}: its state.json is not that of a training run", checkpoint.string()));
@@ -165,9 +180,7 @@ TrainPlan make_train_plan(const Json& request, const Group& world) {
 }
 
 std::string resume_command(const TrainOptions& options) {
-  const bool plain = options.out.find_first_of(" '\"\\$&|;()<>*?") == std::string::npos;
-  return fmt::format("lockstep train --resume {} -n {}", plain ? options.out : "'" + options.out + "'",
-                     options.workers);
+  return fmt::format("lockstep train --resume {} -n {}", shell_word(options.out), options.workers);
 }
 
 }  // namespace lockstep::cli

@@ -32,7 +32,9 @@ struct TrainPlan {
 // UsageError on every rank. A checkpoint is verified here, which may take long.
 TrainPlan make_train_plan(const nlohmann::ordered_json& request, const Group& world);
 
-// state.json of a checkpoint. Throws UsageError when it is none of ours.
+inline constexpr int kStateFormat = 1;  // of state.json
+
+// state.json of a checkpoint. Throws UsageError when it is none of ours, or of another format.
 nlohmann::ordered_json read_state(const std::filesystem::path& checkpoint);
 // The options of the run that wrote it.
 TrainOptions options_of_state(const nlohmann::ordered_json& state, const std::filesystem::path& checkpoint);

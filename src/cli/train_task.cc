@@ -27,8 +27,11 @@ std::string kind_of(const TrainOptions& o) {
         fmt::format("--data '{}' is not understood; accepted: {}, a folder with files of CIFAR-10, MNIST or "
                     "text, or a text file",
                     o.data, fmt::join(kinds, ", ")));
-  if (fs::exists(path / "test_batch.bin") || fs::exists(path / "cifar-10-batches-bin")) return "cifar10";
-  for (const char* name : {"train-images-idx3-ubyte", "train-images.idx3-ubyte", "MNIST"})
+  // By any of its files: which one is missing the reader says.
+  for (const char* name : {"test_batch.bin", "data_batch_1.bin", "data_batch_2.bin", "cifar-10-batches-bin"})
+    if (fs::exists(path / name)) return "cifar10";
+  for (const char* name : {"train-images-idx3-ubyte", "train-images.idx3-ubyte", "t10k-images-idx3-ubyte",
+                           "t10k-images.idx3-ubyte", "MNIST"})
     if (fs::exists(path / name)) return "mnist";
   return "text";
 }

@@ -3,14 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/folder_content.h"
+#include "cli/folder_lock.h"
 #include "cli/train_checkpoint.h"
 #include "cli/train_evaluate.h"
 #include "cli/train_exchange.h"
+#include "cli/train_finite.h"
 #include "cli/train_optimizer.h"
 #include "cli/train_task.h"
 #include "cli/train_threads.h"
@@ -31,6 +35,8 @@ using Json = nlohmann::ordered_json;
 // touched and buckets are laid out anew.
 constexpr std::int64_t kSettled = 3;
 constexpr std::int64_t kLastProfiled = 50;
+
+constexpr std::size_t kPerLane = 3;  // what the workers tell of a lane: its weight, loss and number
 
 volatile std::sig_atomic_t told_to_stop = 0;  // the signal
 
@@ -115,6 +121,7 @@ class Worker {
         ddp_(model_, world, parallel_options(options_)),
         optimizer_(make_optimizer(options_, ddp_)),
         loader_(data_.train, world.rank(), world.size(), loader_options(plan)),
+        finite_(options_.on_nan, *model_, leads() ? sink_ : EventSink()),
         state_{.step = plan.first_step, .epoch = 0, .best_accuracy = plan.best_accuracy} {
     if (!plan_.checkpoint.empty()) {
       run_on_leader(world_, "reading the optimizer's state", [&] { optimizer_->load(plan_.checkpoint); });
@@ -169,6 +176,14 @@ class Worker {
     if (options_.eval_every > 0) evaluation_ = evaluate(*model_, *data_.test, options_.eval_batch, world_);
   }
 
+  // What a process that was killed at the very end left.
+  void sweep() const try {
+    const FolderLock lock(options_.out);
+    remove_leftovers(options_.out);
+  } catch (const SystemError&) {
+    // A folder that can't be written has nothing of that kind, or it has to stay.
+  }
+
   // The run that was to go on is through. Its folder stays as it is.
   int nothing_left() const {
     if (plan_.first_step > loader_.steps())
@@ -176,6 +191,7 @@ class Worker {
                                    options_.epochs, loader_.steps(), options_.resume, plan_.first_step,
                                    (plan_.first_step - 1) / loader_.steps_per_epoch() + 1));
     const bool any_length = options_.schedule != "cosine" && options_.schedule != "linear";
+    if (leads()) sweep();
     if (leads())
       sink_(
           {{"event", "through"},
@@ -251,7 +267,8 @@ class Worker {
   void train_step(Step& step) {
     times_.lr = lr_at(schedule_options(options_), step.number, loader_.steps());
     optimizer_->set_lr(times_.lr);
-    std::vector<double> losses;  // weight and loss, lane by lane
+    std::vector<double> losses;  // kPerLane numbers, lane by lane
+    finite_.begin_step();
     for (Lane& lane : step) {
       const auto scope = ddp_.lane(lane);
       const std::int64_t begin = now_ns();
@@ -260,21 +277,37 @@ class Worker {
       loss.backward();
       add_span("forward", begin, middle, step.number, lane.index);
       add_span("backward", middle, now_ns(), step.number, lane.index);
-      losses.insert(losses.end(), {lane.weight, loss.item<double>()});
+      losses.insert(losses.end(), {lane.weight, loss.item<double>(), static_cast<double>(lane.index)});
     }
     ddp_.synchronize();
     std::vector<BucketTimes> buckets = take_buckets(step.number);
+    times_.loss = share_losses(std::move(losses));
     const std::int64_t synchronized = now_ns();
-    optimizer_->step();
+    if (finite_.accept(times_.loss, bad_lanes_))
+      optimizer_->step();
+    else
+      ddp_.end_step();  // the weights stay as they were
     add_span("optimizer", synchronized, now_ns(), step.number);
 
     times_.step = state_.step = step.number + 1;
     times_.epoch = state_.epoch = step.epoch + 1;
     times_.samples = step.samples;
-    times_.loss = share_losses(std::move(losses));
     times_.end_ns = now_ns();
     profile(buckets);
     recorder_->add_step(times_, std::move(buckets), std::move(spans_));
+    if (const std::string found = finite_.end_step(state_.step); !found.empty()) stop_not_finite(found);
+  }
+
+  // Rank 0 knows the checkpoints; all say what it says.
+  [[noreturn]] void stop_not_finite(const std::string& found) {
+    recorder_->end_epoch(state_.epoch, {}, {});
+    run_on_leader(world_, "stopping", [&] {
+      const std::filesystem::path& newest = checkpoint_.empty() ? plan_.checkpoint : checkpoint_;
+      throw SystemError(
+          found + "; stopped (--on-nan skip leaves such steps out); " +
+          (newest.empty() ? "there is no checkpoint" : "the newest checkpoint is " + newest.string()));
+    });
+    throw SystemError(found);  // not reached: the leader has thrown
   }
 
   // The first steps after the run has settled tell what this worker computes.
@@ -307,13 +340,15 @@ class Worker {
   // The step's loss over all lanes of all workers, added in the order of lanes: the same bits everywhere.
   // Also how the workers agree to stop.
   double share_losses(std::vector<double> mine) {
-    mine.resize(static_cast<std::size_t>(2 * most_lanes_));  // a weight of 0: no lane
+    mine.resize(kPerLane * static_cast<std::size_t>(most_lanes_));  // a weight of 0: no lane
     mine.push_back(static_cast<double>(told_to_stop));
     std::vector<double> all(mine.size() * static_cast<std::size_t>(world_.size()));
     world_.all_gather(buffer(mine), buffer(all));
+    bad_lanes_.clear();
     double loss = 0, weight = 0;
     for (std::size_t at = 0; at < all.size(); at += mine.size()) {
-      for (std::size_t i = at; i + 1 < at + mine.size(); i += 2) {
+      for (std::size_t i = at; i + 1 < at + mine.size(); i += kPerLane) {
+        if (!std::isfinite(all[i + 1])) bad_lanes_.push_back(static_cast<int>(all[i + 2]));
         loss += all[i] * all[i + 1];
         weight += all[i];
       }
@@ -349,11 +384,19 @@ class Worker {
                          evaluation_ ? std::optional(evaluation_->accuracy) : std::nullopt);
   }
 
+  // Weights that are not finite never push out those that are.
   void checkpoint() {
+    saved_step_ = state_.step;
+    if (const std::string weights = first_not_finite(*model_); !weights.empty()) {
+      const std::string found =
+          fmt::format("step {}: the first weight that is not finite is {}", state_.step, weights);
+      if (options_.on_nan != "go-on") stop_not_finite(found);
+      if (leads()) sink_({{"event", "note"}, {"text", found + "; no checkpoint is written"}});
+      return;
+    }
     // Nobody changes the weights, or ends, before they are on disk.
     run_on_leader(world_, "writing a checkpoint",
                   [&] { checkpoint_ = save_training(options_, data_record_, state_, *model_, *optimizer_); });
-    saved_step_ = state_.step;
   }
 
   int stop() {
@@ -379,6 +422,7 @@ class Worker {
                  {"validation_loss", evaluation_ ? Json(evaluation_->loss) : Json()},
                  {"best_accuracy", state_.best_accuracy ? Json(*state_.best_accuracy) : Json()},
                  {"params_sha256", params_sha256(*model_)},
+                 {"steps_not_finite", finite_.steps_told()},
                  {"peak_rss_bytes", peaks},
                  {"memory",
                   {{"parameter_bytes", parameters},
@@ -401,10 +445,12 @@ class Worker {
   DataParallel ddp_;
   std::unique_ptr<TrainOptimizer> optimizer_;
   Loader loader_;
+  FiniteWatch finite_;
   std::optional<TrainRecorder> recorder_;  // once there is something to record
   TrainState state_;
-  int most_lanes_ = 0;  // that any worker carries
-  int stop_ = 0;        // the signal at which all ranks agreed to stop
+  int most_lanes_ = 0;          // that any worker carries
+  std::vector<int> bad_lanes_;  // whose loss was not finite in the last step
+  int stop_ = 0;                // the signal at which all ranks agreed to stop
   std::int64_t saved_step_ = -1;
   std::filesystem::path checkpoint_;
   std::optional<Evaluation> evaluation_;

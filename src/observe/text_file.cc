@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep {
 namespace {
@@ -69,21 +70,27 @@ std::vector<double> CsvTable::numbers(std::string_view column) const {
   return values;
 }
 
-CsvTable read_csv(const std::filesystem::path& file) {
+CsvTable read_csv(const std::filesystem::path& file, std::vector<std::string>* left_out) {
   std::ifstream in(file, std::ios::binary);
   if (!in) throw SystemError("reading " + file.string(), errno);
   std::stringstream text;
   text << in.rdbuf();
   CsvTable table;
+  int number = 0;
   for (std::string line; std::getline(text, line) && !text.eof();) {
+    ++number;
     std::vector<std::string> cells = split(line);
     if (table.columns.empty()) {
       table.columns = std::move(cells);
       continue;
     }
-    if (cells.size() != table.columns.size())
-      throw UsageError(fmt::format("{}: line {} has {} cells, not {}", file.string(), table.rows.size() + 2,
-                                   cells.size(), table.columns.size()));
+    if (cells.size() != table.columns.size()) {
+      const std::string wrong =
+          fmt::format("line {} has {} cells, not {}", number, cells.size(), table.columns.size());
+      if (left_out == nullptr) throw UsageError(fmt::format("{}: {}", file.string(), wrong));
+      left_out->push_back(wrong);
+      continue;
+    }
     table.rows.push_back(std::move(cells));
   }
   return table;
@@ -94,10 +101,16 @@ CsvFile::CsvFile(std::filesystem::path file, const std::vector<std::string>& col
     : file_(std::move(file)) {
   std::string text = join(columns) + "\n";
   if (std::filesystem::exists(file_)) {
-    const CsvTable before = read_csv(file_);
+    std::vector<std::string> left_out;
+    const CsvTable before = read_csv(file_, &left_out);
     if (!before.columns.empty() && before.columns != columns)
-      throw UsageError(fmt::format("{}: its columns are {}, not {}; it is of another version", file_.string(),
-                                   join(before.columns), join(columns)));
+      throw UsageError(
+          fmt::format("{}: its columns are {}, not {}: it is of another version; accepted: once it is moved "
+                      "away, a new one is begun",
+                      file_.string(), join(before.columns), join(columns)));
+    if (!left_out.empty())
+      log().warn("{}: {}{}: left out, and the rest is kept", file_.string(), left_out.front(),
+                 left_out.size() == 1 ? "" : fmt::format(" (and {} more like it)", left_out.size() - 1));
     const auto at = static_cast<std::size_t>(std::ranges::find(columns, "step") - columns.begin());
     for (const auto& row : before.rows) {
       std::int64_t number = 0;

@@ -231,5 +231,72 @@ TEST(Find, RunFolderCheckpointsFolderOrOneCheckpoint) {
             std::string::npos);
 }
 
+TEST(Manifest, NumbersAreWholeAndOf64Bits) {
+  for (const char* bytes : {"18446744073709551655", "-1", "1.5", "1e300", "\"7\"", "null"}) {
+    const std::string text =
+        std::string(R"({"files":{"x":{"bytes":)") + bytes + R"(,"sha256":""}},"format":1,"step":1})";
+    EXPECT_NE(
+        message_of<UsageError>([&] { parse_manifest(text); }).find("where a whole number of 64 bits belongs"),
+        std::string::npos)
+        << bytes;
+  }
+}
+
+TEST(Store, AListThatCanNotBeReadIsNoEmptyOne) {
+  const TempFolder temp;
+  overwrite(temp.path() / "checkpoints", "a file, not a folder");
+  EXPECT_NE(message_of<SystemError>([&] {
+              CheckpointStore(temp.path() / "checkpoints").list();
+            }).find("cannot list the checkpoints in " + (temp.path() / "checkpoints").string() + ": "),
+            std::string::npos);
+  EXPECT_NE(message_of<SystemError>([&] { find_checkpoint(temp.path()); }).find("cannot list"),
+            std::string::npos);
+  EXPECT_TRUE(CheckpointStore(temp.path() / "none").list().empty());
+}
+
+TEST(Store, SweepsWhatKilledWritersLeft) {
+  const TempFolder temp;
+  CheckpointStore(temp.path() / "none").sweep();
+  EXPECT_FALSE(fs::exists(temp.path() / "none"));
+  CheckpointStore store(temp.path());
+  store.write(1, filler("1"));
+  for (const char* name : {".staging", ".removed-step-00000000"}) {
+    fs::create_directory(temp.path() / name);
+    overwrite(temp.path() / name / "model.safetensors", "weights");
+  }
+  overwrite(temp.path() / ".mine", "a user's");
+  store.sweep();
+  EXPECT_EQ(names_in(temp.path()), (std::vector<std::string>{".mine", "step-00000001"}));
+}
+
+TEST(Store, ACheckpointThatIsPrunedMeanwhileIsReplacedByTheNext) {
+  const TempFolder temp;
+  CheckpointStore store(temp.path(), 1);
+  store.write(1, filler("1"));
+  std::vector<std::string> read;
+  use_checkpoint(temp.path(), [&](const fs::path& checkpoint) {
+    if (read.empty()) store.write(2, filler("2"));  // its run goes on, right now
+    read.push_back(checkpoint.filename().string());
+    read.push_back(content(checkpoint / "state.json"));
+  });
+  EXPECT_EQ(read, (std::vector<std::string>{"step-00000001", "step-00000002", "2 state"}));
+  // The same step once more.
+  read.clear();
+  use_checkpoint(temp.path(), [&](const fs::path& checkpoint) {
+    if (read.empty()) store.write(2, filler("again"));
+    read.push_back(content(checkpoint / "state.json"));
+    if (read.size() == 1) throw UsageError("it has parts of both");
+  });
+  EXPECT_EQ(read, (std::vector<std::string>{"again state", "again state"}));
+  // One that nobody took away is damaged, and stays so.
+  overwrite(store.list().back() / "state.json", "altered");
+  int calls = 0;
+  EXPECT_NE(message_of<UsageError>([&] {
+              use_checkpoint(temp.path(), [&](const fs::path&) { ++calls; });
+            }).find("is damaged"),
+            std::string::npos);
+  EXPECT_EQ(calls, 0);
+}
+
 }  // namespace
 }  // namespace lockstep

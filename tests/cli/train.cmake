@@ -1,6 +1,6 @@
 # The trainer: its parts, and the program itself where libtorch is.
 lockstep_test(trainer_test
-  SOURCES train_options_test.cc train_prediction_test.cc train_report_test.cc
+  SOURCES run_folder_test.cc train_options_test.cc train_prediction_test.cc train_report_test.cc
   LINK lockstep_trainer)
 
 if(TARGET lockstep_train)
@@ -21,6 +21,7 @@ if(TARGET lockstep_train)
   lockstep_train_tests(train_program_test.py Bits Resume Folder Terminal Usage Tools)
   lockstep_train_tests(train_start_test.py Data Init Threads Flags)
   lockstep_train_tests(train_disk_test.py Disk)
+  lockstep_train_tests(train_folder_test.py Folders Finite Messages)
   # The same bits for every number of workers, model by model. Many runs, none of them for a sanitizer.
   if(LOCKSTEP_SANITIZE STREQUAL "")
     foreach(model Mlp Gpt Resnet18)

@@ -113,6 +113,8 @@ TEST(TrainOptions, ANumberThatIsTooLongIsShownAsItWasWritten) {
             "'-99999999999999999999' is out of range; accepted: 0 to 1048576");
   EXPECT_EQ(beyond_range("seed", "18446744073709551616"),
             "'18446744073709551616' is out of range; accepted: 0 to 18446744073709551615");
+  EXPECT_EQ(beyond_range("seed", "-1"), "'-1' is out of range; accepted: 0 to 18446744073709551615");
+  for (const char* text : {"-", "-x", "--1"}) EXPECT_EQ(beyond_range("seed", text), "") << text;
   for (const char* text : {"5", "-5", "many", "", "1e30", "99999999999999999999x"})
     EXPECT_EQ(beyond_range("steps", text), "") << text;
   EXPECT_EQ(beyond_range("seed", "18446744073709551615"), "");
@@ -209,7 +211,7 @@ TEST_F(TrainConfig, WhatIsNotUnderstoodIsRefusedByName) {
   expect_words(refusal([&] { load("a.toml", "lanes = many\n"); }),
                {"a.toml", "lanes", "many", "a whole number"});
   expect_words(refusal([&] { load("a.toml", "lanes = 1.5\n"); }), {"lanes", "1.5", "a whole number"});
-  expect_words(refusal([&] { load("a.toml", "seed = -1\n"); }), {"seed", "-1", "0 or more"});
+  expect_words(refusal([&] { load("a.toml", "seed = -1\n"); }), {"seed", "-1", "0 to 18446744073709551615"});
   expect_words(refusal([&] { load("a.toml", "lanes = 1\nlanes = 2\n"); }), {"lanes", "one value", "2"});
   expect_words(refusal([&] { load("a.toml", "[optimizer]\nlr = 1\n"); }), {"[optimizer]", "[train]"});
   expect_words(refusal([&] { load("a.json", "{\"lanes\": \"8\"}"); }), {"a.json", "lanes", "a whole number"});

@@ -105,7 +105,7 @@ TEST_F(RunFolderTest, SomebodysFilesAreNotOverwritten) {
   fs::create_directories(folder_);
   std::ofstream(folder_ / "thesis.tex") << "all of it";
   EXPECT_THROW(RunFolder(folder_, FolderUse::fresh, 0), UsageError);
-  std::ofstream(folder_ / "summary.json") << "{}";
+  std::ofstream(folder_ / "summary.json") << R"({"lane_batch": 4})";
   const RunFolder run(folder_, FolderUse::overwrite, 0);
   EXPECT_TRUE(fs::exists(folder_ / "thesis.tex"));
   EXPECT_FALSE(fs::exists(folder_ / "summary.json"));

@@ -65,6 +65,16 @@ TEST_F(TextFile, CsvGrowsAndIsReadBack) {
   EXPECT_TRUE(table.numbers("other").empty());
 }
 
+TEST_F(TextFile, ALineThatIsNoRowIsLeftOut) {
+  std::ofstream(folder_ / "s.csv") << "step,loss\n1,0\n2\n3,0\n4,0,0\n5,0\n";
+  std::vector<std::string> left_out;
+  EXPECT_EQ(read_csv(folder_ / "s.csv", &left_out).rows.size(), 3U);
+  EXPECT_EQ(left_out, (std::vector<std::string>{"line 3 has 1 cells, not 2", "line 5 has 3 cells, not 2"}));
+  EXPECT_THROW(read_csv(folder_ / "s.csv"), UsageError);
+  CsvFile csv(folder_ / "s.csv", {"step", "loss"}, all);
+  EXPECT_EQ(text_of("s.csv"), "step,loss\n1,0\n3,0\n5,0\n");
+}
+
 TEST_F(TextFile, CsvGoesOnWithTheRowsThatStay) {
   {
     CsvFile csv(folder_ / "s.csv", {"step", "loss"}, all);

@@ -33,8 +33,13 @@ class CheckpointStore {
   std::filesystem::path write(std::int64_t step,
                               const std::function<void(const std::filesystem::path&)>& fill);
 
-  // Published checkpoints, oldest first.
+  // Published checkpoints, oldest first; none when the folder is not there. Throws SystemError when it can't
+  // be read.
   std::vector<std::filesystem::path> list() const;
+
+  // Removes what writers that were killed left, whole checkpoints that were on their way out among it.
+  // write() does so too.
+  void sweep() const;
 
  private:
   void prune(std::int64_t newest_step) const;
@@ -54,8 +59,15 @@ void write_file(const std::filesystem::path& file, std::string_view text);
 void verify_checkpoint(const std::filesystem::path& checkpoint);
 
 // What `--resume PATH` means: a checkpoint, a folder of checkpoints (the newest), or a run's folder (the
-// newest in its `checkpoints`). It is not yet verified. Throws UsageError when there is none.
+// newest in its `checkpoints`). It is not yet verified. Throws UsageError when there is none, SystemError
+// when the folder can't be read.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
+
+// Calls `use` with find_checkpoint(path), verified. The run that writes it may go on and remove it meanwhile:
+// then again with the one that is the newest now, so `use` begins by forgetting what it has read. Throws what
+// these and `use` throw.
+void use_checkpoint(const std::filesystem::path& path,
+                    const std::function<void(const std::filesystem::path&)>& use);
 
 // The step of a checkpoint's folder, from its name. Throws UsageError for any other name.
 std::int64_t checkpoint_step(const std::filesystem::path& checkpoint);

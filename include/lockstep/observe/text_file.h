@@ -26,15 +26,16 @@ struct CsvTable {
   std::vector<double> numbers(std::string_view column) const;
 };
 // A last line that does not end is left out: its writer was killed. Throws UsageError naming a row with the
-// wrong number of cells, SystemError when the file can't be read.
-CsvTable read_csv(const std::filesystem::path& file);
+// wrong number of cells, unless `left_out` is there to take it ("line 7 has 3 cells, not 10"); SystemError
+// when the file can't be read.
+CsvTable read_csv(const std::filesystem::path& file, std::vector<std::string>* left_out = nullptr);
 
 // Appends rows. Each flush is one write, so that readers see whole lines.
 class CsvFile {
  public:
   // Makes the file with `columns` as its first line, or goes on with one whose first line is the same: of its
-  // rows only those stay for which `keep` of the number in column "step" is true. Throws UsageError for other
-  // columns, SystemError.
+  // rows only those stay for which `keep` of the number in column "step" is true; lines that are no rows of
+  // it are left out with a warning. Throws UsageError for other columns, SystemError.
   CsvFile(std::filesystem::path file, const std::vector<std::string>& columns,
           const std::function<bool(std::int64_t)>& keep);
 

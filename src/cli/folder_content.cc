@@ -1,0 +1,117 @@
+#include "cli/folder_content.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "cli/folder_lock.h"
+#include "cli/run_folder.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A file of a run, and a text near its beginning without which it is somebody else's.
+struct Mark {
+  const char* name;
+  std::string_view text;
+};
+constexpr Mark kFiles[] = {{"config.json", "\"lane_batch\""},
+                           {"summary.json", "\"lane_batch\""},
+                           {"steps.csv", "step,epoch,loss,lr,samples,"},
+                           {"epochs.csv", "epoch,step,seconds_per_step,"},
+                           {"buckets.csv", "step,bucket,bytes,"},
+                           {"latency.csv", "bucket,bytes,count,p50_us,"},
+                           {"trace.json", "\"traceEvents\""},
+                           {"index.html", ".figures{display:flex"},
+                           {"job.txt", ""}};
+constexpr std::streamsize kMarkedBytes = 16384;
+
+bool is_ours(const fs::path& file, const Mark& mark) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(fs::symlink_status(file, ignored))) return false;
+  std::string begin(kMarkedBytes, '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(begin.data(), kMarkedBytes);
+  begin.resize(static_cast<std::size_t>(in.gcount()));
+  if (mark.name == std::string_view("job.txt")) return std::ranges::count(begin, '\n') <= 1;  // one line
+  return begin.find(mark.text) != std::string::npos;
+}
+
+std::vector<fs::path> list(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  fs::directory_iterator at(folder, error);
+  for (const fs::directory_iterator end; !error && at != end; at.increment(error))
+    found.push_back(at->path());
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw SystemError("cannot list " + folder.string(), error.value());
+  return found;
+}
+
+void erase(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) throw SystemError("cannot remove " + path.string(), error.value());
+}
+
+// A checkpoint is a folder of its name with a manifest in it.
+bool is_checkpoint(const fs::path& path) {
+  std::error_code ignored;
+  return path.filename().string().starts_with("step-") && fs::exists(path / "manifest.json", ignored);
+}
+
+bool is_hidden_checkpoint(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return name == ".staging" || name.starts_with(".removed-step-");
+}
+
+}  // namespace
+
+bool is_leftover(const std::string& name) {
+  if (name == FolderLock::kName) return true;
+  const std::size_t dot = name.rfind('.');
+  if (!name.starts_with('.') || dot == 0 || dot + 1 == name.size()) return false;
+  const std::string_view middle = std::string_view(name).substr(1, dot - 1);
+  return std::ranges::any_of(kFiles, [&](const Mark& mark) { return middle == mark.name; }) &&
+         name.find_first_not_of("0123456789", dot + 1) == std::string::npos;
+}
+
+bool is_unused(const fs::path& folder) {
+  return std::ranges::all_of(list(folder),
+                             [](const fs::path& path) { return is_leftover(path.filename().string()); });
+}
+
+void remove_run(const fs::path& folder) {
+  std::error_code ignored;
+  for (const Mark& mark : kFiles) {
+    const fs::path file = folder / mark.name;
+    if (fs::exists(fs::symlink_status(file, ignored)) && !is_ours(file, mark))
+      throw UsageError(
+          fmt::format("--overwrite would remove {}, which no run of lockstep train wrote; accepted: "
+                      "another folder, or move that file away",
+                      file.string()));
+  }
+  for (const Mark& mark : kFiles) erase(folder / mark.name);
+  const fs::path checkpoints = RunFolder::checkpoints_of(folder);
+  if (!fs::is_directory(checkpoints, ignored)) return;
+  for (const fs::path& path : list(checkpoints))
+    if (is_checkpoint(path) || is_hidden_checkpoint(path)) erase(path);
+  if (!fs::is_symlink(checkpoints, ignored) && fs::is_empty(checkpoints, ignored)) erase(checkpoints);
+}
+
+void remove_leftovers(const fs::path& folder) {
+  for (const fs::path& path : list(folder))
+    if (const std::string name = path.filename().string(); is_leftover(name) && name != FolderLock::kName)
+      erase(path);
+  for (const fs::path& path : list(RunFolder::checkpoints_of(folder)))
+    if (is_hidden_checkpoint(path)) erase(path);
+}
+
+}  // namespace lockstep::cli

@@ -58,7 +58,8 @@ UniqueFd open_or_throw(const std::string& path, int flags) {
 
 UniqueFd copy_of(int fd) {
   UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  return copy ? std::move(copy) : open_or_throw("/dev/null", O_RDWR);  // the launcher's own was closed
+  if (!copy) throw SystemError("can't copy descriptor " + std::to_string(fd) + " for a worker", errno);
+  return copy;
 }
 
 }  // namespace

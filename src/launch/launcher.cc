@@ -11,6 +11,7 @@
 #include "launch/program.h"
 #include "launch/signal_watch.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/standard_fds.h"
 
 namespace lockstep {
 namespace {
@@ -100,6 +101,7 @@ LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, laun
 
 LaunchReport launch(const LaunchOptions& options) {
   check(options);
+  open_standard_descriptors();
   launcher::AttemptPlan plan;
   plan.program_file = launcher::find_program(options.program.front());
   plan.cpus.resize(static_cast<std::size_t>(options.workers));

@@ -102,7 +102,12 @@ std::string joined(std::initializer_list<const char*> names) {
 std::string parent() { return "parent" + std::to_string(::getppid()); }
 
 Identity from_torchrun() {
-  Identity identity = read_family({.launcher = "torchrun",
+  const bool ours = is_set("LOCKSTEP_JOB");
+  if (ours && !is_set("RANK") && !is_set("WORLD_SIZE"))
+    throw UsageError(shown("LOCKSTEP_JOB") +
+                     " is set, but RANK and WORLD_SIZE are missing: left over from a job of lockstep run? "
+                     "accepted: all of them, as lockstep run sets them, or none (unset LOCKSTEP_JOB)");
+  Identity identity = read_family({.launcher = ours ? "lockstep run" : "torchrun",
                                    .rank = "RANK",
                                    .size = "WORLD_SIZE",
                                    .local_rank = "LOCAL_RANK",

@@ -11,7 +11,10 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 
+#include "launch/worker_environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
 
@@ -30,6 +33,13 @@ std::string find_mpirun() {
   return "";
 }
 
+// A name that nobody has; the folder is made by whoever has something to keep.
+std::string new_dump_dir() {
+  const char* const given = std::getenv("TMPDIR");
+  return std::string(given != nullptr && *given != '\0' ? given : "/tmp") + "/lockstep-" +
+         launcher::random_name().substr(0, 12) + "-dumps";
+}
+
 [[noreturn]] void exec_mpirun(const StartOptions& options) {
   std::vector<std::string> words = {find_mpirun(), "-q", "--oversubscribe", "--bind-to", "none"};
   if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
@@ -39,8 +49,9 @@ std::string find_mpirun() {
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   // The workers are who mpirun says they are, not who an outer launcher said that this process is.
-  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
-                           "MASTER_PORT", "LOCKSTEP_JOB", "LOCKSTEP_RESTART", "LOCKSTEP_AGENT", "LOCKSTEP_SECRET"})
+  for (const char* name :
+       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_JOB",
+        "LOCKSTEP_RESTART", "LOCKSTEP_AGENT", "LOCKSTEP_SECRET"})
     ::unsetenv(name);
   ::execv(argv[0], argv.data());
   std::perror("mpirun");
@@ -75,8 +86,12 @@ std::string own_path() {
 
 int conclude(const std::string& command, const std::vector<WorkerError>& errors, const Starter& starter,
              int wait_status) {
-  for (const WorkerError& error : errors)
-    if (error.kind == "usage") throw UsageError(error.text);
+  for (const WorkerError& error : errors) {
+    if (error.kind != "usage") continue;
+    std::error_code ignored;
+    if (!starter.dump_dir.empty()) std::filesystem::remove_all(starter.dump_dir, ignored);
+    throw UsageError(error.text);
+  }
   for (const WorkerError& error : errors)
     std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), error.text.c_str());
   if (!errors.empty()) return 1;
@@ -85,7 +100,13 @@ int conclude(const std::string& command, const std::vector<WorkerError>& errors,
   for (ssize_t n = 0; (n = ::pread(starter.errors.get(), chunk.data(), chunk.size(), at)) > 0; at += n)
     std::fwrite(chunk.data(), 1, static_cast<std::size_t>(n), stderr);
   if (wait_status == 0) return 0;
-  if (WIFSIGNALED(wait_status)) return 128 + WTERMSIG(wait_status);
+  if (WIFSIGNALED(wait_status)) {
+    const int signal = WTERMSIG(wait_status);
+    std::fprintf(stderr, "lockstep %s: the launcher of the workers was killed by signal %d (%s)%s\n",
+                 command.c_str(), signal, ::strsignal(signal),
+                 signal == SIGKILL ? "; out of memory? `dmesg` would say so" : "");
+    return 128 + signal;
+  }
   std::fprintf(stderr, "lockstep %s: the workers failed (exit status %d)\n", command.c_str(),
                WEXITSTATUS(wait_status));
   return WEXITSTATUS(wait_status) > 128 ? WEXITSTATUS(wait_status) : 1;
@@ -100,12 +121,14 @@ Starter start_workers(const StartOptions& options) {
   Starter starter;
   starter.errors.reset(::memfd_create("bench-errors", MFD_CLOEXEC));
   if (!starter.errors) throw SystemError("bench: memfd_create", errno);
+  if (std::getenv("LOCKSTEP_DUMP_DIR") == nullptr) starter.dump_dir = new_dump_dir();
   // A process of its own: the launcher takes over the signals of the process that it runs in.
   starter.pid = ::fork();
   if (starter.pid < 0) throw SystemError("bench: fork", errno);
   if (starter.pid != 0) return starter;
 
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (!starter.dump_dir.empty()) ::setenv("LOCKSTEP_DUMP_DIR", starter.dump_dir.c_str(), 1);
   const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null >= 0) ::dup2(null, 0);
   ::dup2(starter.errors.get(), 1);

@@ -26,8 +26,9 @@ struct StartOptions {
 };
 
 struct Starter {
-  pid_t pid = 0;    // ends when all workers have
-  UniqueFd errors;  // what the workers and their launcher wrote, to be read from the start
+  pid_t pid = 0;              // ends when all workers have
+  UniqueFd errors;            // what the workers and their launcher wrote, to be read from the start
+  std::string dump_dir = {};  // for flight recorders, in the temporary folder; empty when the user named one
 };
 
 // Is there an mpirun on the path?
@@ -43,7 +44,8 @@ struct WorkerError {
 };
 
 // Says what went wrong, if anything did, and gives the exit status: a usage error is thrown for the frame to
-// print. `wait_status` is the starter's.
+// print, and the flight recorders of those who waited for a worker that was used wrongly are removed.
+// `wait_status` is the starter's.
 int conclude(const std::string& command, const std::vector<WorkerError>& errors, const Starter& starter,
              int wait_status);
 

@@ -1,6 +1,9 @@
 #include "cli/frame.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <optional>
 
@@ -137,7 +140,9 @@ std::optional<int> parse(Cli& cli, std::vector<std::string> arguments) {
 
 }  // namespace
 
-int run_command_line(Cli& cli, std::vector<std::string> arguments) {
+namespace {
+
+int run_command(Cli& cli, std::vector<std::string> arguments) {
   const std::string program = cli.app.get_name();
   const std::vector<std::string> commands = names_of_commands(cli.app);
   if (arguments.empty()) return complain(program, "no command given; see " + program + " --help", kBadUsage);
@@ -160,6 +165,21 @@ int run_command_line(Cli& cli, std::vector<std::string> arguments) {
   } catch (const std::exception& error) {
     return complain(where, error.what(), 1);
   }
+}
+
+}  // namespace
+
+int run_command_line(Cli& cli, std::vector<std::string> arguments) {
+  const std::string program = cli.app.get_name();
+  const int status = run_command(cli, std::move(arguments));
+  // Whoever reads a file that this was sent to must not take a part of it for all.
+  errno = 0;
+  const bool printed = std::fflush(stdout) == 0 && std::cout.flush().good() && std::ferror(stdout) == 0;
+  if (printed || status != 0) return status;
+  return complain(program,
+                  std::string("standard output can't be written, and a part of it is lost") +
+                      (errno != 0 ? std::string(": ") + std::strerror(errno) : "; is its disk full?"),
+                  1);
 }
 
 }  // namespace lockstep::cli

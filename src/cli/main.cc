@@ -1,12 +1,14 @@
 // The program `lockstep`: one subcommand per file, listed here.
 #include "cli/command.h"
 #include "cli/frame.h"
+#include "lockstep/base/standard_fds.h"
 
 #ifndef LOCKSTEP_VERSION
 #error "the build gives LOCKSTEP_VERSION"
 #endif
 
 int main(int argc, char** argv) {
+  lockstep::open_standard_descriptors();
   CLI::App app("Lockstep: data-parallel training for C++, and the tools around it", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.get_formatter()->column_width(34);

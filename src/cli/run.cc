@@ -1,4 +1,6 @@
 // lockstep run: starts a program as the workers of a job. Flags are torchrun's where it has them.
+#include <poll.h>
+
 #include <iostream>
 #include <memory>
 
@@ -9,7 +11,14 @@
 namespace lockstep::cli {
 namespace {
 
+// Whether somebody who may have stopped reading takes a little more.
+bool takes_text(int fd) {
+  pollfd ready{.fd = fd, .events = POLLOUT, .revents = 0};
+  return ::poll(&ready, 1, 0) > 0;
+}
+
 void print(const LaunchReport& report) {
+  if (report.interrupted_by != 0 && !takes_text(2)) return;
   if (const std::string text = describe(report); !text.empty()) std::cerr << "lockstep run: " << text;
 }
 
@@ -26,6 +35,7 @@ int start(const RunOptions& options, const std::vector<std::string>& program) {
   const LaunchReport report = launch(launch_options);
   print(report);
   if (report.ok() && !report.log_dir.empty()) std::cerr << "lockstep run: logs in " << report.log_dir << '\n';
+  if (report.interrupted_by != 0 && !takes_text(1)) return report.exit_status();
   if (options.json) std::cout << to_json(report) << std::endl;
   return report.exit_status();
 }
@@ -171,7 +181,13 @@ void add_run(Cli& cli) {
       "\n"
       "When a worker fails the others are stopped, and the report names the failure that came first. "
       "Whatever\n"
-      "the workers started ends with the job, even if the launcher is killed.\n"
+      "the workers started ends with the job. If the launcher is killed (SIGKILL) that is so for all but "
+      "processes\n"
+      "that have both left their worker's process group and cleared their environment.\n"
+      "\n"
+      "SIGINT, SIGTERM, SIGHUP and SIGQUIT end the job: workers have --grace seconds from the first; repeats "
+      "within\n"
+      "3 s are one, a later one kills at once.\n"
       "\n"
       "On several machines run it once on each, at about the same time, with one --rdzv-endpoint and one\n"
       "secret. The workers may differ in number; ranks follow the machines' numbers. A failure anywhere "

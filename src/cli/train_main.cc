@@ -15,6 +15,7 @@
 #include "cli/step_bench.h"
 #include "cli/train_worker.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/standard_fds.h"
 #include "lockstep/comm/init.h"
 
 namespace lockstep::cli {
@@ -70,6 +71,7 @@ int run(const std::string& what, const Json& request) {
 
 int main(int argc, char** argv) {
   using nlohmann::ordered_json;
+  lockstep::open_standard_descriptors();
   // A step frees and takes the same large blocks again and again: keep them, instead of handing their pages
   // back to the kernel, which would zero them anew each time (a tenth of a ResNet-18 step).
   ::mallopt(M_MMAP_MAX, 0);

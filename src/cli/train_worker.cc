@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -23,6 +25,7 @@
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/checkpoint/leader.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/launch/launcher.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/data_parallel.h"
 
@@ -39,14 +42,28 @@ constexpr std::int64_t kLastProfiled = 50;
 constexpr std::size_t kPerLane = 3;  // what the workers tell of a lane: its weight, loss and number
 
 volatile std::sig_atomic_t told_to_stop = 0;  // the signal
+std::atomic<std::int64_t> told_at_s = 0;      // on the monotonic clock
 
-// While it lives SIGINT and SIGTERM are remembered; a second one of the same ends the process.
+// For a handler. A signal to every process of a job comes here twice, the second time from the launcher.
+void note_stop(int signal) {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  if (told_to_stop == 0) {
+    told_at_s = now.tv_sec;
+    told_to_stop = signal;
+  } else if (now.tv_sec - told_at_s > kOneStop.count()) {
+    std::signal(signal, SIG_DFL);
+    ::raise(signal);  // when the handler has returned
+  }
+}
+
+// While it lives SIGINT and SIGTERM are remembered; another one, kOneStop later or more, ends the process.
 class StopWatch {
  public:
   StopWatch() {
     struct sigaction action {};
-    action.sa_handler = [](int signal) { told_to_stop = signal; };
-    action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
+    action.sa_handler = note_stop;
+    action.sa_flags = SA_RESTART;
     for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
   }
   ~StopWatch() {

@@ -14,6 +14,7 @@
 #include "lockstep/base/identity.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/standard_fds.h"
 #include "net/secret.h"
 
 namespace lockstep {
@@ -125,6 +126,7 @@ std::unique_ptr<Engine> make_engine(const std::string& name, const Identity& who
 }  // namespace
 
 Group init(InitOptions options) try {
+  open_standard_descriptors();
   const Knobs knobs = Knobs::from_environment();
   const std::chrono::milliseconds timeout = timeout_of(options, knobs);
   const Identity who = Identity::from_environment();

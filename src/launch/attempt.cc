@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstring>
 #include <fstream>
 #include <utility>
 
@@ -58,7 +59,8 @@ UniqueFd open_or_throw(const std::string& path, int flags) {
 
 UniqueFd copy_of(int fd) {
   UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  return copy ? std::move(copy) : open_or_throw("/dev/null", O_RDWR);  // the launcher's own was closed
+  if (!copy) throw SystemError("can't copy descriptor " + std::to_string(fd) + " for a worker", errno);
+  return copy;
 }
 
 }  // namespace
@@ -74,6 +76,7 @@ Attempt::Attempt(const LaunchOptions& options, const AttemptPlan& plan, SignalWa
       guardian_(plan.start.job.mark()),
       workers_(static_cast<std::size_t>(options.workers)) {
   if (!epoll_) throw SystemError("epoll_create1", errno);
+  orphans_.own(guardian_.pid());
   watch(signals_.fd(), EPOLLIN, tag(Tag::signal, 0));
   if (link_ != nullptr) watch(link_->fd(), EPOLLIN, tag(Tag::link, 0));
 }
@@ -99,6 +102,7 @@ LaunchReport Attempt::run() {
   }
   LaunchReport report;
   report.interrupted_by = interrupted_by_;
+  if (const int why = sinks_[0].error(); why != 0 && why != EPIPE) report.output_lost = std::strerror(why);
   report.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
   if (verdict_) {
     report.nodes = verdict_->nodes;
@@ -169,6 +173,7 @@ void Attempt::start(int local_rank) {
   worker.running = true;
   ++running_;
   guardian_.watch(worker.pid);
+  orphans_.own(worker.pid);
   worker.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0)));
   if (!worker.pidfd) throw SystemError("pidfd_open (Linux 5.4 or later is needed)", errno);
   watch(worker.pidfd.get(), EPOLLIN, tag(Tag::worker, static_cast<std::size_t>(local_rank)));
@@ -227,6 +232,8 @@ void Attempt::handle_signal(int signal) {
     ::kill(::getpid(), SIGSTOP);
     signal_all(SIGCONT);  // here somebody has continued the launcher
     if (link_ != nullptr) link_->going_on();
+  } else if (signal == SIGCHLD) {
+    orphans_.reap();
   } else if (ends_job(signal)) {
     interrupt(signal);
   } else {
@@ -236,18 +243,23 @@ void Attempt::handle_signal(int signal) {
 }
 
 void Attempt::interrupt(int signal) {
+  // What is sent to every process of a job comes here several times: by itself, and passed on by our parent.
+  if (interrupted_by_ != 0 && Clock::now() < interrupted_at_ + kOneStop) return;
   if (running_ == 0 && (link_ == nullptr || interrupted_by_ != 0)) {
     abandoned_ = true;
   } else if (interrupted_by_ != 0) {
     signal_all(SIGKILL);
   } else {
     interrupted_by_ = signal;
+    interrupted_at_ = Clock::now();
+    told_to_stop_ = true;
     if (link_ != nullptr) link_->interrupted(signal);
-    stop(signal == SIGPIPE ? SIGTERM : signal);
+    if (!stopping_) stop(signal == SIGPIPE ? SIGTERM : signal);
   }
 }
 
 void Attempt::obey(const Link::Order& order) {
+  told_to_stop_ = told_to_stop_ || order.signal != 0;
   if (stopping_) return;
   if (order.signal != 0)
     stop(order.signal == SIGPIPE ? SIGTERM : order.signal);
@@ -258,7 +270,8 @@ void Attempt::obey(const Link::Order& order) {
 void Attempt::stop(int signal) {
   stopping_ = true;
   stop_at_.reset();
-  kill_at_ = Clock::now() + options_.grace;
+  grace_end_ = Clock::now() + options_.grace;
+  kill_at_ = grace_end_;
   signal_all(signal);
   signal_all(SIGCONT);  // a stopped process can't answer
 }
@@ -282,6 +295,9 @@ void Attempt::handle_deadlines() {
     kill_and_reap();
     drain_by_ = now + kDrain;
   }
+  // Who was told to stop does not wait for a reader who may never read again.
+  if (told_to_stop_ && reaped_ && !drop_at_) drop_at_ = std::max(grace_end_, now + kDrain);
+  if (drop_at_ && now >= *drop_at_) output_dropped_ = true;
   if (stop_at_ && now >= *stop_at_ && running_ > 0) stop(SIGTERM);
   if (kill_at_ && now >= *kill_at_ && running_ > 0) {
     signal_all(SIGKILL);
@@ -318,9 +334,16 @@ void Attempt::mention_early_ends() {
 void Attempt::kill_and_reap() {
   signal_all(SIGKILL);
   kill_marked(plan_.start.job.mark().c_str());
+  siginfo_t info{};
+  for (const Worker& worker : workers_)
+    while (worker.pid > 0 && ::waitid(P_PID, static_cast<id_t>(worker.pid), &info, WEXITED | WNOWAIT) != 0 &&
+           errno == EINTR) {
+    }
+  orphans_.kill();  // whose parents are all dead by now
   for (Worker& worker : workers_) {
     if (worker.pid <= 0) continue;
     guardian_.reap(worker.pid);
+    orphans_.disown(worker.pid);
     worker.pid = -1;
   }
   reaped_ = true;
@@ -348,7 +371,7 @@ void Attempt::flow() {
     else
       ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, sink.fd(), nullptr);
   }
-  // Like any program whose output nobody reads any more.
+  // Like any program whose output nobody reads any more, or can be written any more.
   if (sinks_[0].broken() && interrupted_by_ == 0 && running_ > 0) interrupt(SIGPIPE);
   const bool pause = sinks_[0].full() || sinks_[1].full();
   if (pause == paused_) return;
@@ -365,7 +388,7 @@ void Attempt::flow() {
 // Nothing runs and nothing is left to write on this machine.
 bool Attempt::ended_here() const {
   if (running_ > 0 || !reaped_) return false;
-  if (abandoned_) return true;
+  if (abandoned_ || output_dropped_) return true;
   if (sinks_[0].waiting() || sinks_[1].waiting()) return false;
   return std::none_of(relays_.begin(), relays_.end(), [](const Relay& relay) { return relay.open(); });
 }
@@ -386,6 +409,7 @@ int Attempt::timeout_ms() const {
   auto next = Clock::time_point::max();
   if (running_ > 0 && stop_at_) next = std::min(next, *stop_at_);
   if (running_ > 0 && kill_at_) next = std::min(next, *kill_at_);
+  if (drop_at_ && !output_dropped_) next = std::min(next, *drop_at_);
   if (drain_by_ && !paused_) next = std::min(next, *drain_by_);
   if (mention_at_) next = std::min(next, *mention_at_);
   if (link_ != nullptr) next = std::min(next, hear_at_);

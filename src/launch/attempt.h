@@ -10,6 +10,7 @@
 
 #include "launch/guardian.h"
 #include "launch/link.h"
+#include "launch/orphans.h"
 #include "launch/relay.h"
 #include "launch/signal_watch.h"
 #include "launch/sink.h"
@@ -93,6 +94,7 @@ class Attempt {
   Sinks& sinks_;
   Link* link_;
   UniqueFd epoll_;
+  Orphans orphans_;
   Guardian guardian_;
   std::vector<Worker> workers_;
   std::vector<Relay> relays_;
@@ -100,14 +102,19 @@ class Attempt {
   Clock::time_point begin_ = Clock::now();
   int running_ = 0;
   int interrupted_by_ = 0;
-  bool paused_ = false;     // the workers' output is not read for now
-  bool stopping_ = false;   // the others were told to end
-  bool abandoned_ = false;  // a signal while only output was left to write
+  bool paused_ = false;          // the workers' output is not read for now
+  bool stopping_ = false;        // the others were told to end
+  bool told_to_stop_ = false;    // by a signal, here or on another machine
+  bool abandoned_ = false;       // a signal while only output was left to write
+  bool output_dropped_ = false;  // nobody reads it, and the time for that is over
   bool reaped_ = false;
   bool reported_ = false;  // to the other machines
   std::array<bool, 2> sink_watched_{};
-  std::optional<Clock::time_point> stop_at_;     // after a failure: end of the time to settle
-  std::optional<Clock::time_point> kill_at_;     // end of the grace period
+  std::optional<Clock::time_point> stop_at_;  // after a failure: end of the time to settle
+  std::optional<Clock::time_point> kill_at_;  // end of the grace period
+  Clock::time_point interrupted_at_{};
+  Clock::time_point grace_end_{};
+  std::optional<Clock::time_point> drop_at_;     // when output that nobody reads is dropped
   std::optional<Clock::time_point> drain_by_;    // after the last worker: end of waiting for output
   std::optional<Clock::time_point> mention_at_;  // the first worker that ended well, while others run
   Clock::time_point hear_at_ = Clock::now();     // when the others are listened to at the latest

@@ -28,6 +28,8 @@ class Guardian {
   // and nowhere else: once that is done their number may be a stranger's, so the guardian forgets it first.
   void reap(pid_t leader);
 
+  pid_t pid() const { return pid_; }
+
  private:
   void tell(pid_t word);
 

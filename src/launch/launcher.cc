@@ -11,6 +11,7 @@
 #include "launch/program.h"
 #include "launch/signal_watch.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/standard_fds.h"
 
 namespace lockstep {
 namespace {
@@ -41,13 +42,24 @@ void check(const LaunchOptions& options) {
                      std::to_string(machines.nodes - 1));
 }
 
+// Not fs::temp_directory_path(), which throws where TMPDIR is not there: most jobs never need it.
+fs::path temporary_folder() {
+  const char* const given = std::getenv("TMPDIR");
+  return given != nullptr && *given != '\0' ? given : "/tmp";
+}
+
 // The folder of one start of the group: its per-rank files and its flight recorders' dumps.
 fs::path folder_of(const LaunchOptions& options, const std::string& job, int restart) {
   const std::string attempt = "attempt-" + std::to_string(restart);
-  if (options.log_dir.empty())
-    return fs::temp_directory_path() / ("lockstep-" + job.substr(0, 12) + "-" + attempt);
+  if (options.log_dir.empty()) return temporary_folder() / ("lockstep-" + job.substr(0, 12) + "-" + attempt);
   const std::string run = (options.run_id.empty() ? "run" : options.run_id) + "-" + job.substr(0, 8);
   return fs::path(options.log_dir) / run / attempt;
+}
+
+// After a job that did well in the end nobody looks for why it did not at first.
+void remove_folders(const std::vector<fs::path>& folders) {
+  std::error_code error;
+  for (const fs::path& folder : folders) fs::remove_all(folder, error);
 }
 
 void make_folder(const fs::path& folder) {
@@ -64,6 +76,7 @@ LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, laun
   launcher::SignalWatch signals;
   launcher::Sinks sinks{launcher::Sink(options.stdout_fd), launcher::Sink(2)};
 
+  std::vector<fs::path> unasked;  // folders for dumps, one a start, that the user did not name
   for (int restart = 0;; ++restart) {
     const fs::path folder = folder_of(options, job.name, restart);
     if (files) {
@@ -90,7 +103,11 @@ LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, laun
     report.max_restarts = job.max_restarts;
     report.log_dir = plan.log_folder;
     if (!report.ok() && report.interrupted_by == 0) launcher::find_dumps(plan.start.dump_dir, report);
-    if (next_master_port == 0 || report.interrupted_by != 0) return report;
+    if (!files && options.log_dir.empty() && given_dump_dir == nullptr) unasked.push_back(folder);
+    if (next_master_port == 0 || report.interrupted_by != 0) {
+      if (report.ok()) remove_folders(unasked);
+      return report;
+    }
     job.master_port = next_master_port;
     if (options.on_restart) options.on_restart(report);
   }
@@ -100,6 +117,7 @@ LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, laun
 
 LaunchReport launch(const LaunchOptions& options) {
   check(options);
+  open_standard_descriptors();
   launcher::AttemptPlan plan;
   plan.program_file = launcher::find_program(options.program.front());
   plan.cpus.resize(static_cast<std::size_t>(options.workers));

@@ -66,17 +66,18 @@ void LeadLink::look_after_all() {
       give_up_on(node, lost.reason);
       continue;
     }
-    if (late) give_up_on(node, "did not end its workers when it was told to");
+    // It was told because of something else, which stays the cause.
+    if (late) give_up_on(node, "did not end its workers when it was told to", Lost::as_consequence);
   }
 }
 
-void LeadLink::give_up_on(int node, const std::string& reason) {
+void LeadLink::give_up_on(int node, const std::string& reason, Lost how) {
   try {
     lines_[static_cast<std::size_t>(node)]->send(GivenUp{"node " + std::to_string(node) + " " + reason});
   } catch (const net::ConnectionLost&) {
     // It does not matter any more.
   }
-  lose(node, reason);
+  lose(node, reason, how);
 }
 
 void LeadLink::take(int node, const AgentMail& mail) {
@@ -108,10 +109,10 @@ void LeadLink::take_finished(int node, LocalEnd end) {
   judge_when_all_finished();
 }
 
-void LeadLink::lose(int node, const std::string& reason) {
+void LeadLink::lose(int node, const std::string& reason, Lost how) {
   lines_[static_cast<std::size_t>(node)].reset();  // also leaves the epoll set
   job_.nodes[static_cast<std::size_t>(node)].lost = reason;
-  note({.kind = Failure::Kind::lost, .node = node, .seconds = seconds()});
+  if (how == Lost::as_failure) note({.kind = Failure::Kind::lost, .node = node, .seconds = seconds()});
   judge_when_all_finished();
 }
 

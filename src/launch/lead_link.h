@@ -35,8 +35,9 @@ class LeadLink : public Link {
   void look_after_all();  // once a second
   void take(int node, const AgentMail& mail);
   void take_finished(int node, LocalEnd end);
-  void lose(int node, const std::string& reason);
-  void give_up_on(int node, const std::string& reason);
+  enum class Lost { as_failure, as_consequence };
+  void lose(int node, const std::string& reason, Lost how = Lost::as_failure);
+  void give_up_on(int node, const std::string& reason, Lost how = Lost::as_failure);
   void note(const Failure& failure, int signal = 0);  // and has the others stop
   void tell(int node, const AgentMail& mail);
   void judge_when_all_finished();

@@ -38,7 +38,8 @@ void Relay::take(std::string_view bytes) {
     const ssize_t written = ::write(options_.file.get(), rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      log().error("a worker's log file can't be written any more: {}", SystemError("write", errno).what());
+      const SystemError why("write", errno);  // before anything else sets errno
+      log().error("a worker's log file can't be written any more: {}", why.what());
       options_.file.reset();
       break;
     }

@@ -144,11 +144,17 @@ std::string who_ended(const LaunchReport& report) {
 }  // namespace
 
 std::string describe(const LaunchReport& report) {
+  const bool failed = report.first_failed || report.first_failed_node;
+  std::string text;
+  if (!report.output_lost.empty()) {
+    text = fmt::format("standard output can't be written, and what the workers wrote is lost: {}; {}\n",
+                       report.output_lost, who_ended(report));
+    if (!failed || report.interrupted_by != 0) return text;
+  }
   if (report.interrupted_by != 0)
     return fmt::format("stopped by {} after {:.1f} s; {}\n", signal_name(report.interrupted_by),
                        report.seconds, who_ended(report));
   if (report.ok()) return "";
-  std::string text;
   if (report.first_failed_node)
     add_first_node(text, report);
   else if (const WorkerEnd* const first = end_of(report, *report.first_failed))
@@ -184,6 +190,7 @@ std::string to_json(const LaunchReport& report) {
   json["interrupted_by"] = report.interrupted_by != 0
                                ? nlohmann::ordered_json(signal_name(report.interrupted_by))
                                : nlohmann::ordered_json();
+  json["output_lost"] = report.output_lost;
   json["node"] = report.node;
   json["first_failed_node"] =
       report.first_failed_node ? nlohmann::ordered_json(*report.first_failed_node) : nlohmann::ordered_json();

@@ -11,7 +11,7 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr int kAnswered[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP};
+constexpr int kAnswered[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD};
 
 bool is_ignored(int signal) {
   struct sigaction action {};

@@ -36,7 +36,7 @@ void Sink::pump() {
     if (written < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) break;
-      broken_ = true;
+      error_ = errno;
       queue_.clear();
       sent_ = 0;
       return;

@@ -15,14 +15,15 @@ class Sink {
   explicit Sink(int fd);
 
   void add(std::string_view bytes) {
-    if (!broken_) queue_.append(bytes);
+    if (!broken()) queue_.append(bytes);
   }
   void pump();  // writes what the reader takes now
 
   int fd() const { return fd_; }
   bool waiting() const { return sent_ < queue_.size(); }  // for the descriptor to become writable
   bool full() const { return queue_.size() - sent_ > kMostQueued; }
-  bool broken() const { return broken_; }  // the reader is gone; everything is dropped
+  bool broken() const { return error_ != 0; }  // it can't be written; everything is dropped
+  int error() const { return error_; }         // why: EPIPE when the reader is gone
   bool coloured() const { return coloured_; }
 
  private:
@@ -31,7 +32,7 @@ class Sink {
   int fd_;
   bool pollable_;  // a pipe, socket or terminal; files never wait
   bool coloured_;
-  bool broken_ = false;
+  int error_ = 0;
   std::string queue_;
   std::size_t sent_ = 0;
 };

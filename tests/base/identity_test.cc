@@ -158,7 +158,8 @@ TEST_F(IdentityTest, HalfSetFamiliesAreRefused) {
   expect_refused({{"RANK", "3"}}, {"RANK=3", "WORLD_SIZE missing"});
   expect_refused({{"WORLD_SIZE", "3"}}, {"WORLD_SIZE=3", "RANK missing"});
   expect_refused({{"LOCAL_RANK", "0"}}, {"RANK, WORLD_SIZE missing"});
-  expect_refused({{"LOCKSTEP_JOB", "abc"}}, {"RANK, WORLD_SIZE missing"});
+  expect_refused({{"LOCKSTEP_JOB", "abc"}}, {"LOCKSTEP_JOB=abc", "RANK and WORLD_SIZE are missing",
+                                             "lockstep run", "unset LOCKSTEP_JOB"});
   expect_refused({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}},
                  {"LOCAL_RANK=0", "LOCAL_WORLD_SIZE missing"});
   expect_refused({{"OMPI_COMM_WORLD_RANK", "1"}}, {"Open MPI", "OMPI_COMM_WORLD_SIZE missing"});

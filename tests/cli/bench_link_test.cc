@@ -4,14 +4,19 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "cli/bench_start.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::cli {
@@ -142,6 +147,41 @@ TEST(BenchLink, TextThatIsNoUtf8IsReportedAllTheSame) {
     return 0;
   });
   EXPECT_EQ(heard.texts, std::vector<std::string>{"caf\xef\xbf\xbd"});
+}
+
+TEST(BenchStart, AKilledLauncherIsNamed) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::raise(SIGKILL);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(conclude("train", {}, Starter{}, status), 128 + SIGKILL);
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("lockstep train: the launcher of the workers was killed by signal 9 (Killed)"),
+            std::string::npos)
+      << text;
+}
+
+TEST(BenchStart, AUsageErrorLeavesNoFlightRecorders) {
+  for (const char* const kind : {"usage", "peer"}) {
+    std::string folder = (std::filesystem::temp_directory_path() / "bench-start-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+    std::ofstream(folder + "/flight-world-rank0.json").put('{');
+    Starter starter;
+    starter.dump_dir = folder;
+    ::testing::internal::CaptureStderr();
+    try {
+      conclude("train", {{.kind = kind, .text = "text"}}, starter, 3 << 8);
+    } catch (const UsageError& error) {
+      EXPECT_STREQ(error.what(), "text");
+    }
+    ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(std::filesystem::exists(folder), std::string(kind) == "peer");
+    std::filesystem::remove_all(folder);
+  }
 }
 
 }  // namespace

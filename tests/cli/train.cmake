@@ -22,6 +22,11 @@ if(TARGET lockstep_train)
   lockstep_train_tests(train_start_test.py Data Init Threads Flags)
   lockstep_train_tests(train_disk_test.py Disk)
   lockstep_train_tests(train_folder_test.py Folders Finite Messages)
+  add_test(NAME train.stop
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/train_stop_test.py $<TARGET_FILE:lockstep_cli>)
+  set_tests_properties(train.stop PROPERTIES LABELS fast TIMEOUT 300 PROCESSORS 2
+    ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+  fails_without_tests(train.stop)
   # The same bits for every number of workers, model by model. Many runs, none of them for a sanitizer.
   if(LOCKSTEP_SANITIZE STREQUAL "")
     foreach(model Mlp Gpt Resnet18)

@@ -3,6 +3,7 @@
 #include "comm/shm/rendezvous.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -283,6 +284,19 @@ TEST_F(CostCache, IsMadeOnceAndUsedAgain) {
   EXPECT_EQ(files(cache).size(), 1U);
   EXPECT_EQ(read(table), first);
   EXPECT_EQ(std::filesystem::last_write_time(table), when);
+}
+
+TEST_F(CostCache, WhatIsNoFileIsNotReadAndReplaced) {
+  (void)meet(folder_.path().string());
+  ASSERT_EQ(files(folder_.path()).size(), 1U);
+  const std::filesystem::path table = files(folder_.path())[0];
+  for (const bool pipe : {true, false}) {
+    std::filesystem::remove(table);
+    ASSERT_EQ(pipe ? ::mkfifo(table.c_str(), 0600) : ::symlink("/dev/zero", table.c_str()), 0);
+    EXPECT_EQ(meet(folder_.path().string()), (std::vector<std::string>{kQuiet, kQuiet}));
+    EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(table)));
+    EXPECT_NE(read(table).find("barrier_s"), std::string::npos);
+  }
 }
 
 TEST_F(CostCache, GarbageIsReplacedWithAWarning) {

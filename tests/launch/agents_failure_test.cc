@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <thread>
 
 #include "launch/agents.h"
+#include "lockstep/launch/launcher.h"
 
 namespace lockstep::test {
 namespace {
@@ -197,6 +199,7 @@ TEST(AgentsFailure, ASecondInterruptClaimsNothingOfTheOthers) {
   ASSERT_TRUE(two.begun);
   ::kill(two.lead->pid(), SIGTERM);
   ASSERT_TRUE(two.lead->wait_for_workers_end());
+  std::this_thread::sleep_for(kOneStop);
   ::kill(two.lead->pid(), SIGTERM);
   const Outcome outcome = two.lead->finish();
   EXPECT_EQ(outcome.status, 143);
@@ -208,14 +211,16 @@ TEST(AgentsFailure, ASecondInterruptClaimsNothingOfTheOthers) {
 TEST(AgentsFailure, OneWhoseWorkersDoNotEndIsGivenUp) {
   const Agents agents(2);
   const std::vector<std::string> flags = {"--grace", "0.2"};
-  auto lead = agents.start(0, 1, kLong, flags);
-  // Nobody reads what its worker writes, so that agent never comes to an end.
+  const std::string stuck = agents.secret_file() + ".stuck";
+  auto lead = agents.start(0, 1, "echo up 0; until [ -e " + stuck + " ]; do sleep 0.02; done; exit 3", flags);
+  // Nobody reads what its worker writes, so that agent never comes to an end: it was not told to stop by a
+  // signal.
   auto other = agents.start(1, 1, "echo up 1; exec yes", flags);
   ASSERT_TRUE(lead->wait_for("up 0") && other->wait_for("up 1") && other->wait_until_stuck());
-  ::kill(lead->pid(), SIGTERM);
+  std::ofstream(stuck).put('\n');
   const Outcome outcome = lead->finish();
-  EXPECT_EQ(outcome.status, 143);
-  expect_words(outcome.err, {"1 of 2 workers are ended; node 1 (", "did not end its workers"});
+  EXPECT_EQ(outcome.status, 1);
+  expect_words(outcome.err, {"rank 0 (node 0, ", "exited with status 3", "did not end its workers"});
 }
 
 TEST(AgentsFailure, OneStoppedAtItsTerminalIsWaitedFor) {

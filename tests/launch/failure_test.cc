@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "launch/harness.h"
+#include "lockstep/launch/launcher.h"
 
 namespace lockstep::test {
 namespace {
@@ -152,10 +154,77 @@ TEST(Failure, ASecondInterruptKillsAtOnce) {
   ASSERT_TRUE(program.wait_for("up 0") && program.wait_for("up 1"));
   ::kill(program.pid(), SIGINT);
   ASSERT_TRUE(program.wait_for("caught"));
+  std::this_thread::sleep_for(kOneStop);
   ::kill(program.pid(), SIGINT);
   const Outcome outcome = program.finish();
   EXPECT_EQ(outcome.status, 130);  // long before the 60 s
   EXPECT_TRUE(program.leftovers().empty());
+}
+
+TEST(Failure, ASignalThatComesSeveralTimesIsOne) {
+  const TempFolder folder;
+  const std::string file = folder.path() + "/sent";
+  Program program({"run", "-n", "2", "--grace", "60", "sh", "-c",
+                   "trap 'until [ -e " + file + " ]; do sleep 0.02; done; echo saved $RANK; exit 0' TERM; " +
+                       "echo up $RANK; while :; do sleep 0.02; done"});
+  ASSERT_TRUE(program.wait_for("up 0") && program.wait_for("up 1"));
+  for (int i = 0; i < 5; ++i) {
+    ::kill(program.pid(), i == 3 ? SIGINT : SIGTERM);
+    ::usleep(20'000);  // that they are not merged into one by the kernel
+  }
+  std::ofstream(file).put('\n');
+  const Outcome outcome = program.finish();
+  EXPECT_EQ(outcome.status, 128 + SIGTERM);
+  EXPECT_NE(outcome.out.find("saved 0"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("saved 1"), std::string::npos) << outcome.out;
+}
+
+TEST(Failure, ASignalEndsAJobWhoseOutputNobodyReads) {
+  for (const int stuck : {1, 2}) {
+    // With --json the workers' output goes to standard error.
+    Program program({"run", "-n", "2", "--grace", "0.5", stuck == 2 ? "--json" : "--no-pin", "yes"});
+    ASSERT_TRUE(program.wait_until_stuck(stuck));
+    ::kill(program.pid(), SIGTERM);
+    ASSERT_TRUE(wait_for_zombie(program.pid())) << stuck;
+    EXPECT_EQ(program.finish().status, 128 + SIGTERM);
+    EXPECT_TRUE(program.leftovers().empty());
+  }
+}
+
+// The number that a worker's script wrote to `file`, once it has; -1 after 10 s.
+pid_t pid_in(const std::string& file) {
+  pid_t pid = -1;
+  wait_until([&] { return static_cast<bool>(std::ifstream(file) >> pid); });
+  return pid;
+}
+
+TEST(Failure, WhatLeavesItsGroupAndItsEnvironmentEndsWithTheJob) {
+  for (const char* const end : {"exit 0", "exit 3", "sleep 60"}) {
+    const TempFolder folder;
+    const std::string file = folder.path() + "/pid";
+    Program program({"run", "-n", "1", "sh", "-c",
+                     "env -i setsid sh -c '(sleep 61; :) & echo $! > " + file +
+                         "; exec sleep 62' & until [ -s " + file + " ]; do sleep 0.01; done; echo up; " +
+                         end});
+    const pid_t escaped = pid_in(file);
+    ASSERT_GT(escaped, 0);
+    ASSERT_TRUE(program.wait_for("up"));
+    if (std::string(end) == "sleep 60") ::kill(program.pid(), SIGTERM);
+    const Outcome outcome = program.finish();
+    EXPECT_EQ(outcome.status, std::string(end) == "exit 0" ? 0 : std::string(end) == "exit 3" ? 1 : 143);
+    EXPECT_EQ(::kill(escaped, 0), -1) << end;
+    if (::kill(escaped, 0) == 0) ::kill(-::getpgid(escaped), SIGKILL);
+  }
+}
+
+TEST(Failure, OrphansThatEndAreReapedWhileTheJobRuns) {
+  const TempFolder folder;
+  const std::string file = folder.path() + "/pid";
+  const Outcome outcome = run_script(1, "(setsid sh -c 'echo $$ > " + file + "; exit 0' &); until [ -s " +
+                                            file + " ]; do sleep 0.01; done; while [ -e /proc/$(cat " + file +
+                                            ") ]; do sleep 0.02; done; echo reaped");
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "reaped\n");
 }
 
 TEST(Failure, UserSignalsArePassedOnWithoutEndingTheJob) {

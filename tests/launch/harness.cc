@@ -150,11 +150,12 @@ std::vector<pid_t> Program::leftovers() const {
   return found;
 }
 
-bool Program::wait_until_stuck() const {
-  const int capacity = ::fcntl(out_, F_GETPIPE_SZ);
-  return wait_until([this, capacity] {
+bool Program::wait_until_stuck(int stream) const {
+  const int fd = stream == 1 ? out_ : err_;
+  const int capacity = ::fcntl(fd, F_GETPIPE_SZ);
+  return wait_until([fd, capacity] {
     int waiting = 0;
-    return ::ioctl(out_, FIONREAD, &waiting) == 0 && waiting > capacity - PIPE_BUF;
+    return ::ioctl(fd, FIONREAD, &waiting) == 0 && waiting > capacity - PIPE_BUF;
   });
 }
 

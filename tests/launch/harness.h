@@ -41,8 +41,8 @@ class Program {
   // Of the worker of `rank`, which must write "pid PID of RANK." as `echo pid $$ of $RANK.` does; -1 after 10
   // s.
   pid_t worker(int rank);
-  // Waits, without reading, until its standard output takes no more; false after 10 s.
-  bool wait_until_stuck() const;
+  // Waits, without reading, until its standard output (1) or error (2) takes no more; false after 10 s.
+  bool wait_until_stuck(int stream = 1) const;
   // Reads to the end and waits, at most `limit`.
   Outcome finish(std::chrono::milliseconds limit = std::chrono::seconds(20));
   // Processes other than the program itself that carry its mark.

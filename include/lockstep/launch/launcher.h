@@ -10,7 +10,10 @@
 // Whatever the workers start ends with the job: when the last worker has ended, when one fails, when
 // the launcher is told to stop, and when the launcher itself is killed (a small guardian process sees
 // to that one). Each worker leads a process group of its own; processes that left it are found by
-// LOCKSTEP_AGENT in their environment.
+// LOCKSTEP_AGENT in their environment, and those that cleared it too by becoming the launcher's children when
+// their parent dies. The last is only so while the launcher lives: after a SIGKILL of it a process that has
+// both left its worker's group and cleared its environment goes on. What a worker has another service start
+// (systemd, a container's daemon, at) is not its own and never ended.
 //
 // On several machines one launcher runs on each: the agent of its node. The agents meet at node 0's, stay
 // connected while the job runs, and start and end their workers together: a failure anywhere ends the job
@@ -41,6 +44,10 @@ enum class Console {
   errors,    // standard error prefixed, standard output nowhere
   none,      // nowhere; the last lines are still kept for the report of a failure
 };
+
+// Signals that tell a job to stop are one when they come within this time: systemd, schedulers and timeout(1)
+// send them to every process, and each passes its own on.
+inline constexpr std::chrono::seconds kOneStop{3};
 
 enum class Pinning {
   cores,  // each worker on its own cores, when there are at least as many cores as workers
@@ -129,6 +136,7 @@ struct LaunchReport {
   std::optional<int> first_failed_node = {};  // or, where none did: the node that was lost or interrupted
   std::vector<std::string> last_lines = {};   // that this rank wrote
   int interrupted_by = 0;                     // the signal that told the launcher to stop, 0 when none did
+  std::string output_lost = {};               // why standard output could not be written; empty when it could
   int restarts = 0;
   int max_restarts = 0;
   double seconds = 0;                   // of the last start
@@ -137,17 +145,24 @@ struct LaunchReport {
   std::vector<std::string> dumps = {};  // their file names
   std::vector<std::string> dump_summary = {};  // who waited for whom, as the most telling dump says
 
-  bool ok() const { return !first_failed && !first_failed_node && interrupted_by == 0; }
-  // 0; 1 when a worker or another node failed; 128 + signal when the launcher was told to stop.
-  int exit_status() const { return interrupted_by != 0 ? 128 + interrupted_by : (ok() ? 0 : 1); }
+  bool ok() const {
+    return !first_failed && !first_failed_node && interrupted_by == 0 && output_lost.empty();
+  }
+  // 0; 1 when a worker or another node failed, or output was lost; 128 + signal when the launcher was told to
+  // stop.
+  int exit_status() const {
+    if (ok()) return 0;
+    return interrupted_by != 0 && output_lost.empty() ? 128 + interrupted_by : 1;
+  }
 };
 
 // Runs the job to its end. While it runs, SIGINT, SIGTERM, SIGHUP and SIGQUIT to this process are passed
-// on to the workers and end the job (a second one kills them at once), SIGUSR1 and SIGUSR2 are passed on,
-// SIGTSTP stops and continues the workers too. Call it from a process with no other threads.
-// Throws UsageError for options that can't be (no such program, too many workers, another number of nodes
-// than node 0's), SystemError when the system refuses something; on several machines TimeoutError naming the
-// nodes that did not come, and PeerError when node 0 does not take this agent (another secret).
+// on to the workers and end the job (a second one, kOneStop later or more, kills them at once; output that
+// nobody reads is dropped when `grace` is over), SIGUSR1 and SIGUSR2 are passed on, SIGTSTP stops and
+// continues the workers too. Call it from a process with no other threads. Throws UsageError for options that
+// can't be (no such program, too many workers, another number of nodes than node 0's), SystemError when the
+// system refuses something; on several machines TimeoutError naming the nodes that did not come, and
+// PeerError when node 0 does not take this agent (another secret).
 LaunchReport launch(const LaunchOptions& options);
 
 // The report for people: several lines, the first failure first; empty when all went well.

@@ -12,6 +12,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/small_file.h"
 
 namespace lockstep {
 namespace {
@@ -77,12 +78,7 @@ std::string cpu_model() {
   return "unknown";
 }
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return file ? text.str() : std::string();
-}
+constexpr std::size_t kMostTableBytes = 1 << 20;  // a table has a few hundred
 
 bool write_file(const std::filesystem::path& path, const std::string& text) {
   std::error_code error;
@@ -161,7 +157,7 @@ void load_or_measure_costs(Engine& engine) {
     const std::filesystem::path path = cost_cache_path(engine.size());
     if (path.empty()) {
       source = built_in;
-    } else if (text = read_file(path); !text.empty()) {
+    } else if (text = read_small_file(path, kMostTableBytes).value_or(""); !text.empty()) {
       try {
         Selector().from_json(text);
         source = cached;

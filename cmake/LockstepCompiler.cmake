@@ -48,6 +48,7 @@ function(lockstep_library target)
     PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(${target} PUBLIC ${arg_LINK} PRIVATE ${arg_PRIVATE_LINK} $<BUILD_INTERFACE:lockstep_options>)
+  target_compile_features(${target} PUBLIC cxx_std_20)  # the headers need it, in the programs of users too
 endfunction()
 
 # lockstep_kernels(<target>): a library of Highway's kernels, each source compiled once per instruction set and chosen

@@ -72,7 +72,7 @@ TrainOptions locate_data(TrainOptions o, const DataRecord& before) {
   if (place.empty() || before.path.empty()) return o;
   if (fs::exists(before.path, ignored))
     place = before.path;
-  else if (!fs::exists(place, ignored))
+  else if (!fs::exists(place, ignored) && o.data != "shapes")  // those are drawn again
     throw UsageError(fmt::format("the run's data is not at {} any more; {} says where it is now", before.path,
                                  is_name(o.data) ? "--data-dir" : "--data"));
   return o;

@@ -1,20 +1,86 @@
 #include "lockstep/comm/lane_board.h"
 
+#include <algorithm>
+#include <exception>
+
+#include "lockstep/comm/group.h"
+
 namespace lockstep {
 
 int LaneBoard::add(LaneListener* listener) {
-  listeners_.push_back(listener);
+  listeners_.emplace_back(next_, listener);
   return next_++;
 }
 
-void LaneBoard::remove(LaneListener* listener) { std::erase(listeners_, listener); }
-
-void LaneBoard::begin(std::int64_t step, std::size_t count) {
-  for (LaneListener* listener : listeners_) listener->lanes_begin(step, count);
+void LaneBoard::remove(LaneListener* listener) {
+  std::erase_if(listeners_, [&](const auto& entry) { return entry.second == listener; });
 }
 
-void LaneBoard::end(std::int64_t step) {
-  for (LaneListener* listener : listeners_) listener->lanes_end(step);
+void LaneBoard::begin(const LaneLoop& loop) {
+  loops_.push_back(loop);
+  if (!loop.mine) return;
+  for (const auto& [number, listener] : listeners_) listener->lanes_begin();
+}
+
+// The innermost loop over that step, and with it those inside that were left. False: there is none.
+bool LaneBoard::close(std::int64_t step, LaneLoop& loop) {
+  const auto found = std::find_if(loops_.rbegin(), loops_.rend(), [&](const LaneLoop& l) { return l.step == step; });
+  if (found == loops_.rend()) return false;
+  loop = *found;
+  loops_.erase(std::next(found).base() + 1, loops_.end());
+  return true;
+}
+
+void LaneBoard::end(const Group& group, std::int64_t step) {
+  LaneLoop loop;
+  if (!close(step, loop)) return;
+  if (!loop.mine) {
+    loops_.pop_back();
+    if (!loop.everybodys) listen(group, step);
+    return;
+  }
+  // Still under way while they exchange, so that they announce it.
+  for (const auto& [number, listener] : listeners_) listener->lanes_end();
+  loops_.pop_back();
+  if (loop.everybodys) return;
+  say(group, 0);
+  for (const auto& [word, work] : on_way_) work.wait();
+  on_way_.clear();
+}
+
+void LaneBoard::leave(const Group& group, std::int64_t step) noexcept {
+  LaneLoop loop;
+  if (!close(step, loop)) return;
+  loops_.pop_back();
+  for (const auto& [number, listener] : listeners_) listener->lanes_left();
+  // Where an exception is on its way the ranks are no longer together: a word would wait for who never answers.
+  if (!loop.mine || loop.everybodys || std::uncaught_exceptions() > 0) return;
+  try {
+    say(group, 0);
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the group keeps its failure
+  }
+}
+
+void LaneBoard::announce(const Group& group, int number) {
+  if (loops_.empty() || !loops_.back().mine || loops_.back().everybodys) return;
+  say(group, number + 1);
+}
+
+void LaneBoard::say(const Group& group, std::int32_t word) {
+  std::erase_if(on_way_, [](const auto& entry) { return entry.second.done(); });
+  on_way_.emplace_back(std::vector<std::int32_t>{word}, Work());
+  on_way_.back().second = group.all_reduce_async(buffer(on_way_.back().first), {.op = ReduceOp::max});
+}
+
+void LaneBoard::listen(const Group& group, std::int64_t step) {
+  for (;;) {
+    std::vector<std::int32_t> word = {0};
+    group.all_reduce(buffer(word), {.op = ReduceOp::max});
+    if (word[0] == 0) return;
+    const auto speaks = std::find_if(listeners_.begin(), listeners_.end(),
+                                     [&](const auto& entry) { return entry.first == word[0] - 1; });
+    if (speaks != listeners_.end()) speaks->second->take_part(step);
+  }
 }
 
 }  // namespace lockstep

@@ -55,7 +55,7 @@ std::int64_t steps_of_run(const LoaderOptions& options, std::int64_t steps_per_e
 }  // namespace
 
 struct Loader::Impl {
-  Impl(std::shared_ptr<const Dataset> dataset_, int rank, int size, LoaderOptions options_)
+  Impl(std::shared_ptr<const Dataset> dataset_, int rank, int size, LoaderOptions options_, Group group_)
       : dataset(checked(std::move(dataset_))),
         options(options_),
         mine(lanes_of(rank, size, options_.lanes)),
@@ -63,11 +63,20 @@ struct Loader::Impl {
                                   .lane_batch = options_.lane_batch,
                                   .seed = options_.seed,
                                   .shuffle = options_.shuffle}),
-        steps(steps_of_run(options_, sampler.steps_per_epoch())) {
+        steps(steps_of_run(options_, sampler.steps_per_epoch())),
+        group(std::move(group_)) {
+    for (int worker = 0; worker < size; ++worker)
+      last_first = std::max(last_first, lanes_of(worker, size, options.lanes).first);
     check_at_least("first_step", options.first_step, 0);
     check_at_least("prefetch", options.prefetch, 1);
     thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
+
+  ~Impl() {
+    if (current && group) group.lane_board()->leave(group, current->number);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   // Made on the thread; touches only what is constant, and the sampler, which is the thread's.
   std::optional<Step> make(std::int64_t number, const std::stop_token& stop) const {
@@ -79,6 +88,7 @@ struct Loader::Impl {
     const auto sizes = sampler.lane_sizes(step.of_epoch);
     step.samples = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     const bool equal = sizes.front() == sizes.back();  // they only fall
+    step.everybodys = last_first < std::ssize(sizes) && sizes[static_cast<std::size_t>(last_first)] > 0;
     const auto weight_of = [&](std::int64_t samples) {
       return static_cast<double>(samples) * dataset->weight();
     };
@@ -125,15 +135,9 @@ struct Loader::Impl {
     filled.notify_one();
   }
 
-  // A loop that was left early has ended too. Nothing more to a worker without lanes: its loop was over at
-  // once.
-  void leave() {
-    if (board && current && !current->lanes.empty()) board->end(current->number);
-    current.reset();
-  }
-
   Step* next() {
-    leave();  // its tensors go back before we wait for others
+    if (current && group) group.lane_board()->end(group, current->number);  // a loop that was left early
+    current.reset();  // its tensors go back before we wait for others
     std::unique_lock hold(mutex);
     const auto there = [&] { return !ready.empty() || done; };
     if (!there()) {
@@ -146,7 +150,7 @@ struct Loader::Impl {
       return nullptr;
     }
     current.emplace(std::move(ready.front()));
-    current->board = board;
+    current->group = group;
     ready.pop_front();
     room.notify_one();
     return &*current;
@@ -157,7 +161,8 @@ struct Loader::Impl {
   const LaneRange mine;
   const Sampler sampler;
   const std::int64_t steps;
-  std::shared_ptr<LaneBoard> board;
+  int last_first = 0;  // the first lane of the worker whose lanes come last
+  const Group group;  // may be empty
   std::optional<Step> current;
   std::int64_t waited_ns = 0;
 
@@ -172,14 +177,11 @@ struct Loader::Impl {
 };
 
 Loader::Loader(std::shared_ptr<const Dataset> dataset, int rank, int size, LoaderOptions options,
-               std::shared_ptr<LaneBoard> board) {
+               Group group) {
   if (options.lanes == 0) options.lanes = size;
-  impl_ = std::make_unique<Impl>(std::move(dataset), rank, size, options);
-  impl_->board = std::move(board);
+  impl_ = std::make_unique<Impl>(std::move(dataset), rank, size, options, std::move(group));
 }
-Loader::~Loader() {
-  if (impl_) impl_->leave();
-}
+Loader::~Loader() = default;
 Loader::Loader(Loader&&) noexcept = default;
 Loader& Loader::operator=(Loader&&) noexcept = default;
 
@@ -189,7 +191,7 @@ Step* Loader::next() { return impl_->next(); }
 std::int64_t Loader::waited_ns() const { return impl_->waited_ns; }
 
 Loader loader(std::shared_ptr<const Dataset> dataset, const Group& world, LoaderOptions options) {
-  return Loader(std::move(dataset), world.rank(), world.size(), options, world.lane_board());
+  return Loader(std::move(dataset), world.rank(), world.size(), options, world);
 }
 
 }  // namespace lockstep

@@ -23,16 +23,18 @@ void Exchange::begin() {
     missing_.push_back(static_cast<int>(plan.members.size()));
 }
 
-bool Exchange::open(const std::optional<StepCard>& card) {
-  if (opened_) return true;
+bool Exchange::open(const StepCard& card) {
   opened_ = true;
-  idle_ = !card;
+  idle_ = !card.has_gradients();
   cards_.post(card);
-  const std::optional<StepCard> known = card ? card : cards_.said();
-  if (!known) return false;
-  weighted_ = known->lanes != 0;
+  const StepCard known = idle_ ? cards_.said() : card;
+  if (!known.has_gradients()) {
+    cards_.check();  // nobody has gradients, and everybody is here
+    return false;
+  }
+  weighted_ = known.lanes == 1.0;
   lanes_ = idle_ || weighted_;  // without gradients: as a worker whose lanes are all empty
-  divisor_ = known->divisor;
+  divisor_ = *known.divisor;
   events_.assign(missing_.size(), {});  // those of the exchange before stayed until now
   return true;
 }
@@ -73,9 +75,9 @@ void Exchange::flush() {
 
 void Exchange::wait() {
   wait_begin_ns_ = now_ns();
+  cards_.check();  // before the buckets of ranks that are out of step fail for a reason that says less
   for (const Work& work : works_) work.wait();
   counts_.wait();
-  cards_.check();
   wait_end_ns_ = now_ns();
   for (std::size_t b = 0; b < works_.size(); ++b) {
     const WorkTiming timing = works_[b].timing();

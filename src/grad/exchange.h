@@ -1,7 +1,6 @@
 // One step's exchange: buckets leave in index order as they become full, and are awaited together.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "grad/gradient_store.h"
@@ -20,9 +19,10 @@ class Exchange {
   // Nothing has come yet. Also after the store's layout has changed.
   void begin();
 
-  // Opens it (once): what this rank has to say of the step, or that it has nothing. A rank that has nothing
-  // waits here for the others' word; false: nobody has anything, and there is nothing to exchange.
-  bool open(const std::optional<StepCard>& card);
+  bool opened() const { return opened_; }
+  // Opens it with what this rank has to say of the step. A rank without gradients waits here for the others' word;
+  // false: nobody has any, and there is nothing to exchange.
+  bool open(const StepCard& card);
   // Parameter i's gradient is complete: its bucket leaves if that was the last, as do full ones behind it.
   void ready(std::size_t i);
   // Every bucket that has not left does.

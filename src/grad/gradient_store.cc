@@ -11,10 +11,6 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kBucketAlignment = 4096;
-// What the weights of a step add up to at most where gradients have 16 bits. Equal lanes, which weigh one
-// each, are left alone up to that number.
-constexpr double kMostHalfWeight = 256;
-
 // weight × gradient in the gradient's type. 16-bit ones are multiplied in f32: the weight itself may have no
 // 16-bit value.
 torch::Tensor weighted(const torch::Tensor& gradient, double weight) {
@@ -30,8 +26,7 @@ bool is_view_of(const torch::Tensor& grad, const torch::Tensor& view) {
 }  // namespace
 
 double weight_scale(DType dtype, double total_weight) {
-  if (size_of(dtype) != 2 || total_weight <= kMostHalfWeight) return 1;
-  return std::exp2(-std::ceil(std::log2(total_weight / kMostHalfWeight)));
+  return size_of(dtype) == 2 ? std::exp2(-std::ceil(std::log2(total_weight))) : 1;
 }
 
 GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group group)

@@ -59,11 +59,24 @@ struct Reducer::Impl {
     callback_queued = false;
   }
   StepCard card() const {
-    return {.lanes = lanes ? 1.0 : 0.0,
-            .step = lanes ? static_cast<double>(part.step) : 0,
-            .strategy = static_cast<double>(options.strategy),
-            .resets = static_cast<double>(resets),
-            .divisor = lanes ? part.total_weight : group.size()};
+    StepCard card{.strategy = static_cast<double>(options.strategy)};
+    if (phase == Phase::fresh) {
+      if (idle_step) {
+        card.lanes = 1;
+        card.step = static_cast<double>(*idle_step);
+      }
+      return card;
+    }
+    card.lanes = lanes ? 1 : 0;
+    if (lanes) card.step = static_cast<double>(part.step);
+    card.resets = static_cast<double>(resets);
+    card.divisor = lanes ? part.total_weight : group.size();
+    return card;
+  }
+  bool open() {
+    if (exchange.opened()) return true;
+    if (options.beside != nullptr) options.beside->announce();
+    return exchange.open(card());
   }
   bool exchanges_now() const { return sync && (!lanes || part.last); }
 
@@ -78,7 +91,8 @@ struct Reducer::Impl {
   bool lanes = false;      // this step is made of lanes
   bool lane_loop = false;  // somebody goes through lanes
   LanePart part;
-  std::int64_t resets = 0;
+  std::optional<std::int64_t> idle_step;  // the step that this worker takes part in without lanes
+  std::int64_t resets = 0;                // since the last exchange
   Phase phase = Phase::fresh;
   std::vector<char> came;    // in this backward (in this lane)
   std::vector<int> arrival;  // in which order
@@ -111,7 +125,7 @@ void Reducer::Impl::on_gradient(std::size_t i) {
   else
     store.adopt(i);
   if (!exchanges_now()) return;
-  exchange.open(card());
+  open();
   exchange.ready(i);
   // The end of the outermost backward, or of the one that brought the last gradient, whichever this is in.
   if (!callback_queued && (backward_depth() == 0 || arrival.size() == parameters.size())) {
@@ -124,7 +138,7 @@ void Reducer::Impl::on_gradient(std::size_t i) {
 void Reducer::Impl::finish() {
   const bool idle = phase == Phase::fresh;
   try {
-    if (!exchange.open(idle ? std::nullopt : std::optional(card()))) {
+    if (!open()) {
       if (options.beside != nullptr) options.beside->nobody();
       phase = Phase::reduced;
       return;
@@ -136,9 +150,11 @@ void Reducer::Impl::finish() {
   } catch (...) {
     exchange.abandon();
     if (options.beside != nullptr) options.beside->abandon();
+    resets = 0;  // all ranks are told, and may all reset()
     throw;
   }
   phase = Phase::reduced;
+  resets = 0;
   ++exchanges;
   if (!rebuilt) rebuild();
 }
@@ -194,8 +210,9 @@ void Reducer::synchronize() {
   impl.finish();
 }
 
-void Reducer::synchronize_idle() {
+void Reducer::synchronize_idle(std::optional<std::int64_t> step) {
   impl_->begin_step();
+  impl_->idle_step = step;
   impl_->store.begin_lane(0, 1);  // as a worker whose lanes are all empty
   impl_->finish();
 }

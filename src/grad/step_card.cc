@@ -1,9 +1,9 @@
 #include "grad/step_card.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <string>
-#include <vector>
 
 #include "lockstep/base/error.h"
 
@@ -11,13 +11,20 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kFields = 5;
+constexpr double kNothing = -std::numeric_limits<double>::infinity();  // the smallest: others' values win
 using Fields = std::array<double, kFields>;
 
 Fields fields_of(const StepCard& card) {
-  return {card.lanes, card.step, card.strategy, card.resets, card.divisor};
+  return {card.strategy, card.lanes.value_or(kNothing), card.step.value_or(kNothing),
+          card.resets.value_or(kNothing), card.divisor.value_or(kNothing)};
 }
 
-StepCard card_of(const double* f) { return {f[0], f[1], f[2], f[3], f[4]}; }
+StepCard card_of(const double* f) {
+  const auto value = [&](std::size_t k) { return f[k] == kNothing ? std::nullopt : std::optional(f[k]); };
+  return {.strategy = f[0], .lanes = value(1), .step = value(2), .resets = value(3), .divisor = value(4)};
+}
+
+bool differ(const std::optional<double>& a, const std::optional<double>& b) { return a && b && *a != *b; }
 
 std::string number(double x) {
   std::string text = std::to_string(x);
@@ -26,77 +33,64 @@ std::string number(double x) {
   return text;
 }
 
-// What tells this card from the other, in words.
+// What tells this card from the other, in words; empty: nothing does.
 std::string words(const StepCard& card, const StepCard& other) {
   if (card.strategy != other.strategy)
     return "exchanges gradients of model " + number(card.strategy) + " of this group";
-  if (card.lanes != other.lanes)
-    return card.lanes != 0 ? "is in lanes of step " + number(card.step) : "calls backward without a lane";
-  if (card.resets != other.resets) return "has called reset() " + number(card.resets) + " times";
-  if (card.step != other.step) return "is in step " + number(card.step);
-  return "divides by " + number(card.divisor);
+  if (differ(card.lanes, other.lanes))
+    return *card.lanes == 0 ? "calls backward without a lane"
+                            : "is in lanes of step " + number(card.step.value_or(0));
+  if (differ(card.resets, other.resets)) return "has called reset() " + number(*card.resets) + " times";
+  if (differ(card.step, other.step)) return "is in step " + number(*card.step);
+  if (differ(card.divisor, other.divisor)) return "divides by " + number(*card.divisor);
+  return "";
 }
 
 }  // namespace
 
 StepCards::StepCards(Group group)
-    : group_(std::move(group)), memory_(group_.allocate(2 * kFields * sizeof(double))) {}
+    : group_(std::move(group)),
+      memory_(group_.allocate((1 + static_cast<std::size_t>(group_.size())) * sizeof(Fields))) {}
 
-// The largest of each field, and of its negative: where both agree nobody differs.
-void StepCards::post(const std::optional<StepCard>& own) {
+void StepCards::post(const StepCard& own) {
   own_ = own;
   if (group_.size() == 1) return;
   auto* const cells = memory_.as<double>();
-  const Fields fields = own ? fields_of(*own) : Fields{};
-  for (std::size_t k = 0; k < kFields; ++k) {
-    cells[k] = own ? fields[k] : -std::numeric_limits<double>::infinity();
-    cells[kFields + k] = own ? -fields[k] : -std::numeric_limits<double>::infinity();
-  }
-  work_ = group_.all_reduce_async(Buffer{cells, 2 * kFields, DType::f64}, {.op = ReduceOp::max});
+  const Fields fields = fields_of(own);
+  std::copy(fields.begin(), fields.end(), cells);
+  const std::size_t all = kFields * static_cast<std::size_t>(group_.size());
+  work_ = group_.all_gather_async(ConstBuffer{cells, kFields, DType::f64}, Buffer{cells + kFields, all, DType::f64});
 }
 
-std::optional<StepCard> StepCards::said() const {
+StepCard StepCards::card_of_rank(int rank) const {
+  return card_of(memory_.as<double>() + kFields * (1 + static_cast<std::size_t>(rank)));
+}
+
+StepCard StepCards::said() const {
   if (group_.size() == 1) return own_;
   work_.wait();
-  const auto* const cells = memory_.as<double>();
-  if (cells[0] == -std::numeric_limits<double>::infinity()) return std::nullopt;
-  return card_of(cells);
+  // Who has gradients knows everything.
+  for (int rank = 0; rank < group_.size(); ++rank)
+    if (const StepCard card = card_of_rank(rank); card.has_gradients()) return card;
+  return own_;
 }
 
 void StepCards::check() const {
-  if (group_.size() == 1 || !said()) return;
-  const auto* const cells = memory_.as<double>();
-  for (std::size_t k = 0; k < kFields; ++k)
-    if (cells[k] != -cells[kFields + k]) explain();
-}
-
-// All ranks have seen the difference, so all come here.
-void StepCards::explain() const {
-  constexpr std::size_t kCells = kFields + 1;
-  std::vector<double> mine(kCells);
-  if (own_) {
-    const Fields fields = fields_of(*own_);
-    std::copy(fields.begin(), fields.end(), mine.begin());
-    mine[kFields] = 1;
+  if (group_.size() == 1) return;
+  work_.wait();
+  // All against the first that has gradients: it has a say in everything.
+  int a = 0;
+  while (a + 1 < group_.size() && !card_of_rank(a).has_gradients()) ++a;
+  if (!card_of_rank(a).has_gradients()) a = 0;
+  for (int b = 0; b < group_.size(); ++b) {
+    const StepCard one = card_of_rank(a);
+    const StepCard other = card_of_rank(b);
+    const std::string what = words(one, other);
+    if (!what.empty())
+      throw MismatchError("the ranks are out of step: rank " + std::to_string(a) + " " + what + ", rank " +
+                          std::to_string(b) + " " + words(other, one) +
+                          "; every rank goes through the same steps, and calls reset() when one does");
   }
-  std::vector<double> all(kCells * static_cast<std::size_t>(group_.size()));
-  group_.all_gather(buffer(std::as_const(mine)), buffer(all));
-  int first = -1;
-  for (int r = 0; r < group_.size(); ++r) {
-    const double* const cells = &all[kCells * static_cast<std::size_t>(r)];
-    if (cells[kFields] == 0) continue;
-    if (first < 0) {
-      first = r;
-      continue;
-    }
-    const StepCard a = card_of(&all[kCells * static_cast<std::size_t>(first)]);
-    const StepCard b = card_of(cells);
-    if (fields_of(a) == fields_of(b)) continue;
-    throw MismatchError("the ranks are out of step: rank " + std::to_string(first) + " " + words(a, b) +
-                        ", rank " + std::to_string(r) + " " + words(b, a) +
-                        "; every rank goes through the same steps, and calls reset() when one does");
-  }
-  throw MismatchError("the ranks are out of step");  // not reached: the maxima differed
 }
 
 void StepCards::abandon() noexcept {

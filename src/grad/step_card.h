@@ -1,8 +1,8 @@
 // Opens the exchange of a step: do all ranks mean the same step, and what are its sums divided by?
 //
-// Every rank that has gradients posts a card; a rank without any posts none and takes the divisor from the
-// others. The cards travel as one small all-reduce in front of the buckets. Only a rank without gradients
-// waits for it there; the others compare at the end of the exchange, before anybody uses a gradient.
+// Every rank posts a card. A rank without gradients says on it what it knows (which model, perhaps which step) and
+// takes the divisor from the others. The cards are gathered in front of the buckets. Only a rank without gradients
+// waits for them there; the others compare at the end of the exchange, before anybody uses a gradient.
 #pragma once
 
 #include <optional>
@@ -11,22 +11,24 @@
 
 namespace lockstep {
 
+// A field without a value: this rank has no say in it.
 struct StepCard {
-  double lanes = 0;     // 1: this step is made of lanes
-  double step = 0;      // its number, with lanes; 0 without
-  double strategy = 0;  // which of the group's strategies exchanges
-  double resets = 0;    // how often a step was given up so far
-  double divisor = 1;   // of the sums of gradients
+  double strategy = 0;                  // which of the group's strategies exchanges
+  std::optional<double> lanes = {};     // 1: this step is made of lanes, 0: it is not
+  std::optional<double> step = {};      // its number, with lanes
+  std::optional<double> resets = {};    // how often a step was given up since the last exchange
+  std::optional<double> divisor = {};   // of the sums of gradients; none: this rank has no gradients
+  bool has_gradients() const { return divisor.has_value(); }
 };
 
 class StepCards {
  public:
   explicit StepCards(Group group);
 
-  // Begins to tell the others; nothing: this rank has no gradient.
-  void post(const std::optional<StepCard>& own);
-  // What those who have gradients say; nothing when nobody has any. Waits.
-  std::optional<StepCard> said() const;
+  // Begins to tell the others.
+  void post(const StepCard& own);
+  // What all say together; without gradients when nobody has any. Waits.
+  StepCard said() const;
   // Throws MismatchError, on every rank, naming who says what when they don't all say the same. Collective;
   // behind everything that was begun since post().
   void check() const;
@@ -34,11 +36,11 @@ class StepCards {
   void abandon() noexcept;
 
  private:
-  [[noreturn]] void explain() const;
+  StepCard card_of_rank(int rank) const;
 
   Group group_;
-  CommMemory memory_;
-  std::optional<StepCard> own_;
+  CommMemory memory_;  // the own card, then everybody's
+  StepCard own_;
   Work work_;
 };
 

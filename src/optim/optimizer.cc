@@ -91,6 +91,7 @@ std::size_t Optimizer::add_group(ParameterGroup group) {
 
 void Optimizer::zero_grad() {
   for (Slot& slot : slots_) slot.parameter.mutable_grad().reset();
+  if (source_ != nullptr) source_->end_step();  // gradients that were exchanged and not used are given up
 }
 
 void Optimizer::check_gradient(const Slot& slot) const {

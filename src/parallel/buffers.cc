@@ -79,6 +79,23 @@ void BufferAverager::keep() {
         begin_[k] = tensor.clone();
       ++k;
     }
+  versions_.clear();
+  for (const torch::Tensor& tensor : reals_) versions_.push_back(tensor._version());
+}
+
+void BufferAverager::restore_untouched() {
+  const torch::NoGradGuard no_grad;
+  bool all = true;
+  for (std::size_t k = 0; k < reals_.size(); ++k) {
+    if (reals_[k]._version() == versions_[k])
+      reals_[k].copy_(begin_[k]);
+    else
+      all = false;
+  }
+  // Counters are written to in every forward; they go with the statistics beside them.
+  if (all && !reals_.empty())
+    for (std::size_t k = 0; k < wholes_.size(); ++k) wholes_[k].copy_(begin_[reals_.size() + k]);
+  keep();
 }
 
 void BufferAverager::restore() {

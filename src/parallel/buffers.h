@@ -30,9 +30,12 @@ class BufferAverager {
   // Waits for what is under way and forgets it.
   void abandon() noexcept;
 
-  // The module's buffers as the step began: at its first lane, or, without lanes, where the step before
-  // ended.
+  // The module's buffers as the step of lanes began.
   void restore();
+  // Without lanes: as the exchange before, or the constructor, left them, but for those that somebody has written to
+  // since (a checkpoint was loaded). Batch norm's forward is told from that by libtorch's version counters, which it
+  // leaves alone.
+  void restore_untouched();
 
  private:
   void keep();        // as the step's beginning
@@ -51,6 +54,7 @@ class BufferAverager {
   torch::Tensor whole_flat_;          // i64, in comm memory
   torch::Tensor extreme_flat_;        // f64, in comm memory: each f64 element, then each of their negatives
   std::vector<torch::Tensor> begin_;  // of the step
+  std::vector<std::int64_t> versions_;  // of reals_ then
   std::vector<torch::Tensor> sums_;   // of lanes, like the digits of a binary counter
   torch::Tensor largest_;             // of whole_flat_ over lanes
   torch::Tensor extreme_;             // of extreme_flat_ over lanes

@@ -3,9 +3,9 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <bit>
 #include <unordered_set>
-#include <utility>
 
 #include "grad/bucket_size.h"
 #include "lockstep/base/error.h"
@@ -45,6 +45,12 @@ std::vector<NamedTensor> everything(const torch::nn::Module& module) {
   return list;
 }
 
+std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
+  std::vector<std::string> names;
+  for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
+  return names;
+}
+
 std::size_t megabytes(double mb, const char* name) {
   if (!(mb > 0) || mb > 1e6)
     throw UsageError(std::string(name) + " = " + std::to_string(mb) + "; accepted: above 0, at most 1000000");
@@ -60,6 +66,7 @@ struct DataParallel::Lanes final : BesideGradients, LaneListener {
       : owner(owner_),
         buffers(*owner_.module_, group),
         frozen(frozen_in(*owner_.module_)),
+        names(names_of(everything(*owner_.module_))),
         board(group.lane_board()),
         number(board->add(this)) {}
   ~Lanes() override { board->remove(this); }
@@ -85,28 +92,30 @@ struct DataParallel::Lanes final : BesideGradients, LaneListener {
     buffers.exchange_lanes();
   }
   void finish() override {
+    pending = false;
     buffers.finish();
     ++exchanges;
     if (check_due()) owner.check_replicas();
   }
   void abandon() noexcept override { buffers.abandon(); }
   void nobody() override {
+    pending = false;
     if (in_step) buffers.restore();
   }
 
-  void lanes_begin(std::int64_t /*step*/, std::size_t count) override {
-    idle_loop = count == 0;
-    owner.reducer_->set_lane_loop(!idle_loop);
-  }
-  // A worker without lanes takes part now, so that whoever reads gradients behind the loop finds the means.
-  // Not while evaluating, and not when several models of the group could be meant: then step() or
-  // synchronize() does.
-  void lanes_end(std::int64_t /*step*/) override {
+  void announce() override { board->announce(owner.group_, number); }
+
+  void lanes_begin() override { owner.reducer_->set_lane_loop(true); }
+  // Where the last lane ran no backward its exchange is still to come. Whoever reads gradients behind the loop finds
+  // the means.
+  void lanes_end() override {
     owner.reducer_->set_lane_loop(false);
-    if (!std::exchange(idle_loop, false)) return;
-    if (board->listeners() > 1 || !owner.module_->is_training() || !torch::GradMode::is_enabled()) return;
+    if (pending) owner.reducer_->synchronize();
+  }
+  void lanes_left() noexcept override { owner.reducer_->set_lane_loop(false); }
+  void take_part(std::int64_t step) override {
     in_step = false;
-    owner.reducer_->synchronize_idle();
+    owner.reducer_->synchronize_idle(step);
   }
 
   // Soon after the start, and then regularly: the first steps show most mistakes.
@@ -120,13 +129,14 @@ struct DataParallel::Lanes final : BesideGradients, LaneListener {
   DataParallel& owner;
   BufferAverager buffers;
   std::vector<NamedTensor> frozen;
+  std::vector<std::string> names;  // of parameters and buffers
   std::shared_ptr<LaneBoard> board;
   int number;
-  bool idle_loop = false;  // a loop over lanes is under way, and this worker has none
-  bool open = false;       // a scope lives
-  bool in_step = false;    // this step is made of lanes
-  bool gathered = false;   // the open lane's buffers are in the sum
-  int position = 0;        // of the open lane among this worker's
+  bool open = false;      // a scope lives
+  bool in_step = false;   // this step is made of lanes
+  bool pending = false;   // lanes were begun, and not exchanged yet
+  bool gathered = false;  // the open lane's buffers are in the sum
+  int position = 0;       // of the open lane among this worker's
   LaneInfo info;
   std::int64_t exchanges = 0;
 };
@@ -178,7 +188,7 @@ void DataParallel::begin_lane(const LaneInfo& info) {
                         .weight = info.weight,
                         .total_weight = info.total_weight,
                         .last = info.last});
-  lanes.open = lanes.in_step = true;
+  lanes.open = lanes.in_step = lanes.pending = true;
   lanes.gathered = false;
   lanes.position = position;
   lanes.info = info;
@@ -197,17 +207,30 @@ void DataParallel::synchronize() { reducer_->synchronize(); }
 
 void DataParallel::end_step() {
   reducer_->end_step();
-  lanes_->in_step = false;
+  if (!lanes_->pending) lanes_->in_step = false;
 }
 
 void DataParallel::reset() {
   reducer_->reset();
   lanes_->buffers.abandon();
-  lanes_->buffers.restore();
-  lanes_->in_step = lanes_->open = false;
+  if (lanes_->in_step)
+    lanes_->buffers.restore();
+  else
+    lanes_->buffers.restore_untouched();
+  lanes_->in_step = lanes_->open = lanes_->pending = false;
+  reducer_->set_lane_loop(false);
 }
 
-void DataParallel::check_replicas() { check_bits(group_, everything(*module_)); }
+// Of what the model had when it was wrapped: later ones (a table made in the first forward) are their rank's own.
+void DataParallel::check_replicas() {
+  std::vector<NamedTensor> now = everything(*module_);
+  std::vector<NamedTensor> known;
+  for (const std::string& name : lanes_->names) {
+    const auto found = std::find_if(now.begin(), now.end(), [&](const NamedTensor& t) { return t.name == name; });
+    known.push_back(found != now.end() ? *found : NamedTensor{name, torch::empty({0})});
+  }
+  check_bits(group_, known);
+}
 
 // The lane's own stream, and afterwards the program's again.
 DataParallel::LaneScope::LaneScope(DataParallel& owner, const LaneInfo& info) : owner_(owner) {

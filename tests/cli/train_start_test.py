@@ -84,6 +84,16 @@ class Data(Case):
         done = self.resume("--steps", 4, "--data", self.path("two"))
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_shapes_that_are_gone_are_made_again(self):
+        """They are a function of their options: nothing is lost with their folder."""
+        args = ["--model", "mlp", "--width", 8, "--lanes", 2, "--lane-batch", 2, "--data", "shapes", "--data-dir", "drawn",
+                "--examples", 40, "--eval-examples", 10]
+        done = self.run_program("train", *args, "--steps", 2, "--out", "run", cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        shutil.rmtree(self.path("drawn"))
+        done = self.run_program("train", "--resume", "run", "--steps", 4, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_every_rank_reads_the_same(self):
         self.write("two/book.txt", "to be or not to me ")
         start = 'test "$RANK" = 0 && cd one || cd two; exec "$@"'

@@ -25,7 +25,7 @@ TEST(Environment, ThatContradictsItselfIsRefused) {
       {{"RANK=0"}, {"half set", "RANK=0", "WORLD_SIZE"}},
       {{"WORLD_SIZE=2"}, {"half set", "WORLD_SIZE=2", "RANK"}},
       {{"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0"}, {"half set", "LOCAL_WORLD_SIZE"}},
-      {{"LOCKSTEP_JOB=x"}, {"half set", "RANK"}},
+      {{"LOCKSTEP_JOB=x"}, {"LOCKSTEP_JOB=x", "RANK", "left over", "unset LOCKSTEP_JOB"}},
       {{"OMPI_COMM_WORLD_RANK=1"}, {"half set", "OMPI_COMM_WORLD_SIZE"}},
       {{"PMI_SIZE=2"}, {"half set", "PMI_RANK"}},
       {{"RANK=2", "WORLD_SIZE=2"}, {"RANK=2", "WORLD_SIZE=2", "0 to 1"}},

@@ -19,6 +19,7 @@
 #include <string>
 #include <thread>
 
+#include "base/free_port.h"
 #include "comm/fault_plan.h"
 #include "comm/fault_worker.h"
 #include "comm/process_ranks.h"
@@ -67,21 +68,6 @@ struct Folder {
   ~Folder() { std::filesystem::remove_all(path); }
   std::filesystem::path path;
 };
-
-// Below those that the system gives to whoever dials: nobody takes it before rank 0 does.
-std::uint16_t free_port() {
-  static int next = ::getpid();
-  for (int tries = 0; tries < 1000; ++tries) {
-    const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in here{};
-    here.sin_family = AF_INET;
-    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const auto port = static_cast<std::uint16_t>(12'000 + next++ % 18'000);
-    here.sin_port = htons(port);
-    if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&here), sizeof here) == 0) return port;
-  }
-  throw std::runtime_error("no port");
-}
 
 bool listens(std::uint16_t port) {
   const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -136,10 +136,7 @@ class Squatter {
 };
 
 TEST(Rendezvous, ANameThatAnotherUserTookIsToldWithItsUid) {
-  if (::getuid() != 0) {
-    std::puts("not run: only root may make a process of another user");
-    return;
-  }
+  if (::getuid() != 0) GTEST_SKIP() << "only root may make a process of another user";
   const std::string job = new_job();
   const Squatter squatter(job, Squats::listening, Squatter::kUid);
   Worker host({.variables = variables_of(job, 0, 2)});

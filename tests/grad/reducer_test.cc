@@ -328,6 +328,7 @@ TEST(Reducer, AFailedExchangeAbandonsWhatTravelsBeside) {
     void finish() override { finished = true; }
     void abandon() noexcept override { abandoned = true; }
     void nobody() override {}
+    void announce() override {}
     bool begun = false, finished = false, abandoned = false;
   };
   on_threads(thread_groups(2), [&](const Group& group) {

@@ -143,19 +143,25 @@ std::vector<pid_t> Program::descendants() const {
 
 std::vector<pid_t> Program::leftovers() const {
   std::vector<pid_t> found = descendants();
-  for (int i = 0; i < 200 && !found.empty(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  (void)wait_until([&] {
     found = descendants();
-  }
+    return found.empty();
+  });
   return found;
 }
 
 bool Program::wait_until_stuck(int stream) const {
   const int fd = stream == 1 ? out_ : err_;
+  // A pipe is full when its slots are, which need not be full themselves: much is in it, and nothing is added.
   const int capacity = ::fcntl(fd, F_GETPIPE_SZ);
-  return wait_until([fd, capacity] {
+  int before = -1;
+  int unchanged = 0;
+  return wait_until([&] {
     int waiting = 0;
-    return ::ioctl(fd, FIONREAD, &waiting) == 0 && waiting > capacity - PIPE_BUF;
+    if (::ioctl(fd, FIONREAD, &waiting) != 0) return false;
+    unchanged = waiting == before ? unchanged + 1 : 0;
+    before = waiting;
+    return waiting > capacity / 4 && unchanged >= 100;
   });
 }
 

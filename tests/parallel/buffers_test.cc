@@ -47,6 +47,21 @@ TEST(Buffers, AnAverageOfEqualNumbersIsThatNumber) {
       });
 }
 
+// A checkpoint is loaded into the model behind the wrapping; the first step after it fails.
+TEST(Buffers, ResetLeavesWhatWasLoadedAfterWrapping) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    Holder holder(torch::zeros({2}));
+    DataParallel ddp(std::shared_ptr<Holder>(&holder, [](Holder*) {}), group);
+    {
+      const torch::NoGradGuard no_grad;
+      holder.weight.fill_(7);
+      holder.state.fill_(7);
+    }
+    ddp.reset();
+    EXPECT_TRUE(torch::equal(holder.state, torch::full({2}, 7.0f)));
+  });
+}
+
 TEST(Buffers, ComplexOnesAreAveraged) {
   on_threads(thread_groups(2), [&](const Group& group) {
     Holder holder(torch::zeros({3}, torch::kComplexFloat));

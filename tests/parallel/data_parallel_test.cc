@@ -202,6 +202,23 @@ TEST(DataParallel, FrozenAndTiedParametersKeepTheirMeaning) {
   });
 }
 
+// As after a loss scaler: gradients that 16 bits hold, and of which equal lanes have no trouble either.
+TEST(DataParallel, SixteenBitGradientsOfUnequalLanesStayFinite) {
+  struct Half : torch::nn::Module {
+    torch::Tensor weight = register_parameter("weight", torch::zeros({4}, torch::kFloat16));
+  };
+  const Group group = thread_groups(1)[0];
+  auto module = std::make_shared<Half>();
+  DataParallel ddp(module, group);
+  for (const bool first : {true, false}) {
+    auto scope =
+        ddp.lane({.weight = first ? 200.0 : 56.0, .total_weight = 256, .first = first, .last = !first});
+    (module->weight.to(torch::kFloat32).sum() * 4096).backward();
+  }
+  EXPECT_TRUE(torch::equal(module->weight.grad(), torch::full({4}, 4096, torch::kFloat16)))
+      << module->weight.grad();
+}
+
 TEST(DataParallel, ALaneCallsBackwardOnce) {
   const Group group = thread_groups(1)[0];
   auto net = std::make_shared<Net>();

@@ -230,6 +230,159 @@ TEST(Idle, EvaluatingThroughALoaderExchangesNothing) {
   });
 }
 
+// torch's optimizer does not say that a step is over; the program does, and a rank may skip any step.
+TEST(Idle, AnIdleRankThatSynchronizesTakesPartInAnyStepOfAPlainLoop) {
+  const auto results = on_workers(2, [&](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group);
+    torch::optim::SGD optimizer(net.parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      if (group.rank() == 0 || step != 1) loss_of(net, group.rank(), step).backward();
+      ddp.synchronize();
+      optimizer.step();
+      ddp.end_step();
+      EXPECT_EQ(ddp.reducer().exchanges(), step + 1);
+    }
+  });
+  expect_alike(results);
+}
+
+// A loss scaler gives step 1 up when its gradients are there; in step 2 rank 1 skips its backward.
+TEST(Idle, AStepGivenUpAfterBackwardDoesNotHideTheIdleOneBehindIt) {
+  const auto results = on_workers(2, [&](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group);
+    SGD optimizer(ddp, {.lr = 0.1});
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      if (group.rank() == 0 || step != 2) loss_of(net, group.rank(), step).backward();
+      if (step != 1) optimizer.step();
+      EXPECT_EQ(ddp.reducer().exchanges(), step + 1);
+    }
+  });
+  expect_alike(results);
+}
+
+// A loop over lanes may just look at them: nothing is exchanged, on a worker without lanes neither.
+TEST(Idle, ALoopWithoutBackwardExchangesNothing) {
+  on_workers(2, [&](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group);
+    auto data = std::make_shared<SmallExamples>(34);
+    for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4}))
+      for (auto& lane : step) {
+        const torch::NoGradGuard no_grad;
+        (void)net.forward(lane.data);  // batch norm's statistics alone, so in training mode
+      }
+    EXPECT_EQ(ddp.reducer().exchanges(), 0);
+    group.barrier();
+  });
+}
+
+TEST(Idle, AStepsLanesMayBeLookedAtBeforeTheyAreTrainedWith) {
+  const auto run = [](int n) {
+    const auto results = on_workers(n, [&](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group);
+      SGD optimizer(ddp, {.lr = 0.5});
+      auto data = std::make_shared<SmallExamples>(34);
+      std::int64_t seen = 0;
+      for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4, .epochs = 2})) {
+        for (const auto& lane : step) seen += lane.samples;
+        for (auto& lane : step) {
+          auto scope = ddp.lane(lane);
+          torch::mse_loss(net.forward(lane.data), lane.target).backward();
+        }
+        optimizer.step();
+      }
+      EXPECT_GT(seen, 0);
+    });
+    expect_alike(results);
+    return results[0];
+  };
+  EXPECT_TRUE(equal(run(2), run(1)));
+}
+
+// While gradients stay here, a worker without lanes asks nobody for them either.
+TEST(Idle, NoSyncHoldsOnAWorkerWithoutLanesToo) {
+  const auto results = on_workers(2, [&](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group);
+    SGD optimizer(ddp, {.lr = 0.5});
+    auto data = std::make_shared<SmallExamples>(34);
+    for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4})) {
+      std::vector<double> loss = {0};
+      {
+        auto guard = ddp.no_sync();
+        for (auto& lane : step) {
+          auto scope = ddp.lane(lane);
+          auto of_lane = torch::mse_loss(net.forward(lane.data), lane.target);
+          of_lane.backward();
+          loss[0] += of_lane.item<double>();
+        }
+      }
+      group.all_reduce(buffer(loss));  // before the gradients are
+      optimizer.step();
+    }
+  });
+  expect_alike(results);
+}
+
+enum class Beside { a_second_model, frozen_batch_norm };
+
+// torch's clipping in a loop over lanes of which the second of two workers has none in the last step.
+Tensors clipped(int n, Beside what) {
+  const auto results = on_workers(n, [&](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group);
+    std::unique_ptr<DataParallel> second;
+    if (what == Beside::a_second_model)
+      second = std::make_unique<DataParallel>(std::make_shared<SmallNet>(), group);
+    else
+      net.eval();
+    SGD optimizer(ddp, {.lr = 0.5});
+    auto data = std::make_shared<SmallExamples>(34);
+    for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4, .shuffle = false})) {
+      for (auto& lane : step) {
+        auto scope = ddp.lane(lane);
+        torch::mse_loss(net.forward(lane.data), lane.target).backward();
+      }
+      torch::nn::utils::clip_grad_norm_(net.parameters(), 0.01);
+      optimizer.step();
+    }
+  });
+  expect_alike(results);
+  return results[0];
+}
+
+TEST(Idle, ClippingSeesTheMeansBesideASecondModelToo) {
+  EXPECT_TRUE(equal(clipped(2, Beside::a_second_model), clipped(1, Beside::a_second_model)));
+}
+
+// Fine-tuning: statistics stay, weights are trained.
+TEST(Idle, ClippingSeesTheMeansInAModelThatIsTrainedInEvalMode) {
+  EXPECT_TRUE(equal(clipped(2, Beside::frozen_batch_norm), clipped(1, Beside::frozen_batch_norm)));
+}
+
+// if (isfinite(loss)) loss.backward(), and the loss of a worker's last lane was not.
+TEST(Idle, ClippingSeesTheMeansWhenTheLastLaneWasSkipped) {
+  const auto run = [](int n) {
+    const auto results = on_workers(n, [&](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group);
+      SGD optimizer(ddp, {.lr = 0.5});
+      auto data = std::make_shared<SmallExamples>(64);
+      for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4, .shuffle = false})) {
+        for (auto& lane : step) {
+          auto scope = ddp.lane(lane);
+          auto loss = torch::mse_loss(net.forward(lane.data), lane.target);
+          if (lane.index != 7) loss.backward();
+        }
+        torch::nn::utils::clip_grad_norm_(net.parameters(), 0.01);
+        optimizer.step();
+      }
+    });
+    expect_alike(results);
+    return results[0];
+  };
+  const Tensors alone = run(1);
+  EXPECT_TRUE(equal(run(2), alone));
+}
+
 TEST(Clip, IsTheGlobalNormOfTheMeans) {
   on_workers(2, [&](const Group& group, SmallNet& net) {
     DataParallel ddp(borrowed(net), group);

@@ -4,6 +4,7 @@
 #include <torch/optim/sgd.h>
 
 #include <mutex>
+#include <stdexcept>
 
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
@@ -109,6 +110,80 @@ TEST(OutOfStep, TwoModelsInAnotherOrderAreNamed) {
       {"rank 0 exchanges gradients of model 0", "rank 1 exchanges gradients of model 1"});
 }
 
+// The last step of an epoch is shorter: its sums are divided by another number, and still it is the step that
+// is told.
+TEST(OutOfStep, ARankThatIsInAShorterStepIsNamedToo) {
+  expect_in_all(told<MismatchError>(
+                    2,
+                    [](const Group& group) {
+                      auto net = std::make_shared<SmallNet>();
+                      DataParallel ddp(net, group);
+                      SGD optimizer(ddp, {.lr = 0.1});
+                      for (int step = 0; step < 3; ++step) {
+                        if (group.rank() == 1 && step == 1) continue;
+                        {
+                          auto scope = ddp.lane(
+                              {.step = step, .index = group.rank(), .total_weight = step == 2 ? 3.0 : 2.0});
+                          net->forward(small_batch(group.rank(), step)).square().mean().backward();
+                        }
+                        optimizer.step();
+                      }
+                    }),
+                {"rank 0 is in step 1", "rank 1 is in step 2"});
+}
+
+// Nothing was averaged, and the group works: told of it, all may give the step up together and go on.
+TEST(OutOfStep, AResetOfEveryRankGoesOnAfterTheError) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    if (group.rank() == 1) ddp.reset();
+    const auto backward = [&] { net->forward(small_batch(group.rank(), 0)).square().mean().backward(); };
+    EXPECT_THROW(backward(), MismatchError);
+    ddp.reset();
+    EXPECT_NO_THROW(backward());
+  });
+}
+
+// One without gradients too: it would take the gradients of the one model for those of the other.
+TEST(OutOfStep, AnIdleRankThatMeansAnotherModelIsNamed) {
+  expect_in_all(told<MismatchError>(2,
+                                    [](const Group& group) {
+                                      auto a = std::make_shared<SmallNet>();
+                                      auto b = std::make_shared<SmallNet>();
+                                      DataParallel ddp_a(a, group);
+                                      DataParallel ddp_b(b, group);
+                                      if (group.rank() == 0) {
+                                        a->forward(small_batch(0, 0)).square().mean().backward();
+                                        b->forward(small_batch(1, 0)).square().mean().backward();
+                                      } else {
+                                        ddp_b.synchronize();
+                                        ddp_a.synchronize();
+                                      }
+                                    }),
+                {"model 0", "model 1"});
+}
+
+// Six lanes on four workers: the last one never has a lane, but it knows the number of each step.
+TEST(OutOfStep, AnIdleRankInAnotherStepIsNamed) {
+  expect_in_all(told<MismatchError>(4,
+                                    [](const Group& group) {
+                                      auto net = std::make_shared<SmallNet>();
+                                      DataParallel ddp(net, group);
+                                      SGD optimizer(ddp, {.lr = 0.1});
+                                      auto data = std::make_shared<SmallExamples>(6 * 4 * 3);
+                                      for (auto& step : loader(data, group, {.lanes = 6, .lane_batch = 4})) {
+                                        if (group.rank() == 3 && step.number == 1) continue;
+                                        for (auto& lane : step) {
+                                          auto scope = ddp.lane(lane);
+                                          net->forward(lane.data).square().mean().backward();
+                                        }
+                                        optimizer.step();
+                                      }
+                                    }),
+                {"is in step 1", "rank 3 is in step 2"});
+}
+
 TEST(OutOfStep, BackwardInALoopOverLanesWithoutALaneIsAnError) {
   for (const int n : {1, 2})
     expect_in_all(
@@ -138,6 +213,61 @@ TEST(OutOfStep, APlainLoopAfterALoopOverLanesThatWasLeftIsFine) {
   }
   net->forward(small_batch(0, 0)).mean().backward();
   EXPECT_EQ(ddp.reducer().exchanges(), 1);
+}
+
+TEST(OutOfStep, APlainStepAfterResetInALoopThatThrewIsFine) {
+  const Group group = thread_groups(1)[0];
+  auto net = std::make_shared<SmallNet>();
+  DataParallel ddp(net, group);
+  Loader lanes = loader(std::make_shared<SmallExamples>(16), group, {.lanes = 2, .lane_batch = 4});
+  try {
+    for (auto& step : lanes)
+      for (auto& lane : step) {
+        auto scope = ddp.lane(lane);
+        throw std::runtime_error("no memory");
+      }
+  } catch (const std::runtime_error&) {
+    ddp.reset();
+  }
+  net->forward(small_batch(0, 0)).mean().backward();
+  EXPECT_EQ(ddp.reducer().exchanges(), 1);
+}
+
+TEST(OutOfStep, APlainLoopAfterALoaderWasReplacedIsFine) {
+  const Group group = thread_groups(1)[0];
+  auto net = std::make_shared<SmallNet>();
+  DataParallel ddp(net, group);
+  const auto make = [&] {
+    return loader(std::make_shared<SmallExamples>(16), group, {.lanes = 2, .lane_batch = 4});
+  };
+  Loader lanes = make();
+  for (auto& lane : *lanes.next()) {
+    (void)lane;
+    break;
+  }
+  lanes = make();
+  net->forward(small_batch(0, 0)).mean().backward();
+  EXPECT_EQ(ddp.reducer().exchanges(), 1);
+}
+
+// A table that a model makes for itself when it is first used, as long as the rank's own batch needs it.
+TEST(OutOfStep, ABufferMadeInTheFirstForwardIsNoDrift) {
+  struct Lazy : torch::nn::Module {
+    torch::nn::Linear layer = register_module("layer", torch::nn::Linear(6, 3));
+    torch::Tensor table;
+    torch::Tensor forward(const torch::Tensor& x, int length) {
+      if (!table.defined()) table = register_buffer("table", torch::arange(length).to(torch::kFloat32));
+      return layer(x) + table[0];
+    }
+  };
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
+    auto net = std::make_shared<Lazy>();
+    DataParallel ddp(net, group);
+    for (int step = 0; step < 4; ++step) {
+      ddp.parameters()[0].tensor.mutable_grad() = torch::Tensor();
+      net->forward(small_batch(group.rank(), step), 4 + group.rank()).square().mean().backward();
+    }
+  });
 }
 
 TEST(OutOfStep, AParameterUnfrozenAfterWrappingIsNamed) {

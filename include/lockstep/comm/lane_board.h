@@ -1,21 +1,41 @@
-// Where those who hand out a worker's lanes (a loader) and those who train with them (a strategy) meet: one
-// board a group. A strategy learns here what it can't see by itself: that a loop over lanes has begun, and
-// that it is over although this worker had none.
+// Where those who hand out a worker's lanes (a loader) and those who train with them (a strategy) meet: one board a
+// group. A worker that has no lane in a step learns here that the others exchange gradients, so that it takes part
+// before its own loop over lanes ends; and that they don't, where they only look at their lanes.
+//
+// In a loop over the lanes of a step in which some worker has none, every worker says a word (an all-reduce of one
+// number) before each exchange, which strategy's, and one when its loop ends. Workers without lanes listen until that
+// last word. Where all workers have lanes nothing is said.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "lockstep/comm/work.h"
+
 namespace lockstep {
+
+class Group;
 
 class LaneListener {
  public:
   virtual ~LaneListener() = default;
-  // A loop over this worker's lanes of a step begins; it has `count` of them, perhaps none.
-  virtual void lanes_begin(std::int64_t step, std::size_t count) = 0;
-  // That loop has come to its end.
-  virtual void lanes_end(std::int64_t step) = 0;
+  // A loop over this worker's lanes begins.
+  virtual void lanes_begin() = 0;
+  // It has come to its end: what its lanes gathered is exchanged now, unless it has been.
+  virtual void lanes_end() = 0;
+  // It is over, whatever it gathered.
+  virtual void lanes_left() noexcept = 0;
+  // This worker has no lane in `step`, and the others begin to exchange: it takes part with nothing.
+  virtual void take_part(std::int64_t step) = 0;
+};
+
+// A loop over the lanes of one step.
+struct LaneLoop {
+  std::int64_t step = 0;
+  bool mine = true;        // this worker has lanes in it
+  bool everybodys = true;  // every worker has
 };
 
 // Used by one thread at a time, like its group. Listeners outlive their entry.
@@ -24,14 +44,25 @@ class LaneBoard {
   // Returns the listener's number: the same on all ranks that make their strategies in the same order.
   int add(LaneListener* listener);
   void remove(LaneListener* listener);
-  std::size_t listeners() const { return listeners_.size(); }
 
-  void begin(std::int64_t step, std::size_t count);
-  void end(std::int64_t step);
+  // By who hands out lanes. `end` of a loop that is not under way does nothing; it may exchange gradients. `leave`
+  // is for a loop that is given up: the others hear that it is over.
+  void begin(const LaneLoop& loop);
+  void end(const Group& group, std::int64_t step);
+  void leave(const Group& group, std::int64_t step) noexcept;
+
+  // By strategy `number`, before it exchanges.
+  void announce(const Group& group, int number);
 
  private:
-  std::vector<LaneListener*> listeners_;
+  bool close(std::int64_t step, LaneLoop& loop);
+  void say(const Group& group, std::int32_t word);
+  void listen(const Group& group, std::int64_t step);
+
+  std::vector<std::pair<int, LaneListener*>> listeners_;
   int next_ = 0;
+  std::vector<LaneLoop> loops_;                                      // under way, the innermost last
+  std::vector<std::pair<std::vector<std::int32_t>, Work>> on_way_;   // words that have not arrived for sure
 };
 
 }  // namespace lockstep

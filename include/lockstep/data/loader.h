@@ -42,8 +42,8 @@ struct Lane : LaneInfo {
 // This worker's lanes of one step. May be empty (fewer examples than lanes in the last step of an epoch): the
 // worker then takes part in the step without a lane.
 //
-// Going through it tells the group's strategies (comm/lane_board.h), so that gradients are there on a worker
-// without lanes too when the loop ends.
+// Going through it tells the group's strategies (comm/lane_board.h), so that gradients are there when the loop ends on
+// a worker without lanes too. So every worker goes through it, also one that has none.
 //
 // weight and total_weight: 1 and the number of lanes when all lanes of the step are equally large; otherwise
 // a lane's samples × Dataset::weight() and the sum of that over all lanes.
@@ -55,7 +55,8 @@ struct Step {
   std::int64_t samples = 0;  // of all lanes of all workers
   double total_weight = 1;
   std::vector<Lane> lanes;
-  std::shared_ptr<LaneBoard> board = {};  // none: nobody is told
+  bool everybodys = true;  // every worker has a lane in it
+  Group group = {};        // whose strategies are told; empty: nobody is
 
   class Iterator;
   Iterator begin();
@@ -71,7 +72,8 @@ class Step::Iterator {
   Lane& operator*() const { return step_->lanes[at_]; }
   Lane* operator->() const { return &step_->lanes[at_]; }
   Iterator& operator++() {
-    if (++at_ == step_->lanes.size() && step_->board) step_->board->end(step_->number);
+    if (++at_ == step_->lanes.size() && step_->group)
+      step_->group.lane_board()->end(step_->group, step_->number);
     return *this;
   }
   void operator++(int) { ++*this; }
@@ -83,9 +85,10 @@ class Step::Iterator {
 };
 
 inline Step::Iterator Step::begin() {
-  if (board) {
-    board->begin(number, lanes.size());
-    if (lanes.empty()) board->end(number);
+  if (group) {
+    LaneBoard& board = *group.lane_board();
+    board.begin({.step = number, .mine = !lanes.empty(), .everybodys = everybodys});
+    if (lanes.empty()) board.end(group, number);
   }
   return {this, 0};
 }
@@ -94,8 +97,8 @@ inline Step::Iterator Step::end() { return {this, lanes.size()}; }
 class Loader {
  public:
   // Starts making steps at once. Throws UsageError naming the option and what it accepts.
-  Loader(std::shared_ptr<const Dataset> dataset, int rank, int size, LoaderOptions options,
-         std::shared_ptr<LaneBoard> board = {});
+  // Strategies of `group` are told of loops over lanes.
+  Loader(std::shared_ptr<const Dataset> dataset, int rank, int size, LoaderOptions options, Group group = {});
   ~Loader();  // at any time; waits for the lane that is being made
   Loader(Loader&&) noexcept;
   Loader& operator=(Loader&&) noexcept;

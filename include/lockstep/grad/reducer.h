@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,8 @@ class BesideGradients {
   virtual void abandon() noexcept = 0;
   // Nobody had a gradient; nothing was exchanged.
   virtual void nobody() = 0;
+  // An exchange begins on this rank.
+  virtual void announce() = 0;
 };
 
 struct ReducerOptions {
@@ -96,8 +99,9 @@ class Reducer {
   // Ends the step's exchange; begins it first when no backward did. A worker without any gradient in this
   // step takes part with nothing; when that is so everywhere nothing happens.
   void synchronize();
-  // A whole step in which this worker has nothing, whatever was before. Collective.
-  void synchronize_idle();
+  // A whole step in which this worker has nothing, whatever was before: lanes of step `step`, where that is known.
+  // Collective.
+  void synchronize_idle(std::optional<std::int64_t> step = {});
   // The means have been used: what comes next belongs to the next step.
   void end_step();
   // Forgets an unfinished step, on every rank.

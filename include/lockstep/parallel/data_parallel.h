@@ -22,13 +22,18 @@
 //
 // Gradients are means over workers (over lanes, weighted, where lanes are used). A parameter without gradient
 // on some workers counts as zero there; without gradient on all, its grad() stays undefined and optimizers
-// leave it alone. They are there when backward of the last lane returns, and on a worker that has no lane in
-// a step when its loop over them ends: clipping (lockstep::clip_grad_norm_, or torch's) comes between the
-// lanes and step().
+// leave it alone. They are there when the loop over a loader's lanes ends, on a worker that has none in this
+// step too: clipping (lockstep::clip_grad_norm_, or torch's) comes between the lanes and step().
 //
 // Floating-point buffers such as batch norm's are means over those lanes or workers that ran a backward,
-// weighted alike. A step in which nobody does (every loss was skipped) leaves parameters and buffers as they
-// are; the optimizer's step() is called all the same, on every rank.
+// weighted alike. A step in which nobody does (every loss was skipped) changes nothing: with lanes parameters
+// and buffers are as the step found them; in a plain loop each worker's buffers stay as its own forward left
+// them, until the next exchange.
+//
+// A worker may skip its backward if it calls all else that the others call. With lanes that is nothing special.
+// In a plain loop it is step() of one of our optimizers, and lockstep::clip_grad_norm_ for clipping; with
+// torch::optim, which knows nothing of other ranks, every rank calls synchronize() before and end_step() after
+// the optimizer's step().
 //
 // Ranks that are not in the same step, that use the model in a loop over lanes outside of lane(), or that
 // unfreeze parameters after wrapping get an error that says so.
@@ -85,7 +90,8 @@ class DataParallel final : public GradientSource {
   void end_step() override;
   // Forgets what this step has gathered so far: after an exception in the middle of a step. Every rank; one
   // that does so alone is named at the next exchange. Buffers are as the step found them: before its first
-  // lane, or, without lanes, as the exchange before left them.
+  // lane, or, without lanes, as the exchange before, or the constructor, left them (but for what was loaded
+  // since).
   void reset();
 
   // Compares the bits of all replicas now. Collective.

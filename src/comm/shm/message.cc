@@ -58,7 +58,8 @@ Received receive_message(int socket, void* data, std::size_t bytes, std::vector<
       fds.emplace_back(fd);
     }
   }
-  return {static_cast<std::size_t>(got), (header.msg_flags & MSG_CTRUNC) != 0};
+  const bool cut = (header.msg_flags & MSG_TRUNC) != 0;
+  return {cut ? bytes + 1 : static_cast<std::size_t>(got), (header.msg_flags & MSG_CTRUNC) != 0};
 }
 
 }  // namespace lockstep::shm

@@ -16,7 +16,7 @@ inline constexpr std::size_t kMostDescriptors = 253;
 bool send_message(int socket, const void* data, std::size_t bytes, const std::vector<int>& fds);
 
 struct Received {
-  std::size_t bytes = 0;  // at most what was asked for; 0 when the peer is gone
+  std::size_t bytes = 0;  // 0 when the peer is gone; one more than asked for when there was no room for all
   bool lost_fds = false;  // descriptors came that this process has no room for (its limit of open files)
 };
 

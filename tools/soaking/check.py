@@ -2,8 +2,8 @@
 import re
 
 # What a program says that did not expect its failure.
-RAW = re.compile(r"terminate called|what\(\):|Segmentation fault|core dumped|SIGSEGV|SIGABRT|SIGBUS|std::|filesystem error"
-                 r"|basic_\w+|json\.exception|bad_alloc|Assertion|Sanitizer|Traceback")
+RAW = re.compile(r"terminate called|what\(\):|Segmentation fault|core dumped|SIGSEGV|SIGABRT|SIGBUS|std::"
+                 r"|filesystem error|basic_\w+|json\.exception|bad_alloc|Assertion|Sanitizer|Traceback")
 BEGIN = re.compile(r" lanes? × \d+, \d+ steps?(?:, going on after step (\d+))?\s*$", re.MULTILINE)
 KILLS = ("kill-worker", "kill-launcher", "kill-starter", "kill-group", "kill-all", "file-kill")
 
@@ -85,7 +85,7 @@ def check_through(folder, reference, disk_refused):
         steps = [int(step) for step, _ in losses]
         if steps != list(range(1, len(reference["losses"]) + 1)):
             twice = sorted({step for step in steps if steps.count(step) > 1})
-            problems.append(("steps.csv", f"{len(steps)} lines for {len(reference['losses'])} steps, twice: {twice[:5]}"))
+            problems.append(("steps.csv", f"{len(steps)} lines, not {len(reference['losses'])}; twice: {twice[:5]}"))
         else:
             problems.append(("steps.csv", "a loss differs from the undisturbed run's"))
     if (hidden := folder.hidden()) and not disk_refused:
@@ -93,10 +93,10 @@ def check_through(folder, reference, disk_refused):
     return problems
 
 
-def check_left(job, start, temporary, shared_memory):
+def check_left(job, start, patience_s, temporary, shared_memory):
     """Processes, and files elsewhere. A job that failed may leave what its flight recorders wrote."""
     problems = []
-    if left := job.left_over():
+    if left := job.left_over(patience_s):
         problems.append(("left processes", ", ".join(left)))
     names = sorted(entry.name for entry in temporary.iterdir())
     killed = start.attack is not None and start.attack.signal == 9

@@ -87,7 +87,7 @@ class Job:
         self.process.wait()
         return got
 
-    def left_over(self, patience_s=10):
+    def left_over(self, patience_s):
         """Processes that are still there some time after the starter has ended, in words."""
         deadline = time.monotonic() + patience_s
         while (left := marked(self.mark)) and time.monotonic() < deadline:

@@ -41,7 +41,7 @@ FILE_ERRORS = ("EIO", "ENOSPC", "EMFILE", "ESTALE")
 @dataclasses.dataclass
 class Attack:
     kind: str
-    moment: tuple  # ("seconds", s), ("step", n) or ("staging", n): n checkpoints seen in the making
+    moment: tuple  # ("seconds", s); ("part", p) of the steps that are left; ("staging", n): the nth checkpoint begins
     signal: int = 0
     gap_s: float = 0  # between two signals, or while stopped
     fault: str = ""  # the shim's SOAK_FAULT
@@ -84,11 +84,11 @@ class Plan:
         return any(start.attack and start.attack.disk_kib for start in self.starts)
 
 
-def draw_moment(rng, steps):
-    kind = rng.choices(("seconds", "step", "staging"), (2, 6, 3))[0]
+def draw_moment(rng):
+    kind = rng.choices(("seconds", "part", "staging"), (2, 6, 3))[0]
     if kind == "seconds":
         return (kind, round(rng.uniform(0, 2.5), 3))
-    return (kind, rng.randint(1, steps) if kind == "step" else rng.randint(1, 3))
+    return (kind, round(rng.uniform(0, 1), 3) if kind == "part" else rng.randint(1, 3))
 
 
 def draw_fault(rng, what):
@@ -98,8 +98,8 @@ def draw_fault(rng, what):
     return f"{op}:{nth}:{what}{rng.choice(('', '', ':on'))}"
 
 
-def draw_attack(rng, kind, steps):
-    attack = Attack(kind, draw_moment(rng, steps))
+def draw_attack(rng, kind):
+    attack = Attack(kind, draw_moment(rng))
     if kind.startswith("stop-"):
         attack.signal = signal.SIGTERM if kind == "stop-timeout" else rng.choice((signal.SIGTERM, signal.SIGINT))
     elif kind.startswith("kill-"):
@@ -127,7 +127,7 @@ def make_plan(seed, kinds):
     plan = Plan(seed, config, rng.choice((steps // 20, steps // 7, steps // 3)), [])
     for _ in range(rng.choices((1, 2, 3, 4), (5, 3, 2, 1))[0]):
         kind = rng.choices(kinds, [ATTACKS[name][0] for name in kinds])[0]
-        start = Start(draw_attack(rng, kind, steps), rng.choices((1, 2, 3), (2, 4, 2))[0], rng.random() < 0.3)
+        start = Start(draw_attack(rng, kind), rng.choices((1, 2, 3), (2, 4, 2))[0], rng.random() < 0.3)
         if start.under_run:
             start.max_restarts = rng.choice((0, 0, 1, 2))
         if kind == "restart-error":

@@ -155,7 +155,9 @@ class Round:
     def watch(self, job, attack, untouched):
         """Until the job has ended or is stuck: whether the attack was delivered, the newest step seen before it, and
         how often the workers had begun."""
-        moment = strike.Moment(attack.moment, job, self.folder) if attack and attack.moment else None
+        moment = None
+        if attack and attack.moment:
+            moment = strike.Moment(attack.moment, job, self.folder, self.plan.steps)
         delivered, seen, begun = bool(attack and not moment), 0, 0
         while not job.ended() and job.seconds() < self.settings.hang_s:
             fresh = self.csv_mark() != untouched or (moment and moment.kind == "seconds")
@@ -177,18 +179,18 @@ class Round:
             promised = seen  # it ends the step and writes a checkpoint
         elif seen > base:
             promised = max(base, (seen - 1) // every * every)
-        problems = check.check_end(start, delivered, job, seen > base)
+        problems = check.check_end(start, delivered, job, base < seen < self.plan.steps)
         problems += check.check_begins(job, base, promised, begun)
         if self.csv_mark() != untouched:  # a line of a step comes after the checkpoints of those before it
             promised = max(promised, (self.folder.last_step() - 1) // every * every)
         problems += check.check_newest(self.folder, promised)
-        problems += check.check_left(job, start, self.temporary, sorted(shared_memory() - memory_before))
+        problems += check.check_left(job, start, self.settings.hang_s / 6, self.temporary,
+                                     sorted(shared_memory() - memory_before))
         if code == 0:
             refused = bool(attack and delivered and (attack.fault or attack.disk_kib))
             problems += check.check_through(self.folder, reference, refused)
         elif attack is None:
-            problems.append(("not through", f"an undisturbed start ended with {code}: "
-                             f"{job.errors().strip().split(chr(10))[-1][:200]}"))
+            problems.append(("not through", f"an undisturbed start ended with {code}"))
         self.log(f"  status {code}, newest checkpoint {self.folder.newest_checkpoint()}")
         self.report(number, problems)
         for entry in self.temporary.iterdir():
@@ -244,5 +246,6 @@ def shared_memory():
 def as_json(result):
     return json.dumps({"seed": result.seed, "attacks": result.attacks, "starts": result.starts,
                        "seconds": round(result.seconds, 2),
-                       "problems": [dict(zip(("kind", "details", "start"), problem)) for problem in result.problems],
+                       "problems": [{"kind": kind, "details": details, "start": start}
+                                    for kind, details, start in result.problems],
                        "folder": str(result.folder) if result.problems else None})

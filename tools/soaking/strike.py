@@ -11,16 +11,19 @@ from .job import send
 class Moment:
     """Whether an attack's moment has come; asked again and again while the job runs."""
 
-    def __init__(self, moment, job, folder):
+    def __init__(self, moment, job, folder, steps):
+        """`steps`: of the whole run, of which some are done."""
         self.kind, self.value = moment
         self.job, self.folder = job, folder
+        done = folder.newest_checkpoint()
+        self.step = done + 1 + self.value * (steps - done - 1)
         self.seen, self.writing = 0, False
 
     def has_come(self):
         if self.kind == "seconds":
             return self.job.seconds() >= self.value
-        if self.kind == "step":
-            return self.folder.last_step() >= self.value
+        if self.kind == "part":
+            return self.folder.last_step() >= self.step
         writing = self.folder.writes_checkpoint()
         self.seen += writing and not self.writing
         self.writing = writing

@@ -34,8 +34,16 @@ ATTACKS = {
 NEEDS_SHIM = {"file-error", "file-kill", "restart-error"}
 NEEDS_MOUNT = {"disk-full"}
 
-FILE_OPS = ("open", "write", "fsync", "rename", "mkdir", "readdir", "unlink")
-FILE_ERRORS = ("EIO", "ENOSPC", "EMFILE", "ESTALE")
+# How file operations fail in earnest: a broken disk, a full one, too many open files, a file server that came back.
+FILE_ERRORS = {
+    "open": ("EIO", "ENOSPC", "EMFILE", "ESTALE"),
+    "write": ("EIO", "ENOSPC", "ESTALE"),
+    "fsync": ("EIO", "ENOSPC"),
+    "rename": ("EIO", "ENOSPC", "ESTALE"),
+    "mkdir": ("EIO", "ENOSPC", "ESTALE"),
+    "readdir": ("EIO", "ESTALE"),
+    "unlink": ("EIO", "ESTALE"),
+}
 
 
 @dataclasses.dataclass
@@ -91,11 +99,13 @@ def draw_moment(rng):
     return (kind, round(rng.uniform(0, 1), 3) if kind == "part" else rng.randint(1, 3))
 
 
-def draw_fault(rng, what):
+def draw_fault(rng, kills=False):
     # A start does some dozens of most operations, and a step one or two writes.
-    op = rng.choice(FILE_OPS)
+    op = rng.choice(list(FILE_ERRORS))
     nth = int(2 ** rng.uniform(0, 9 if op == "write" else 5))
-    return f"{op}:{nth}:{what}{rng.choice(('', '', ':on'))}"
+    if kills:
+        return f"{op}:{nth}:kill"
+    return f"{op}:{nth}:{rng.choice(FILE_ERRORS[op])}{rng.choice(('', '', ':on'))}"
 
 
 def draw_attack(rng, kind):
@@ -109,11 +119,11 @@ def draw_attack(rng, kind):
     elif kind == "pause":
         attack.signal, attack.gap_s = signal.SIGSTOP, round(rng.uniform(0.1, 1.5), 2)
     elif kind == "file-error":
-        attack.moment, attack.fault = (), draw_fault(rng, rng.choice(FILE_ERRORS))
+        attack.moment, attack.fault = (), draw_fault(rng)
     elif kind == "file-kill":
-        attack.moment, attack.fault = (), draw_fault(rng, "kill").removesuffix(":on")
+        attack.moment, attack.fault = (), draw_fault(rng, kills=True)
     elif kind == "restart-error":
-        attack.signal, attack.fault = signal.SIGKILL, draw_fault(rng, rng.choice(FILE_ERRORS))
+        attack.signal, attack.fault = signal.SIGKILL, draw_fault(rng)
     elif kind == "disk-full":
         attack.moment, attack.disk_kib = (), rng.choice((16, 256, 1024, 1400, 2400, 3000, 3600))
     return attack

@@ -1,5 +1,6 @@
 """The soak finds each defect that it looks for, and none where there is none: soak_test.py SOAK LOCKSTEP [TEST_CLASS]"""
 import concurrent.futures
+import fcntl
 import json
 import os
 import pathlib
@@ -79,10 +80,34 @@ class Defects(Case):
             self.assertEqual(done.returncode, 2)
             self.assertIn(text, done.stderr)
 
+    def test_two_in_one_folder_are_refused(self):
+        work = os.path.join(self.folder, "work")
+        os.mkdir(work)
+        held = os.open(work, os.O_RDONLY)
+        self.addCleanup(os.close, held)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        status, _, _, said = self.soak("--rounds", "1")
+        self.assertEqual(status, 2)
+        self.assertIn("another one works in", said)
+
     def test_a_program_that_does_not_even_run_is_no_success(self):
         status, _, _, said = self.soak("--rounds", "1", program="/bin/false")
         self.assertEqual(status, 1)
         self.assertIn("the undisturbed run failed with status 1", said)
+
+
+class Plans(unittest.TestCase):
+    def test_a_seed_is_a_round_and_all_attacks_come(self):
+        sys.path.insert(0, os.path.dirname(os.path.abspath(SOAK)))
+        sys.dont_write_bytecode = True
+        from soaking.plan import ATTACKS, make_plan
+        plans = [make_plan(seed, list(ATTACKS)) for seed in range(200)]
+        self.assertEqual(plans, [make_plan(seed, list(ATTACKS)) for seed in range(200)])
+        kinds = [start.attack.kind for plan in plans for start in plan.starts if start.attack]
+        self.assertEqual(set(kinds), set(ATTACKS))
+        for plan in plans:
+            self.assertIn(len(plan.starts), range(2, 6))
+            self.assertIsNone(plan.starts[-1].attack, "the last start is undisturbed")
 
 
 class Shim(Case):

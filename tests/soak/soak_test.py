@@ -39,7 +39,7 @@ class Case(unittest.TestCase):
         words = [sys.executable, SOAK, "--json", "--program", program, "--shim", SHIM, "--work",
                  os.path.join(self.folder, name), *flags]
         done = subprocess.run([str(word) for word in words], env=dict(os.environ, FAKE_BUG=bug),
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240)
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         return done.returncode, lines[-1] if lines else None, lines[:-1], done.stderr
 
@@ -48,8 +48,9 @@ class Defects(Case):
     def find(self, defect):
         bug, attacks, _ = defect
         # As many rounds as it takes until an attack has met a run at work.
-        return self.soak("--only", attacks, "--rounds", "20", "--stop-at-failure", "--seed", "7", "--hang-s", "3",
-                         bug=bug, name=bug)
+        patience_s = {"hang": "5", "process": "12"}.get(bug, "60")
+        return self.soak("--only", attacks, "--rounds", "20", "--stop-at-failure", "--seed", "7", "--hang-s",
+                         patience_s, bug=bug, name=bug)
 
     def test_each_is_found_and_named(self):
         with concurrent.futures.ThreadPoolExecutor(4) as pool:

@@ -5,6 +5,7 @@ import os
 import pathlib
 import shlex
 import shutil
+import subprocess
 import threading
 import time
 
@@ -15,6 +16,7 @@ from .plan import CONFIGS, make_plan
 
 POLL_S = 0.003
 ROOMY_KIB = 65536
+UNDISTURBED_LIMIT_S = 600
 
 
 @dataclasses.dataclass
@@ -69,7 +71,10 @@ class Runs:
         shutil.rmtree(out, ignore_errors=True)
         words = [str(self.settings.program), "train", *self.flags(config), "-n", "1", "--out", str(out)]
         job = Job(words, self.environment(), f"reference-{os.getpid()}", out)
-        job.process.wait(self.settings.hang_s * 2)
+        try:
+            job.process.wait(UNDISTURBED_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            job.end()  # its status then says that it was killed
         folder = RunFolder(out)
         found = {"hash": folder.summary().get("params_sha256"), "losses": folder.losses()}
         if job.process.returncode != 0 or not found["hash"] or len(found["losses"]) != CONFIGS[config][1]:
@@ -140,7 +145,7 @@ class Round:
         try:
             delivered, seen, begun = self.watch(job, start.attack, untouched)
             if not job.ended():
-                self.report(number, [("hang", f"not ended after {self.settings.hang_s:g} s, see log.txt")])
+                self.report(number, [("hang", f"no step for {self.settings.hang_s:g} s and not ended, see log.txt")])
                 self.log(job.states())
                 return None
             if start.attack and start.attack.fault:
@@ -159,10 +164,13 @@ class Round:
         if attack and attack.moment:
             moment = strike.Moment(attack.moment, job, self.folder, self.plan.steps)
         delivered, seen, begun = bool(attack and not moment), 0, 0
-        while not job.ended() and job.seconds() < self.settings.hang_s:
-            fresh = self.csv_mark() != untouched or (moment and moment.kind == "seconds")
+        mark, last_sign_s = untouched, 0
+        while not job.ended() and job.seconds() - last_sign_s < self.settings.hang_s:
+            if self.csv_mark() != mark:  # however slow the machine is, a step is a sign of life
+                mark, last_sign_s = self.csv_mark(), job.seconds()
+            fresh = mark != untouched or (moment and moment.kind == "seconds")
             if moment and fresh and moment.has_come():
-                seen = self.folder.last_step() if self.csv_mark() != untouched else 0
+                seen = self.folder.last_step() if mark != untouched else 0
                 begun = max(len(check.begins(job)), 1 if seen > 0 else 0)
                 delivered = strike.strike(attack, job, self.dice) > 0
                 self.log(f"  struck after {job.seconds():.2f} s, step {seen} seen, "
@@ -200,7 +208,7 @@ class Round:
     # --- what it rests on --------------------------------------------------------------------------------------
 
     def csv_mark(self):
-        """Changes as soon as a start has written steps.csv."""
+        """Changes as soon as a start has written steps.csv, and with each step."""
         try:
             status = os.stat(self.out / "steps.csv")
             return status.st_ino, status.st_ctime_ns

@@ -1,7 +1,7 @@
 # The front door. Every target does all it needs on a fresh Debian 12: it installs what is missing
 # (tools/setup), configures, builds, runs. The work itself is in CMakePresets.json and tools/.
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-all test-fast asan tsan fuzz bench lint format clean setup help
+.PHONY: build demo test test-all test-fast asan tsan fuzz soak bench lint format clean setup help
 
 build: setup  ## build the release preset: build/release/bin/lockstep
 	@tools/build release
@@ -36,6 +36,11 @@ tsan:  ## the tests under the thread sanitizer
 fuzz: setup  ## hostile bytes for every parser, SECONDS each (default 60)
 	@tools/setup --fuzz
 	@tools/fuzz $(or $(SECONDS),60)
+
+soak: setup  ## kills, signals, file errors and full disks for training runs: MINUTES (default 10), ROUNDS, SEED, JOBS
+	@TARGETS="lockstep_cli lockstep_train fault_shim" tools/build release
+	@tools/soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
+	  --jobs $(or $(JOBS),1)
 
 bench: build  ## every collective against its peers, then the reduction kernels
 	@tools/bench

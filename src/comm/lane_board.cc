@@ -24,7 +24,8 @@ void LaneBoard::begin(const LaneLoop& loop) {
 
 // The innermost loop over that step, and with it those inside that were left. False: there is none.
 bool LaneBoard::close(std::int64_t step, LaneLoop& loop) {
-  const auto found = std::find_if(loops_.rbegin(), loops_.rend(), [&](const LaneLoop& l) { return l.step == step; });
+  const auto found =
+      std::find_if(loops_.rbegin(), loops_.rend(), [&](const LaneLoop& l) { return l.step == step; });
   if (found == loops_.rend()) return false;
   loop = *found;
   loops_.erase(std::next(found).base() + 1, loops_.end());
@@ -53,7 +54,8 @@ void LaneBoard::leave(const Group& group, std::int64_t step) noexcept {
   if (!close(step, loop)) return;
   loops_.pop_back();
   for (const auto& [number, listener] : listeners_) listener->lanes_left();
-  // Where an exception is on its way the ranks are no longer together: a word would wait for who never answers.
+  // Where an exception is on its way the ranks are no longer together: a word would wait for who never
+  // answers.
   if (!loop.mine || loop.everybodys || std::uncaught_exceptions() > 0) return;
   try {
     say(group, 0);

@@ -162,7 +162,7 @@ struct Loader::Impl {
   const Sampler sampler;
   const std::int64_t steps;
   int last_first = 0;  // the first lane of the worker whose lanes come last
-  const Group group;  // may be empty
+  const Group group;   // may be empty
   std::optional<Step> current;
   std::int64_t waited_ns = 0;
 

@@ -20,8 +20,8 @@ class Exchange {
   void begin();
 
   bool opened() const { return opened_; }
-  // Opens it with what this rank has to say of the step. A rank without gradients waits here for the others' word;
-  // false: nobody has any, and there is nothing to exchange.
+  // Opens it with what this rank has to say of the step. A rank without gradients waits here for the others'
+  // word; false: nobody has any, and there is nothing to exchange.
   bool open(const StepCard& card);
   // Parameter i's gradient is complete: its bucket leaves if that was the last, as do full ones behind it.
   void ready(std::size_t i);

@@ -15,8 +15,8 @@
 
 namespace lockstep {
 
-// 16 bits don't hold many times a gradient, and weights are numbers of lanes, samples or tokens: there the weights,
-// and the divisor with them, are scaled by the power of two that brings their total to one at most.
+// 16 bits don't hold many times a gradient, and weights are numbers of lanes, samples or tokens: there the
+// weights, and the divisor with them, are scaled by the power of two that brings their total to one at most.
 double weight_scale(DType dtype, double total_weight);
 
 class GradientStore {

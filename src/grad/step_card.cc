@@ -59,7 +59,8 @@ void StepCards::post(const StepCard& own) {
   const Fields fields = fields_of(own);
   std::copy(fields.begin(), fields.end(), cells);
   const std::size_t all = kFields * static_cast<std::size_t>(group_.size());
-  work_ = group_.all_gather_async(ConstBuffer{cells, kFields, DType::f64}, Buffer{cells + kFields, all, DType::f64});
+  work_ = group_.all_gather_async(ConstBuffer{cells, kFields, DType::f64},
+                                  Buffer{cells + kFields, all, DType::f64});
 }
 
 StepCard StepCards::card_of_rank(int rank) const {

@@ -1,8 +1,9 @@
 // Opens the exchange of a step: do all ranks mean the same step, and what are its sums divided by?
 //
-// Every rank posts a card. A rank without gradients says on it what it knows (which model, perhaps which step) and
-// takes the divisor from the others. The cards are gathered in front of the buckets. Only a rank without gradients
-// waits for them there; the others compare at the end of the exchange, before anybody uses a gradient.
+// Every rank posts a card. A rank without gradients says on it what it knows (which model, perhaps which
+// step) and takes the divisor from the others. The cards are gathered in front of the buckets. Only a rank
+// without gradients waits for them there; the others compare at the end of the exchange, before anybody uses
+// a gradient.
 #pragma once
 
 #include <optional>
@@ -13,11 +14,11 @@ namespace lockstep {
 
 // A field without a value: this rank has no say in it.
 struct StepCard {
-  double strategy = 0;                  // which of the group's strategies exchanges
-  std::optional<double> lanes = {};     // 1: this step is made of lanes, 0: it is not
-  std::optional<double> step = {};      // its number, with lanes
-  std::optional<double> resets = {};    // how often a step was given up since the last exchange
-  std::optional<double> divisor = {};   // of the sums of gradients; none: this rank has no gradients
+  double strategy = 0;                 // which of the group's strategies exchanges
+  std::optional<double> lanes = {};    // 1: this step is made of lanes, 0: it is not
+  std::optional<double> step = {};     // its number, with lanes
+  std::optional<double> resets = {};   // how often a step was given up since the last exchange
+  std::optional<double> divisor = {};  // of the sums of gradients; none: this rank has no gradients
   bool has_gradients() const { return divisor.has_value(); }
 };
 

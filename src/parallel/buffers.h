@@ -32,9 +32,9 @@ class BufferAverager {
 
   // The module's buffers as the step of lanes began.
   void restore();
-  // Without lanes: as the exchange before, or the constructor, left them, but for those that somebody has written to
-  // since (a checkpoint was loaded). Batch norm's forward is told from that by libtorch's version counters, which it
-  // leaves alone.
+  // Without lanes: as the exchange before, or the constructor, left them, but for those that somebody has
+  // written to since (a checkpoint was loaded). Batch norm's forward is told from that by libtorch's version
+  // counters, which it leaves alone.
   void restore_untouched();
 
  private:
@@ -50,14 +50,14 @@ class BufferAverager {
   CommMemory real_memory_;
   CommMemory whole_memory_;
   CommMemory extreme_memory_;
-  torch::Tensor real_flat_;           // f64, in comm memory; the last element is the weight
-  torch::Tensor whole_flat_;          // i64, in comm memory
-  torch::Tensor extreme_flat_;        // f64, in comm memory: each f64 element, then each of their negatives
-  std::vector<torch::Tensor> begin_;  // of the step
+  torch::Tensor real_flat_;             // f64, in comm memory; the last element is the weight
+  torch::Tensor whole_flat_;            // i64, in comm memory
+  torch::Tensor extreme_flat_;          // f64, in comm memory: each f64 element, then each of their negatives
+  std::vector<torch::Tensor> begin_;    // of the step
   std::vector<std::int64_t> versions_;  // of reals_ then
-  std::vector<torch::Tensor> sums_;   // of lanes, like the digits of a binary counter
-  torch::Tensor largest_;             // of whole_flat_ over lanes
-  torch::Tensor extreme_;             // of extreme_flat_ over lanes
+  std::vector<torch::Tensor> sums_;     // of lanes, like the digits of a binary counter
+  torch::Tensor largest_;               // of whole_flat_ over lanes
+  torch::Tensor extreme_;               // of extreme_flat_ over lanes
   std::vector<Work> works_;
 };
 

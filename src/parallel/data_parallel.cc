@@ -106,8 +106,8 @@ struct DataParallel::Lanes final : BesideGradients, LaneListener {
   void announce() override { board->announce(owner.group_, number); }
 
   void lanes_begin() override { owner.reducer_->set_lane_loop(true); }
-  // Where the last lane ran no backward its exchange is still to come. Whoever reads gradients behind the loop finds
-  // the means.
+  // Where the last lane ran no backward its exchange is still to come. Whoever reads gradients behind the
+  // loop finds the means.
   void lanes_end() override {
     owner.reducer_->set_lane_loop(false);
     if (pending) owner.reducer_->synchronize();
@@ -221,12 +221,14 @@ void DataParallel::reset() {
   reducer_->set_lane_loop(false);
 }
 
-// Of what the model had when it was wrapped: later ones (a table made in the first forward) are their rank's own.
+// Of what the model had when it was wrapped: later ones (a table made in the first forward) are their rank's
+// own.
 void DataParallel::check_replicas() {
   std::vector<NamedTensor> now = everything(*module_);
   std::vector<NamedTensor> known;
   for (const std::string& name : lanes_->names) {
-    const auto found = std::find_if(now.begin(), now.end(), [&](const NamedTensor& t) { return t.name == name; });
+    const auto found =
+        std::find_if(now.begin(), now.end(), [&](const NamedTensor& t) { return t.name == name; });
     known.push_back(found != now.end() ? *found : NamedTensor{name, torch::empty({0})});
   }
   check_bits(group_, known);

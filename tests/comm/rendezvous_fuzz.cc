@@ -83,7 +83,8 @@ void to_rank_0(std::string_view packet, int descriptors) {
                       packet.starts_with(packed(kMagic)) && descriptors == 1;
   const std::string of_worker = speaks ? "" : fate(meet(door, 1));
   host.join();
-  fuzz::require(of_worker.empty(), ("a stranger kept a worker out: " + of_worker + "; rank 0: " + of_host).c_str());
+  fuzz::require(of_worker.empty(),
+                ("a stranger kept a worker out: " + of_worker + "; rank 0: " + of_host).c_str());
   fuzz::require(of_host.empty() == (!speaks || packet.starts_with(head)),
                 "rank 0 took the wrong one, or refused the right");
   fuzz::accepted = of_host.empty();

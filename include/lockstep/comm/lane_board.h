@@ -1,10 +1,11 @@
-// Where those who hand out a worker's lanes (a loader) and those who train with them (a strategy) meet: one board a
-// group. A worker that has no lane in a step learns here that the others exchange gradients, so that it takes part
-// before its own loop over lanes ends; and that they don't, where they only look at their lanes.
+// Where those who hand out a worker's lanes (a loader) and those who train with them (a strategy) meet: one
+// board a group. A worker that has no lane in a step learns here that the others exchange gradients, so that
+// it takes part before its own loop over lanes ends; and that they don't, where they only look at their
+// lanes.
 //
-// In a loop over the lanes of a step in which some worker has none, every worker says a word (an all-reduce of one
-// number) before each exchange, which strategy's, and one when its loop ends. Workers without lanes listen until that
-// last word. Where all workers have lanes nothing is said.
+// In a loop over the lanes of a step in which some worker has none, every worker says a word (an all-reduce
+// of one number) before each exchange, which strategy's, and one when its loop ends. Workers without lanes
+// listen until that last word. Where all workers have lanes nothing is said.
 #pragma once
 
 #include <cstddef>
@@ -45,8 +46,8 @@ class LaneBoard {
   int add(LaneListener* listener);
   void remove(LaneListener* listener);
 
-  // By who hands out lanes. `end` of a loop that is not under way does nothing; it may exchange gradients. `leave`
-  // is for a loop that is given up: the others hear that it is over.
+  // By who hands out lanes. `end` of a loop that is not under way does nothing; it may exchange gradients.
+  // `leave` is for a loop that is given up: the others hear that it is over.
   void begin(const LaneLoop& loop);
   void end(const Group& group, std::int64_t step);
   void leave(const Group& group, std::int64_t step) noexcept;
@@ -61,8 +62,8 @@ class LaneBoard {
 
   std::vector<std::pair<int, LaneListener*>> listeners_;
   int next_ = 0;
-  std::vector<LaneLoop> loops_;                                      // under way, the innermost last
-  std::vector<std::pair<std::vector<std::int32_t>, Work>> on_way_;   // words that have not arrived for sure
+  std::vector<LaneLoop> loops_;                                     // under way, the innermost last
+  std::vector<std::pair<std::vector<std::int32_t>, Work>> on_way_;  // words that have not arrived for sure
 };
 
 }  // namespace lockstep

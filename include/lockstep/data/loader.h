@@ -42,8 +42,8 @@ struct Lane : LaneInfo {
 // This worker's lanes of one step. May be empty (fewer examples than lanes in the last step of an epoch): the
 // worker then takes part in the step without a lane.
 //
-// Going through it tells the group's strategies (comm/lane_board.h), so that gradients are there when the loop ends on
-// a worker without lanes too. So every worker goes through it, also one that has none.
+// Going through it tells the group's strategies (comm/lane_board.h), so that gradients are there when the
+// loop ends on a worker without lanes too. So every worker goes through it, also one that has none.
 //
 // weight and total_weight: 1 and the number of lanes when all lanes of the step are equally large; otherwise
 // a lane's samples × Dataset::weight() and the sum of that over all lanes.

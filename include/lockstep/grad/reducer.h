@@ -99,8 +99,8 @@ class Reducer {
   // Ends the step's exchange; begins it first when no backward did. A worker without any gradient in this
   // step takes part with nothing; when that is so everywhere nothing happens.
   void synchronize();
-  // A whole step in which this worker has nothing, whatever was before: lanes of step `step`, where that is known.
-  // Collective.
+  // A whole step in which this worker has nothing, whatever was before: lanes of step `step`, where that is
+  // known. Collective.
   void synchronize_idle(std::optional<std::int64_t> step = {});
   // The means have been used: what comes next belongs to the next step.
   void end_step();

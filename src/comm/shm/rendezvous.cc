@@ -248,7 +248,8 @@ class Host {
 // ---- the others
 
 [[noreturn]] void rethrow(const Reply& reply) {
-  const std::string text = one_line({reply.text, ::strnlen(reply.text, sizeof reply.text)});
+  std::string text = one_line({reply.text, ::strnlen(reply.text, sizeof reply.text)});
+  if (text.empty()) text = "rank 0 ended the rendezvous without a word";
   switch (static_cast<ErrorKind>(reply.kind)) {
     case ErrorKind::peer: throw PeerError(reply.rank, text);
     case ErrorKind::timeout: throw TimeoutError(reply.missing.ranks(), text);

@@ -50,7 +50,12 @@ void go_on_after_restart(TrainPlan& plan) {
 bool goes_on_in_its_folder(TrainOptions& o, const fs::path& checkpoint) {
   const fs::path parent = fs::absolute(checkpoint).lexically_normal().parent_path();
   if (parent.filename() != "checkpoints") return false;
-  if (o.out.empty()) o.out = fs::proximate(parent.parent_path()).string();
+  if (o.out.empty()) {
+    // As a person would write it: from here where it lies below, else whole.
+    const fs::path folder = parent.parent_path();
+    const fs::path near = fs::proximate(folder);
+    o.out = (*near.begin() == ".." ? folder : near).string();
+  }
   std::error_code ignored;
   return fs::equivalent(o.out, parent.parent_path(), ignored);
 }

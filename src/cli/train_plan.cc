@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "cli/folder_lock.h"
 #include "cli/shell_word.h"
 #include "cli/train_exchange.h"
 #include "lockstep/base/error.h"
@@ -81,6 +83,9 @@ void take_data(TrainPlan& plan, const Given& given, const Json& state, const Tra
 void take_checkpoint(TrainPlan& plan, const Given& given) {
   TrainOptions& o = plan.options;
   plan.checkpoint = find_checkpoint(o.resume);
+  // A run that is still being written removes checkpoints while they are read here: its owner is named first.
+  std::optional<FolderLock> lock;
+  if (TrainOptions probe = o; goes_on_in_its_folder(probe, plan.checkpoint)) lock.emplace(probe.out);
   verify_checkpoint(plan.checkpoint);
   const Json state = read_state(plan.checkpoint);
   const TrainOptions before = options_of_state(state, plan.checkpoint);

@@ -172,7 +172,7 @@ TEST(AgentsFailure, OneThatHangsIsGivenUp) {
     EXPECT_EQ(outcome.status, 1);
     EXPECT_GE(outcome.seconds, 5);
     expect_words(outcome.err,
-                 {node, "failed first: its agent does not answer for 6 s", "its workers may still run\n"});
+                 {node, "failed first: its agent does not answer for ", "its workers may still run\n"});
     EXPECT_TRUE(outcome.err.starts_with(node)) << outcome.err;
     ::kill(all[hung]->pid(), SIGCONT);
     EXPECT_EQ(all[hung]->finish().status, 1);
@@ -190,7 +190,7 @@ TEST(AgentsFailure, AnInterruptDoesNotWaitForOneThatHangs) {
   const Outcome outcome = two.lead->finish();
   EXPECT_EQ(outcome.status, 143);
   expect_words(outcome.err, {"stopped by SIGTERM", "1 of 2 workers are ended; node 1 (",
-                             "does not answer for 6 s, its workers may still run\n"});
+                             "does not answer for ", ", its workers may still run\n"});
   EXPECT_EQ(lines_of(outcome.err).size(), 1U) << outcome.err;
 }
 

@@ -1,4 +1,5 @@
 // What becomes of a module's buffers, of every type. Threads as ranks.
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 
@@ -9,6 +10,10 @@
 
 namespace lockstep {
 namespace {
+
+// libtorch makes its default generator when it is first asked for, in code that the thread sanitizer does not
+// see: before there are threads, so that it is not taken for a race.
+[[maybe_unused]] const bool kGeneratorIsMade = at::detail::getDefaultCPUGenerator().defined();
 
 using lockstep::testing::copies;
 using lockstep::testing::equal;

@@ -22,22 +22,22 @@ void LaneBoard::begin(const LaneLoop& loop) {
   for (const auto& [number, listener] : listeners_) listener->lanes_begin();
 }
 
-// The innermost loop over that step, and with it those inside that were left. False: there is none.
-bool LaneBoard::close(std::int64_t step, LaneLoop& loop) {
+// The innermost loop over that, and with it those inside that were left. False: there is none.
+bool LaneBoard::close(const void* of, LaneLoop& loop) {
   const auto found =
-      std::find_if(loops_.rbegin(), loops_.rend(), [&](const LaneLoop& l) { return l.step == step; });
+      std::find_if(loops_.rbegin(), loops_.rend(), [&](const LaneLoop& l) { return l.of == of; });
   if (found == loops_.rend()) return false;
   loop = *found;
   loops_.erase(std::next(found).base() + 1, loops_.end());
   return true;
 }
 
-void LaneBoard::end(const Group& group, std::int64_t step) {
+void LaneBoard::end(const Group& group, const void* of) {
   LaneLoop loop;
-  if (!close(step, loop)) return;
+  if (!close(of, loop)) return;
   if (!loop.mine) {
     loops_.pop_back();
-    if (!loop.everybodys) listen(group, step);
+    if (!loop.everybodys) listen(group, loop.step);
     return;
   }
   // Still under way while they exchange, so that they announce it.
@@ -49,9 +49,9 @@ void LaneBoard::end(const Group& group, std::int64_t step) {
   on_way_.clear();
 }
 
-void LaneBoard::leave(const Group& group, std::int64_t step) noexcept {
+void LaneBoard::leave(const Group& group, const void* of) noexcept {
   LaneLoop loop;
-  if (!close(step, loop)) return;
+  if (!close(of, loop)) return;
   loops_.pop_back();
   for (const auto& [number, listener] : listeners_) listener->lanes_left();
   // Where an exception is on its way the ranks are no longer together: a word would wait for who never

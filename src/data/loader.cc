@@ -73,7 +73,7 @@ struct Loader::Impl {
   }
 
   ~Impl() {
-    if (current && group) group.lane_board()->leave(group, current->number);
+    if (current && group) group.lane_board()->leave(group, &*current);
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -136,7 +136,7 @@ struct Loader::Impl {
   }
 
   Step* next() {
-    if (current && group) group.lane_board()->end(group, current->number);  // a loop that was left early
+    if (current && group) group.lane_board()->end(group, &*current);  // a loop that was left early
     current.reset();  // its tensors go back before we wait for others
     std::unique_lock hold(mutex);
     const auto there = [&] { return !ready.empty() || done; };

@@ -197,6 +197,26 @@ TEST(OutOfStep, BackwardInALoopOverLanesWithoutALaneIsAnError) {
         {"in no lane", "ddp.lane(lane)"});
 }
 
+// A second loader, at the same number of steps, goes on while the lanes of the first are gone through.
+TEST(OutOfStep, TheStepsOfAnotherLoaderDoNotEndALoop) {
+  const Group group = thread_groups(1)[0];
+  auto net = std::make_shared<SmallNet>();
+  DataParallel ddp(net, group);
+  SGD optimizer(ddp, {.lr = 0.1});
+  auto data = std::make_shared<SmallExamples>(16);
+  Loader other = loader(data, group, {.lanes = 2, .lane_batch = 2});
+  for (auto& step : loader(data, group, {.lanes = 2, .lane_batch = 4, .steps = 1})) {
+    ASSERT_EQ(other.next()->number, step.number);
+    for (auto& lane : step) {
+      auto scope = ddp.lane(lane);
+      net->forward(lane.data).square().mean().backward();
+      if (lane.first) EXPECT_NE(other.next(), nullptr);  // lets go of the step of the same number
+      EXPECT_EQ(ddp.reducer().exchanges(), step.number + (lane.last ? 1 : 0));
+    }
+    optimizer.step();
+  }
+}
+
 TEST(OutOfStep, APlainLoopAfterALoopOverLanesThatWasLeftIsFine) {
   const Group group = thread_groups(1)[0];
   auto net = std::make_shared<SmallNet>();

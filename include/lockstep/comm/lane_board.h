@@ -34,6 +34,8 @@ class LaneListener {
 
 // A loop over the lanes of one step.
 struct LaneLoop {
+  const void* of =
+      nullptr;  // who is gone through: tells loops of several loaders apart, whatever their steps
   std::int64_t step = 0;
   bool mine = true;        // this worker has lanes in it
   bool everybodys = true;  // every worker has
@@ -49,14 +51,14 @@ class LaneBoard {
   // By who hands out lanes. `end` of a loop that is not under way does nothing; it may exchange gradients.
   // `leave` is for a loop that is given up: the others hear that it is over.
   void begin(const LaneLoop& loop);
-  void end(const Group& group, std::int64_t step);
-  void leave(const Group& group, std::int64_t step) noexcept;
+  void end(const Group& group, const void* of);
+  void leave(const Group& group, const void* of) noexcept;
 
   // By strategy `number`, before it exchanges.
   void announce(const Group& group, int number);
 
  private:
-  bool close(std::int64_t step, LaneLoop& loop);
+  bool close(const void* of, LaneLoop& loop);
   void say(const Group& group, std::int32_t word);
   void listen(const Group& group, std::int64_t step);
 

@@ -72,8 +72,7 @@ class Step::Iterator {
   Lane& operator*() const { return step_->lanes[at_]; }
   Lane* operator->() const { return &step_->lanes[at_]; }
   Iterator& operator++() {
-    if (++at_ == step_->lanes.size() && step_->group)
-      step_->group.lane_board()->end(step_->group, step_->number);
+    if (++at_ == step_->lanes.size() && step_->group) step_->group.lane_board()->end(step_->group, step_);
     return *this;
   }
   void operator++(int) { ++*this; }
@@ -87,8 +86,8 @@ class Step::Iterator {
 inline Step::Iterator Step::begin() {
   if (group) {
     LaneBoard& board = *group.lane_board();
-    board.begin({.step = number, .mine = !lanes.empty(), .everybodys = everybodys});
-    if (lanes.empty()) board.end(group, number);
+    board.begin({.of = this, .step = number, .mine = !lanes.empty(), .everybodys = everybodys});
+    if (lanes.empty()) board.end(group, this);
   }
   return {this, 0};
 }

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <exception>
 #include <future>
+#include <system_error>
 #include <vector>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep {
@@ -34,13 +34,25 @@ std::string tell(const Group& group, std::string text) {
   return text;
 }
 
+// Where no thread can be had, the work fails.
+std::future<void> start(const std::function<void()>& work) {
+  try {
+    return std::async(std::launch::async, work);
+  } catch (const std::system_error& error) {
+    std::promise<void> failed;
+    failed.set_exception(
+        std::make_exception_ptr(SystemError("cannot start a thread", error.code().value())));
+    return failed.get_future();
+  }
+}
+
 void lead(const Group& group, const std::string& what, const std::function<void()>& work) {
-  const auto timeout = Knobs::from_environment().timeout;
+  const auto timeout = group.timeout();
   const auto round = std::min(kLongestRound, timeout / 4);
   const Deadline expected = Deadline::after(timeout);
   bool logged = false;
   // Its destructor waits for the work, also when a peer is lost meanwhile.
-  std::future<void> through = std::async(std::launch::async, work);
+  std::future<void> through = start(work);
   while (through.wait_for(round) != std::future_status::ready) {
     if (!logged && expected.passed()) {
       log().warn("rank 0 is still {} after {} s; the others wait", what, timeout.count() / 1000);

@@ -15,7 +15,7 @@
 //     });
 //   }
 //
-// It is then declared below and listed in main.cc. The frame does the rest: flags may be written with
+// It is then declared below and listed in commands.cc. The frame does the rest: flags may be written with
 // hyphens or underscores; a bad flag, and any UsageError that the action throws, becomes one line on
 // standard error and exit status 2; any other Error becomes one line and exit status 1.
 #pragma once
@@ -40,6 +40,8 @@ struct Cli {
 inline constexpr const char* kStart = "Start workers";
 inline constexpr const char* kTrain = "Train";
 inline constexpr const char* kMeasure = "Measure and tune";
+
+void add_commands(Cli& cli);  // all that the program has
 
 void add_run(Cli& cli);
 void add_secret(Cli& cli);

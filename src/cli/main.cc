@@ -1,4 +1,4 @@
-// The program `lockstep`: one subcommand per file, listed here.
+// The program `lockstep`. Its subcommands are listed in commands.cc.
 #include "cli/command.h"
 #include "cli/frame.h"
 #include "lockstep/base/standard_fds.h"
@@ -21,12 +21,6 @@ int main(int argc, char** argv) {
       "Exit status: 0, 1 when the run failed, 2 for bad usage (one line says what is accepted).");
 
   lockstep::cli::Cli cli{.app = app, .action = {}, .program = {}};
-  lockstep::cli::add_train(cli);
-  lockstep::cli::add_infer(cli);
-  lockstep::cli::add_sweep(cli);
-  lockstep::cli::add_run(cli);
-  lockstep::cli::add_secret(cli);
-  lockstep::cli::add_bench(cli);
-  lockstep::cli::add_tune(cli);
+  lockstep::cli::add_commands(cli);
   return lockstep::cli::run_command_line(cli, {argv + 1, argv + argc});
 }

@@ -1,19 +1,5 @@
 # `lockstep train`, `infer`, `sweep` and `bench step`. Their parents are in the program itself; what needs libtorch,
 # which takes a second to load, is a second program beside it.
-add_library(lockstep_parts STATIC
-  bench_link.cc
-  bench_start.cc
-  own_core.cc
-  progress.cc
-  suggest.cc
-  svg_plot.cc
-  table.cc)
-lockstep_few_units(lockstep_parts)
-target_include_directories(lockstep_parts PUBLIC ${PROJECT_SOURCE_DIR}/src)
-target_link_libraries(lockstep_parts
-  PUBLIC lockstep_launch CLI11::CLI11 nlohmann_json::nlohmann_json
-  PRIVATE lockstep_options)
-
 add_library(lockstep_trainer STATIC
   folder_content.cc
   folder_lock.cc

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <ctime>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -371,7 +372,9 @@ class Worker {
       }
       stop_ = std::max(stop_, static_cast<int>(all[at + mine.size() - 1]));
     }
-    return loss / weight;
+    // Which sign a NaN has is the processor's choice.
+    const double mean = loss / weight;
+    return std::isnan(mean) ? std::numeric_limits<double>::quiet_NaN() : mean;
   }
 
   // What became of the step's buckets, before the next step begins.

@@ -216,6 +216,7 @@ int Group::size() const { return impl().engine().size(); }
 const std::string& Group::name() const { return impl().name(); }
 const char* Group::engine() const { return impl().engine().name(); }
 const std::vector<int>& Group::nodes() const { return impl().engine().nodes(); }
+std::chrono::milliseconds Group::timeout() const { return impl().timeout(); }
 CommMemory Group::allocate(std::size_t bytes) const { return impl().engine().allocate(bytes); }
 
 void Group::all_reduce(Buffer x, CallOptions o) const { impl().run(all_reduce_call(impl(), x, x, o)); }

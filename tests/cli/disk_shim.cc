@@ -126,4 +126,10 @@ DISK_SHIM_OPEN(open64)
 DISK_SHIM_OPENAT(openat)
 DISK_SHIM_OPENAT(openat64)
 
+// As glibc's checked headers call them, in which some systems' libraries are built.
+int __open_2(const char* path, int flags) { return open_at(AT_FDCWD, path, flags, 0); }
+int __open64_2(const char* path, int flags) { return open_at(AT_FDCWD, path, flags, 0); }
+int __openat_2(int folder, const char* path, int flags) { return open_at(folder, path, flags, 0); }
+int __openat64_2(int folder, const char* path, int flags) { return open_at(folder, path, flags, 0); }
+
 }  // extern "C"

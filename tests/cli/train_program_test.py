@@ -8,7 +8,6 @@ import re
 import resource
 import shutil
 import signal
-import statistics
 import struct
 import subprocess
 import termios
@@ -337,7 +336,8 @@ class Folder(Case):
 
     def test_overlap(self):
         """The part of the exchange that backward hides: as the trace shows it, and as the summary says."""
-        summary = self.train("run", "-n", 2, *LANES, "--steps", 12, "--trace-steps", 12)
+        # Layers large enough that a processor is found for the exchange before the last one's gradient has come.
+        summary = self.train("run", "-n", 2, *LANES, "--width", 512, "--lane-batch", 64, "--steps", 12, "--trace-steps", 12)
         with open(self.path("run", "trace.json")) as file:
             spans = [e for e in json.load(file)["traceEvents"] if e["ph"] == "X" and e["pid"] == 0]
         waits = {e["args"]["step"]: e["ts"] for e in spans if e["name"] == "wait for buckets"}
@@ -605,22 +605,23 @@ class Tools(Case):
         self.assertEqual(row["params"], 1024 * 32 + 32 + 32 * 32 + 32 + 32 * 10 + 10)
         self.assertEqual((row["engine"], row["bucket_cap_mb"]), ("shm", 25))
         self.assertTrue(0 < row["comm_fraction"] < 1)
-        self.check_prediction(row, row["alone_ms"])
+        self.check_prediction(row, [row["alone_ms"]])
         self.refused("bench", "step", "--model", "resnet17", words=["--model"])
 
     def check_prediction(self, row, alone_ms):
         """It is what was computed in the very steps that it was made from, and the exchange that it expects: a factor of 4
         is for medians of parts and the part of backward that the exchange slows down. How good it is, against steps that
-        really exchange, depends on how busy the machine is."""
+        really exchange, depends on how busy the machine is: then a step is longer than its parts' medians, hence the
+        shortest and the longest of `alone_ms`."""
         step_ms, share = row["predicted_step_ms"], row["predicted_comm_fraction"]
         self.assertTrue(0 < share < 1, share)
-        self.assertGreater(step_ms, alone_ms / 4)
-        self.assertLess(step_ms, 4 * alone_ms / (1 - share))
+        self.assertGreater(step_ms, min(alone_ms) / 4)
+        self.assertLess(step_ms, 4 * max(alone_ms) / (1 - share))
 
     def computed_ms(self, name):
-        """What a step of a run takes without the exchange, from those that its prediction is made from."""
+        """What steps of a run take without the exchange, those that its prediction is made from."""
         steps = self.rows(name, "steps.csv")[3:]
-        return statistics.median(float(r["compute_ms"]) + float(r["data_wait_ms"]) for r in steps)
+        return [float(r["compute_ms"]) + float(r["data_wait_ms"]) for r in steps]
 
     def test_bench_step_in_a_job(self):
         step = [PROGRAM, "bench", "step", "--model", "mlp", "--width", 32, "--layers", 2, "--lane-batch", 4, "--steps", 3,
@@ -630,17 +631,17 @@ class Tools(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = [json.loads(line[line.index("{"):]) for line in done.stdout.splitlines()]
         self.assertEqual([(r["workers"], r["engine"]) for r in rows], [(3, "tcp")])
-        self.check_prediction(rows[0], rows[0]["alone_ms"])
+        self.check_prediction(rows[0], [rows[0]["alone_ms"]])
         done = self.run_program("run", "-n", 2, *step, "-n", 3)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("is not what lockstep run started: 2", done.stdout + done.stderr)
 
     def test_training_says_what_it_chose_and_predicted(self):
-        shared = self.train("shared", "-n", 2, *LANES, "--steps", 6, "--bucket-cap-mb", "auto")
+        shared = self.train("shared", "-n", 2, *LANES, "--steps", 30, "--bucket-cap-mb", "auto")
         self.assertEqual((shared["bucket_cap_mb"], shared["engine"]), (25, "shm"))
         self.check_prediction(shared, self.computed_ms("shared"))
         wires = dict(self.environment, LOCKSTEP_ENGINE="tcp", LOCKSTEP_LOG="info")
-        done = self.run_program("run", "-n", 2, PROGRAM, "train", "--out", self.path("wires"), *LANES, "--steps", 6,
+        done = self.run_program("run", "-n", 2, PROGRAM, "train", "--out", self.path("wires"), *LANES, "--steps", 30,
                                 "--bucket-cap-mb", "auto", env=wires)
         self.assertEqual(done.returncode, 0, done.stderr)
         found = self.summary("wires")

@@ -6,10 +6,6 @@ namespace {
 
 using Variables = std::vector<std::string>;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 TEST(Environment, NoneIsOneWorker) {
   Worker alone({});
   expect_ok(alone, "sum 1 nodes 1 local 1");
@@ -46,11 +42,9 @@ TEST(Environment, ThatContradictsItselfIsRefused) {
       {{"LOCKSTEP_ALGORITHM=fastest"}, {"'fastest'", "LOCKSTEP_ALGORITHM", "direct"}},
       {{"LOCKSTEP_LOG=loud"}, {"LOCKSTEP_LOG='loud'", "warn"}},
   };
-  const auto start = std::chrono::steady_clock::now();
-  std::vector<Worker> workers;
+  std::vector<Worker> workers;  // one that waited for others would say so
   for (const Bad& bad : cases) workers.emplace_back(WorkerOptions{.variables = bad.variables});
   for (std::size_t i = 0; i < cases.size(); ++i) expect_failure(workers[i], "usage", cases[i].says);
-  EXPECT_LT(seconds_since(start), 20);
 }
 
 // Two workers, or as many as there are ranks given; `sizes[i]` is what worker i is told.

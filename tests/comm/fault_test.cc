@@ -28,6 +28,9 @@
 namespace lockstep::testing {
 namespace {
 
+// A variable by which the workers of this run of the test are known, also those that outlive what started them.
+constexpr const char* kMark = "FAULT_TEST_RUN";
+
 struct Settings {
   std::uint64_t seed = 1;
   int first = 0;
@@ -108,7 +111,8 @@ class Round {
     options.size = plan_.size;
     options.arguments = {"--worker", std::to_string(settings.seed), std::to_string(number_)};
     options.job = "fault-" + std::to_string(::getpid()) + "-" + std::to_string(number_);
-    options.environment = {{"LOCKSTEP_DUMP_DIR", dumps_.path.string()},
+    options.environment = {{kMark, std::to_string(::getpid())},
+                           {"LOCKSTEP_DUMP_DIR", dumps_.path.string()},
                            {"LOCKSTEP_CACHE_DIR", "off"},
                            {"LOCKSTEP_ARENA", "256M"},
                            {"LOCKSTEP_LOG", "error"},
@@ -378,14 +382,15 @@ class Round {
   std::int64_t fault_ns_ = 0;
 };
 
-// Processes that map one of our arenas.
+// Workers of this run that map one of our arenas.
 int arenas_mapped() {
+  const std::string mark = std::string(kMark) + "=" + std::to_string(::getpid()) + '\0';
   int found = 0;
   for (const std::string& name : names_in("/proc")) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream command("/proc/" + name + "/cmdline", std::ios::binary);
-    std::string words((std::istreambuf_iterator<char>(command)), {});
-    if (words.find(std::string("--worker\0", 9)) == std::string::npos) continue;
+    std::ifstream environment("/proc/" + name + "/environ", std::ios::binary);
+    std::string variables((std::istreambuf_iterator<char>(environment)), {});
+    if (variables.find(mark) == std::string::npos) continue;
     std::ifstream maps("/proc/" + name + "/maps");
     for (std::string line; std::getline(maps, line);)
       if (line.find("/memfd:lockstep") != std::string::npos) {

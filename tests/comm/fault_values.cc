@@ -55,13 +55,17 @@ double value_of(const void* data, DType dtype) {
   return 0;
 }
 
-// Of which sums and products of eight ranks fit every type.
-double given(const Call& call, int rank) { return reduces(call.what) ? 1 + rank % 2 : 1 + rank; }
+// What `rank` gives at `element` of its input. Sums and products of eight ranks fit every type.
+double given(const Call& call, int rank, std::size_t element) {
+  const auto mixed = static_cast<std::size_t>(rank) + element;
+  return reduces(call.what) ? 1 + static_cast<double>(mixed % 2)
+                            : 1 + static_cast<double>((mixed * 7 + element / 3) % 100);
+}
 
-double reduced(const Call& call, int size) {
-  double result = given(call, 0);
+double reduced(const Call& call, int size, std::size_t element) {
+  double result = given(call, 0, element);
   for (int r = 1; r < size; ++r) {
-    const double next = given(call, r);
+    const double next = given(call, r, element);
     switch (call.op) {
       case ReduceOp::sum:
       case ReduceOp::avg: result += next; break;
@@ -81,11 +85,16 @@ double reduced(const Call& call, int size) {
 }  // namespace
 
 void give(void* data, std::size_t count, DType dtype, const Call& call, int rank) {
-  const Element element = element_of(given(call, rank), dtype);
+  constexpr std::size_t kPeriod = 600;  // of what is given, over elements
   const std::size_t bytes = size_of(dtype);
   auto* const to = static_cast<std::byte*>(data);
-  for (std::size_t i = 0; i < count; ++i) std::memcpy(to + i * bytes, element.bytes, bytes);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Element element = i < kPeriod ? element_of(given(call, rank, i), dtype) : Element{};
+    std::memcpy(to + i * bytes, i < kPeriod ? element.bytes : to + (i - kPeriod) * bytes, bytes);
+  }
 }
+
+void spoil(void* data, std::size_t bytes) { std::memset(data, 0x7d, bytes); }
 
 std::string find_wrong(const void* data, const Call& call, int rank, int size) {
   const bool root = rank == call.root;
@@ -104,8 +113,13 @@ std::string find_wrong(const void* data, const Call& call, int rank, int size) {
   }
   const bool by_source = call.what == Collective::all_gather || call.what == Collective::all_to_all ||
                          call.what == Collective::gather;
-  const auto expected = [&](int slice) {
-    return reduces(call.what) ? reduced(call, size) : given(call, by_source ? slice : call.root);
+  // Where an element of what this rank got was in the inputs: those of slices begin at its own one.
+  const bool sliced = call.what == Collective::all_to_all || call.what == Collective::scatter ||
+                      call.what == Collective::reduce_scatter;
+  const std::size_t before = sliced ? static_cast<std::size_t>(rank) * call.count : 0;
+  const auto expected = [&](int slice, std::size_t i) {
+    return reduces(call.what) ? reduced(call, size, before + i)
+                              : given(call, by_source ? slice : call.root, before + i);
   };
   const std::size_t step = call.count / 61 + 1;  // some of many, and the last
   const auto* const from = static_cast<const std::byte*>(data);
@@ -115,7 +129,7 @@ std::string find_wrong(const void* data, const Call& call, int rank, int size) {
       const std::size_t i = std::min(k, call.count - 1);
       const std::size_t at = static_cast<std::size_t>(slice) * call.count + i;
       const double got = value_of(from + at * size_of(call.dtype), call.dtype);
-      const double want = expected(slice);
+      const double want = expected(slice, i);
       if (std::abs(got - want) <= (call.op == ReduceOp::avg ? 0.02 : 0)) continue;
       return call.describe() + " gave " + std::to_string(got) + " at element " + std::to_string(at) +
              " instead of " + std::to_string(want);

@@ -249,6 +249,7 @@ class Worker {
     const bool in_place = a.what == Collective::broadcast || a.what == Collective::send;
     give(memory(0), gives_slices(a.what) ? a.count * n : a.count, a.dtype, what, g.rank());
     const void* const got = memory(in_place ? 0 : 1);
+    if (!in_place) spoil(memory(1), std::min(plan_.most_bytes, a.count * n * size_of(a.dtype)));
     const auto go = [&](auto&& blocking, auto&& starting) {
       if (call.asynchronous) {
         pending_.push_back({starting(), place, index, what, got});

@@ -87,7 +87,7 @@ std::vector<Difference> differences() {
 class WireMismatch : public OverWires {};
 
 // A rank whose part of the call is over before the others' messages come (a root that has sent everything)
-// is told by the next call that takes the same way.
+// is told by the next call in which it hears from them: at the latest one in which all hear from all.
 TEST_P(WireMismatch, EveryRankIsToldWhoCalledWhatAndItSticks) {
   for (const Difference& d : differences())
     for (const int odd : {1, 3}) {
@@ -107,7 +107,7 @@ TEST_P(WireMismatch, EveryRankIsToldWhoCalledWhatAndItSticks) {
               [&] {
                 (g.rank() == odd ? d.odd : d.common)(g, x, y);
                 g.barrier();
-                g.all_gather(Buffer{x.data, 1, x.dtype}, Buffer{y.data, 4, y.dtype});
+                g.all_to_all(Buffer{x.data, 4, x.dtype}, Buffer{y.data, 4, y.dtype});
               },
               {"operation 2", "world", "called different things", "rank " + std::to_string(odd) + " called ",
                d.common_says, d.odd_says});

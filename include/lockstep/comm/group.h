@@ -68,6 +68,7 @@ class Group {
   const std::string& name() const;        // "world", "world/0", …: for messages
   const char* engine() const;             // "shm", "mpi", "gloo", …
   const std::vector<int>& nodes() const;  // nodes()[r]: the node that rank r runs on, counted from 0
+  std::chrono::milliseconds timeout() const;  // of calls whose options give none
 
   // Memory that peers reach directly. A local call; only the caller allocates.
   CommMemory allocate(std::size_t bytes) const;

@@ -335,22 +335,31 @@ class Folder(Case):
         return total
 
     def test_overlap(self):
-        """The part of the exchange that backward hides: as the trace shows it, and as the summary says."""
+        """The part of the exchange that backward hides: as the trace shows it, and as the summary says. Whether there is any
+        is for the scheduler to say too, so that on a busy machine it may take more than one run."""
+        hidden = 0
+        for attempt in range(4):
+            hidden = hidden or self.check_overlap(f"run{attempt}")
+        self.assertGreater(hidden, 0)
+
+    def check_overlap(self, name):
         # Layers large enough that a processor is found for the exchange before the last one's gradient has come.
-        summary = self.train("run", "-n", 2, *LANES, "--width", 512, "--lane-batch", 64, "--steps", 12, "--trace-steps", 12)
-        with open(self.path("run", "trace.json")) as file:
+        summary = self.train(name, "-n", 2, *LANES, "--width", 512, "--lane-batch", 64, "--steps", 12, "--trace-steps", 12)
+        with open(self.path(name, "trace.json")) as file:
             spans = [e for e in json.load(file)["traceEvents"] if e["ph"] == "X" and e["pid"] == 0]
         waits = {e["args"]["step"]: e["ts"] for e in spans if e["name"] == "wait for buckets"}
         hidden = moved = 0
         for step in range(4, 13):  # once it has settled
             moves = [(e["ts"], e["ts"] + e["dur"]) for e in spans
                      if e["name"].startswith("bucket ") and e["args"]["step"] == step]
-            self.assertGreater(len(moves), 1)
+            ready = [float(row["ready"]) for row in self.rows(name, "buckets.csv") if int(row["step"]) == step]
+            self.assertEqual(len(ready), len(moves))
+            self.assertLess(min(ready), max(ready))  # some bucket may leave before the last gradient has come
             hidden += self.union(moves, waits[step])
             moved += self.union(moves)
-        self.assertGreater(hidden, 0)  # some bucket leaves before the last gradient has come
         self.assertLess(hidden, moved)  # the last one can't
         self.assertAlmostEqual(hidden / moved, summary["overlap_fraction"], places=2)
+        return hidden
 
     def test_page(self):
         self.train("run", "-n", 2, *LANES, "--epochs", 2)

@@ -94,6 +94,10 @@ int conclude(const std::string& command, const std::vector<WorkerError>& errors,
   }
   for (const WorkerError& error : errors)
     std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), error.text.c_str());
+  std::error_code none;
+  if (!errors.empty() && !starter.dump_dir.empty() && std::filesystem::exists(starter.dump_dir, none))
+    std::fprintf(stderr, "lockstep %s: flight recorders are in %s\n", command.c_str(),
+                 starter.dump_dir.c_str());
   if (!errors.empty()) return 1;
   std::array<char, 4096> chunk{};
   off_t at = 0;

@@ -51,13 +51,20 @@ UniqueFd local_socket(int flags = 0) {
   return fd;
 }
 
-// Signals to this process as a descriptor, for the lifetime of the object.
+// By nohup, or a shell that started this process in the background.
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+// Signals to this process as a descriptor, for the lifetime of the object. What is ignored stays so.
 class SignalReader {
  public:
   SignalReader() {
     sigset_t wanted;
     sigemptyset(&wanted);
-    for (const int s : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&wanted, s);
+    for (const int s : {SIGINT, SIGTERM, SIGHUP})
+      if (!is_ignored(s)) sigaddset(&wanted, s);
     sigprocmask(SIG_BLOCK, &wanted, &before_);
     fd_.reset(::signalfd(-1, &wanted, SFD_CLOEXEC));
     if (!fd_) throw SystemError("bench: signalfd", errno);

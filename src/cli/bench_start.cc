@@ -94,6 +94,10 @@ int conclude(const std::string& command, const std::vector<WorkerError>& errors,
   }
   for (const WorkerError& error : errors)
     std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), error.text.c_str());
+  std::error_code none;
+  if (!errors.empty() && !starter.dump_dir.empty() && std::filesystem::exists(starter.dump_dir, none))
+    std::fprintf(stderr, "lockstep %s: flight recorders are in %s\n", command.c_str(),
+                 starter.dump_dir.c_str());
   if (!errors.empty()) return 1;
   std::array<char, 4096> chunk{};
   off_t at = 0;
@@ -123,11 +127,13 @@ Starter start_workers(const StartOptions& options) {
   if (!starter.errors) throw SystemError("bench: memfd_create", errno);
   if (std::getenv("LOCKSTEP_DUMP_DIR") == nullptr) starter.dump_dir = new_dump_dir();
   // A process of its own: the launcher takes over the signals of the process that it runs in.
+  const pid_t parent = ::getpid();
   starter.pid = ::fork();
   if (starter.pid < 0) throw SystemError("bench: fork", errno);
   if (starter.pid != 0) return starter;
 
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) std::_Exit(1);  // it was killed before the line above
   if (!starter.dump_dir.empty()) ::setenv("LOCKSTEP_DUMP_DIR", starter.dump_dir.c_str(), 1);
   const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null >= 0) ::dup2(null, 0);

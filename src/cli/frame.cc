@@ -1,12 +1,10 @@
 #include "cli/frame.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <optional>
 
+#include "cli/printer.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::cli {
@@ -173,13 +171,8 @@ int run_command_line(Cli& cli, std::vector<std::string> arguments) {
   const std::string program = cli.app.get_name();
   const int status = run_command(cli, std::move(arguments));
   // Whoever reads a file that this was sent to must not take a part of it for all.
-  errno = 0;
-  const bool printed = std::fflush(stdout) == 0 && std::cout.flush().good() && std::ferror(stdout) == 0;
-  if (printed || status != 0) return status;
-  return complain(program,
-                  std::string("standard output can't be written, and a part of it is lost") +
-                      (errno != 0 ? std::string(": ") + std::strerror(errno) : "; is its disk full?"),
-                  1);
+  const std::string lost = lost_output();
+  return lost.empty() || status != 0 ? status : complain(program, lost, 1);
 }
 
 }  // namespace lockstep::cli

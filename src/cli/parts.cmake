@@ -3,6 +3,7 @@ add_library(lockstep_parts STATIC
   bench_link.cc
   bench_start.cc
   own_core.cc
+  printer.cc
   progress.cc
   suggest.cc
   svg_plot.cc

@@ -10,6 +10,7 @@
 #include "cli/bench_link.h"
 #include "cli/bench_start.h"
 #include "cli/command.h"
+#include "cli/printer.h"
 #include "cli/train_flags.h"
 #include "cli/train_program.h"
 #include "lockstep/base/error.h"
@@ -64,7 +65,9 @@ int start_training(const TrainOptions& options, const Given& given, TrainReport&
                      .workers = options.workers == 0 ? 1 : static_cast<int>(options.workers),
                      .pinning = Pinning::cores,
                      .grace = std::chrono::minutes(2)});
+  report.give_up_when([&] { return listener.interrupted_by() != 0 || stop_is_pending(); });
   const int status = listener.serve(starter.pid, [&](const Json& event) { report.handle(event); });
+  report.give_up_when([told = listener.interrupted_by() != 0] { return told; });
   report.finish();
   if (report.stopped_by() != 0) return 128 + report.stopped_by();
   if (report.done() && status == 0) return 0;

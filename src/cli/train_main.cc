@@ -12,6 +12,7 @@
 #include "cli/bench_link.h"
 #include "cli/bench_start.h"
 #include "cli/infer.h"
+#include "cli/printer.h"
 #include "cli/step_bench.h"
 #include "cli/train_worker.h"
 #include "lockstep/base/error.h"
@@ -47,11 +48,17 @@ int run_train(const Json& request) {
   TrainReport report(plan.show);
   if (world.rank() == 0 && !plan.report_to.empty())
     reporter = std::make_unique<BenchReporter>(plan.report_to);
+  report.give_up_when(stop_was_noted);
+  bool parent_gone = false;
   const EventSink sink = [&](const Json& event) {
-    if (reporter)
-      reporter->send(event);
-    else
-      report.handle(event);
+    if (!reporter) return report.handle(event);
+    // A parent that is killed takes its launcher along, which tells the workers to stop: nothing that was
+    // trained is to be lost because nobody can be told.
+    try {
+      if (!parent_gone) reporter->send(event);
+    } catch (const SystemError&) {
+      parent_gone = true;
+    }
   };
   const int stopped_by = train(plan, world, sink);
   world.barrier();
@@ -89,8 +96,10 @@ int main(int argc, char** argv) {
   const std::string command = what == "step" ? "bench step" : what;
   try {
     const int status = lockstep::cli::run(what, request);
+    const std::string lost = lockstep::cli::lost_output();
+    if (!lost.empty()) std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), lost.c_str());
     std::fflush(nullptr);
-    return status;
+    return status == 0 && !lost.empty() ? 1 : status;
   } catch (const lockstep::Error& e) {
     lockstep::cli::fail(report_to, command, lockstep::to_string(e.kind()), e.what());
   } catch (const std::exception& e) {

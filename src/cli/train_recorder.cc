@@ -40,10 +40,11 @@ TrainRecorder::TrainRecorder(const TrainPlan& plan, Group world, EventSink sink,
       sink_(std::move(sink)),
       total_steps_(total_steps),
       origin_ns_(now_ns()) {
-  if (leads()) {
+  // What rank 0 can't do nobody does, and all say why: none is taken for lost.
+  run_on_leader(world_, "opening the run's folder", [&] {
     folder_.emplace(plan_.options.out, plan_.folder_use, plan_.first_step);
     folder_->replace("config.json", to_json(plan_.options).dump(2) + "\n");
-  }
+  });
   // One zero of time for all ranks' traces. Machines have clocks of their own: there it is the end of a
   // barrier.
   if (std::ranges::adjacent_find(world_.nodes(), std::not_equal_to<>()) != world_.nodes().end()) {

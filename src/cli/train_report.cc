@@ -64,9 +64,11 @@ void TrainReport::handle(const Json& event) {
     note(event.at("text").get<std::string>());
   else if (kind == "stopped") {
     stopped_by_ = event.at("signal").get<int>();
-    note(fmt::format("stopped at step {}; the checkpoint is {}\nto resume: {}",
-                     event.at("step").get<std::int64_t>(), event.at("checkpoint").get<std::string>(),
-                     event.at("resume").get<std::string>()));
+    const std::string checkpoint = event.at("checkpoint").get<std::string>();
+    note(fmt::format("stopped at step {}; {}", event.at("step").get<std::int64_t>(),
+                     checkpoint.empty() ? "there is no checkpoint"  // of weights that are not finite
+                                        : fmt::format("the checkpoint is {}\nto resume: {}", checkpoint,
+                                                      event.at("resume").get<std::string>())));
   } else if (kind == "done")
     finished(event);
   else if (kind == "through")
@@ -97,7 +99,7 @@ void TrainReport::step(const Json& event) {
   if (last_plain_ns_ == 0) last_plain_ns_ = now;
   if (now - last_plain_ns_ < kPlainEvery_ns) return;
   last_plain_ns_ = now;
-  std::fprintf(stderr, "%s  %s\n", place.c_str(), figures.c_str());
+  printer_.print(stderr, place + "  " + figures + "\n");
 }
 
 void TrainReport::epoch(const Json& event) {
@@ -113,8 +115,7 @@ void TrainReport::epoch(const Json& event) {
     return;
   }
   progress_.clear();
-  std::printf("%s\n", event.dump().c_str());
-  std::fflush(stdout);
+  printer_.print(stdout, event.dump() + "\n");
 }
 
 void TrainReport::finished(const Json& event) {
@@ -122,8 +123,7 @@ void TrainReport::finished(const Json& event) {
   const Json& s = event.at("summary");
   progress_.clear();
   if (show_ == Show::json) {
-    std::printf("%s\n", s.dump().c_str());
-    std::fflush(stdout);
+    printer_.print(stdout, s.dump() + "\n");
     return;
   }
   const char* const bold = colours_ ? "\033[1m" : "";
@@ -150,21 +150,18 @@ void TrainReport::through(const Json& event) {
   done_ = true;
   line(event.at("text").get<std::string>());
   if (show_ != Show::json) return;
-  std::printf("%s\n", event.dump().c_str());
-  std::fflush(stdout);
+  printer_.print(stdout, event.dump() + "\n");
 }
 
 void TrainReport::line(const std::string& text) {
   if (show_ == Show::nothing) return;
   progress_.clear();
-  std::FILE* const to = show_ == Show::json ? stderr : stdout;
-  std::fprintf(to, "%s\n", text.c_str());
-  std::fflush(to);
+  printer_.print(show_ == Show::json ? stderr : stdout, text + "\n");
 }
 
 void TrainReport::note(const std::string& text) {
   progress_.clear();
-  std::fprintf(stderr, "%s\n", text.c_str());
+  printer_.print(stderr, text + "\n");
 }
 
 }  // namespace lockstep::cli

@@ -3,11 +3,13 @@
 //   begin step epoch note checkpoint stopped done through error
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/bench_start.h"
+#include "cli/printer.h"
 #include "cli/progress.h"
 
 namespace lockstep::cli {
@@ -24,6 +26,8 @@ class TrainReport {
   explicit TrainReport(Show show);
 
   void handle(const nlohmann::ordered_json& event);
+  // Asked while nobody reads what is shown: then it is dropped, so that the run can be stopped.
+  void give_up_when(std::function<bool()> told_to_stop) { printer_.give_up_when(std::move(told_to_stop)); }
   // Takes the progress bar away.
   void finish() { progress_.clear(); }
 
@@ -44,6 +48,7 @@ class TrainReport {
   bool terminal_;
   bool colours_;
   Progress progress_;
+  Printer printer_;
   std::int64_t last_plain_ns_ = 0;
   int stopped_by_ = 0;
   bool done_ = false;

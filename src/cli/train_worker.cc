@@ -25,6 +25,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/checkpoint/leader.h"
+#include "lockstep/checkpoint/store.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/optim/schedule.h"
@@ -58,20 +59,29 @@ void note_stop(int signal) {
   }
 }
 
-// While it lives SIGINT and SIGTERM are remembered; another one, kOneStop later or more, ends the process.
+// While it lives SIGINT, SIGTERM and SIGHUP (a terminal or a connection is gone) are remembered, but for
+// those that are ignored (nohup); another one, kOneStop later or more, ends the process.
 class StopWatch {
  public:
   StopWatch() {
     struct sigaction action {};
     action.sa_handler = note_stop;
     action.sa_flags = SA_RESTART;
-    for (const int signal : {SIGINT, SIGTERM}) ::sigaction(signal, &action, nullptr);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction before {};
+      if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
+      ::sigaction(signal, &action, nullptr);
+      watched_.push_back(signal);
+    }
   }
   ~StopWatch() {
-    for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+    for (const int signal : watched_) std::signal(signal, SIG_DFL);
   }
   StopWatch(const StopWatch&) = delete;
   StopWatch& operator=(const StopWatch&) = delete;
+
+ private:
+  std::vector<int> watched_;
 };
 
 // From /proc/self/status: "VmRSS" now, "VmHWM" the most so far.
@@ -233,9 +243,11 @@ class Worker {
   // Everybody gets rank 0's weights: only its machine needs the checkpoint.
   std::shared_ptr<Model> load_model() const {
     auto model = make_model(options_, *data_.train);
-    const std::filesystem::path& weights = plan_.checkpoint.empty() ? plan_.init : plan_.checkpoint;
-    if (!weights.empty())
-      run_on_leader(world_, "reading the weights", [&] { load_weights(weights, *model); });
+    const auto load = [&](const std::filesystem::path& checkpoint) { load_weights(checkpoint, *model); };
+    if (!plan_.checkpoint.empty())
+      run_on_leader(world_, "reading the weights", [&] { load(plan_.checkpoint); });
+    else if (!plan_.init.empty())  // of a run that may go on meanwhile
+      run_on_leader(world_, "reading the weights", [&] { use_checkpoint(options_.init, load); });
     model->train();
     return model;
   }
@@ -316,14 +328,18 @@ class Worker {
     if (const std::string found = finite_.end_step(state_.step); !found.empty()) stop_not_finite(found);
   }
 
+  // That this process knows of; empty: none.
+  std::string newest_checkpoint() const {
+    return (checkpoint_.empty() ? plan_.checkpoint : checkpoint_).string();
+  }
+
   // Rank 0 knows the checkpoints; all say what it says.
   [[noreturn]] void stop_not_finite(const std::string& found) {
     recorder_->end_epoch(state_.epoch, {}, {});
     run_on_leader(world_, "stopping", [&] {
-      const std::filesystem::path& newest = checkpoint_.empty() ? plan_.checkpoint : checkpoint_;
-      throw SystemError(
-          found + "; stopped (--on-nan skip leaves such steps out); " +
-          (newest.empty() ? "there is no checkpoint" : "the newest checkpoint is " + newest.string()));
+      const std::string newest = newest_checkpoint();
+      throw SystemError(found + "; stopped (--on-nan skip leaves such steps out); " +
+                        (newest.empty() ? "there is no checkpoint" : "the newest checkpoint is " + newest));
     });
     throw SystemError(found);  // not reached: the leader has thrown
   }
@@ -426,7 +442,7 @@ class Worker {
       sink_({{"event", "stopped"},
              {"signal", stop_},
              {"step", state_.step},
-             {"checkpoint", checkpoint_.string()},
+             {"checkpoint", newest_checkpoint()},
              {"resume", resume_command(options_)}});
     return stop_;
   }
@@ -481,6 +497,8 @@ class Worker {
 };
 
 }  // namespace
+
+bool stop_was_noted() { return told_to_stop != 0; }
 
 int train(const TrainPlan& plan, const Group& world, const EventSink& sink) {
   pin_threads(plan.options.threads);

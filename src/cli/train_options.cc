@@ -126,6 +126,7 @@ void check_values(const TrainOptions& o) {
   one_of("--optimizer", o.optimizer, {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
   one_of("--schedule", o.schedule, {"constant", "cosine", "linear", "step"});
   one_of("--on-nan", o.on_nan, {"stop", "skip", "go-on"});
+  one_of("--last-step", o.last_step, {"short", "drop", "wrap"});
   one_of("--order", o.order, {"canonical", "any"});
   one_of("--engine", o.engine, {"shm"});
   one_of("--strategy", o.strategy, {"ddp"});

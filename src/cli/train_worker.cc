@@ -111,6 +111,7 @@ LoaderOptions loader_options(const TrainPlan& plan) {
           .lane_batch = static_cast<int>(o.lane_batch),
           .seed = o.seed,
           .augment = !o.no_augment,
+          .last_step = parse_last_step(o.last_step),
           .epochs = o.epochs,
           .steps = o.steps,
           .first_step = plan.first_step};

@@ -62,7 +62,8 @@ struct Loader::Impl {
         sampler(dataset->size(), {.lanes = options_.lanes,
                                   .lane_batch = options_.lane_batch,
                                   .seed = options_.seed,
-                                  .shuffle = options_.shuffle}),
+                                  .shuffle = options_.shuffle,
+                                  .last_step = options_.last_step}),
         steps(steps_of_run(options_, sampler.steps_per_epoch())),
         group(std::move(group_)) {
     for (int worker = 0; worker < size; ++worker)

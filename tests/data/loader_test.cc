@@ -82,18 +82,36 @@ void expect_same(const Pieces& a, const Pieces& b) {
 
 TEST(Loader, TheSameBitsForEveryNumberOfWorkers) {
   const auto dataset = drawings(107);  // 8 lanes of 4: three steps of 32 and one of 11
-  const LoaderOptions options{.lanes = 8, .lane_batch = 4, .seed = 9, .epochs = 2};
-  const Pieces one = collect(dataset, 1, options);
-  EXPECT_EQ(one.size(), 2u * (3 * 8 + 5));
-  for (const int workers : {2, 3, 4, 8}) {
-    SCOPED_TRACE(::testing::Message() << workers << " workers");
-    expect_same(one, collect(dataset, workers, options));
+  for (const auto& [last_step, lanes] :
+       {std::pair(LastStep::short_, 3u * 8 + 5), {LastStep::drop, 3u * 8}, {LastStep::wrap, 4u * 8}}) {
+    SCOPED_TRACE(to_string(last_step));
+    const LoaderOptions options{.lanes = 8, .lane_batch = 4, .seed = 9, .last_step = last_step, .epochs = 2};
+    const Pieces one = collect(dataset, 1, options);
+    EXPECT_EQ(one.size(), 2 * lanes);
+    for (const int workers : {2, 3, 4, 8}) {
+      SCOPED_TRACE(::testing::Message() << workers << " workers");
+      expect_same(one, collect(dataset, workers, options));
+    }
   }
+}
+
+TEST(Loader, LanesAreFullAndEquallyHeavyUnlessAskedForShort) {
+  const Pieces pieces = collect(drawings(11), 2, {.lanes = 4, .lane_batch = 2, .augment = false});
+  EXPECT_EQ(pieces.size(), 8u);
+  for (const auto& [key, piece] : pieces) {
+    EXPECT_EQ(piece.samples, 2);
+    EXPECT_EQ(piece.info.weight, 1);
+    EXPECT_EQ(piece.info.total_weight, 4);
+  }
+  // Three are left for the second step, so that its second lane ends with the first example of the epoch.
+  EXPECT_TRUE(torch::equal(pieces.at({1, 1}).data[1], pieces.at({0, 0}).data[0]));
+  EXPECT_TRUE(torch::equal(pieces.at({1, 2}).data[0], pieces.at({0, 0}).data[1]));
+  EXPECT_FALSE(torch::equal(pieces.at({1, 1}).data[0], pieces.at({0, 0}).data[0]));
 }
 
 TEST(Loader, ResumesInTheMiddleOfAnEpoch) {
   const auto dataset = drawings(107);
-  LoaderOptions options{.lanes = 8, .lane_batch = 4, .seed = 9, .epochs = 2};
+  LoaderOptions options{.lanes = 8, .lane_batch = 4, .seed = 9, .last_step = LastStep::short_, .epochs = 2};
   Pieces whole = collect(dataset, 2, options);
   for (const std::int64_t first : {1, 3, 4, 6, 8}) {
     SCOPED_TRACE(first);
@@ -131,7 +149,7 @@ TEST(Loader, AugmentationIsTheLanesOwn) {
 TEST(Loader, WeightsFollowTheSamples) {
   const auto text =
       std::make_shared<TextDataset>(std::vector<std::uint8_t>(10 * 21 + 1, 'x'), 10);  // 21 windows
-  const Pieces pieces = collect(text, 3, {.lanes = 4, .lane_batch = 4});
+  const Pieces pieces = collect(text, 3, {.lanes = 4, .lane_batch = 4, .last_step = LastStep::short_});
   EXPECT_EQ(pieces.size(), 4u + 2u);
   for (int lane = 0; lane < 4; ++lane) {
     EXPECT_EQ(pieces.at({0, lane}).info.weight, 1);
@@ -140,13 +158,13 @@ TEST(Loader, WeightsFollowTheSamples) {
   EXPECT_EQ(pieces.at({1, 0}).info.weight, 30);
   EXPECT_EQ(pieces.at({1, 1}).info.weight, 20);
   EXPECT_EQ(pieces.at({1, 1}).info.total_weight, 50);
-  EXPECT_EQ(collect(text, 1, {.lanes = 4, .lane_batch = 5}).at({0, 0}).info.weight, 60)
-      << "the one that joined";
+  const LoaderOptions joining{.lanes = 4, .lane_batch = 5, .last_step = LastStep::short_};
+  EXPECT_EQ(collect(text, 1, joining).at({0, 0}).info.weight, 60) << "the one that joined";
 }
 
 TEST(Loader, AWorkerWithoutLanesStillGetsItsSteps) {
   const auto dataset = drawings(10);  // 8 lanes of 1, then 2 left: lanes 0 and 1
-  Loader loader(dataset, 7, 8, {.lane_batch = 1});
+  Loader loader(dataset, 7, 8, {.lane_batch = 1, .last_step = LastStep::short_});
   Step* step = loader.next();
   ASSERT_NE(step, nullptr);
   EXPECT_EQ(step->lanes.size(), 1u);
@@ -191,6 +209,8 @@ TEST(Loader, NamesBadOptions) {
   expect_error<UsageError>([&] { make(0, 1, {.steps = -2}); }, {"steps = -2"});
   expect_error<UsageError>([&] { make(0, 1, {.first_step = -1}); }, {"first_step = -1"});
   expect_error<UsageError>([&] { make(0, 1, {.prefetch = 0}); }, {"prefetch = 0"});
+  expect_error<UsageError>([&] { make(0, 1, {.lane_batch = 3, .last_step = LastStep::drop}); },
+                           {"2 examples", "drop", "3 examples or more"});
   expect_error<UsageError>([&] { Loader(nullptr, 0, 1, {}); }, {"without a dataset"});
 }
 

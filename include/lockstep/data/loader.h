@@ -26,6 +26,7 @@ struct LoaderOptions {
   std::uint64_t seed = 0;
   bool shuffle = true;
   bool augment = true;
+  LastStep last_step = LastStep::wrap;  // what becomes of the examples that fill no step (sampler.h)
   std::int64_t epochs =
       1;  // how many epochs in all, counted from the start of the run; 0: as many as `steps` needs
   std::int64_t steps = 0;       // at most so many steps in all; 0: as the epochs have
@@ -39,8 +40,9 @@ struct Lane : LaneInfo {
   std::int64_t samples = 0;
 };
 
-// This worker's lanes of one step. May be empty (fewer examples than lanes in the last step of an epoch): the
-// worker then takes part in the step without a lane.
+// This worker's lanes of one step. May be empty (with LastStep::short_, fewer examples than lanes in the last
+// step of an epoch; or more workers than subtrees, comm/lanes.h): the worker then takes part in the step
+// without a lane.
 //
 // Going through it tells the group's strategies (comm/lane_board.h), so that gradients are there when the
 // loop ends on a worker without lanes too. So every worker goes through it, also one that has none.

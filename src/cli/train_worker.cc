@@ -154,7 +154,9 @@ class Worker {
   int run() {
     if (plan_.first_step > loader_.steps() || (plan_.first_step == loader_.steps() && summarised()))
       return nothing_left();
-    recorder_.emplace(plan_, world_, sink_, loader_.steps());  // all is checked: now the folder may change
+    // All is checked: now the folder may change.
+    recorder_.emplace(plan_, world_, sink_,
+                      RunLength{.steps = loader_.steps(), .steps_per_epoch = loader_.steps_per_epoch()});
     announce();
     const StopWatch watch;
     while (Step* const step = next()) {

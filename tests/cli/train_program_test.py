@@ -155,7 +155,8 @@ class Resume(Case):
         done = self.run_program("train", "--resume", self.path("killed"), "-n", 3, "--steps", steps)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         whole = self.train("whole", "-n", 2, *LANES, "--steps", steps)
-        self.assertEqual(self.summary("killed")["params_sha256"], whole["params_sha256"])
+        for key in ("params_sha256", "final_loss", "final_loss_steps", "last_step_loss"):
+            self.assertEqual(self.summary("killed")[key], whole[key], key)
         self.assertEqual(self.losses("killed"), self.losses("whole"))
         self.assertEqual([int(r["step"]) for r in self.rows("killed", "steps.csv")], list(range(1, steps + 1)))
 
@@ -235,7 +236,8 @@ class Resume(Case):
             done = self.run_program("train", "--resume", self.path("run"))
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             after = self.summary("run")
-            for key in ("steps", "params_sha256", "accuracy", "validation_loss", "best_accuracy"):
+            for key in ("steps", "params_sha256", "accuracy", "validation_loss", "best_accuracy", "final_loss",
+                        "final_loss_steps", "last_step_loss"):
                 self.assertEqual(after[key], before[key], key)
 
     def test_started_again_when_the_run_was_through(self):
@@ -315,7 +317,10 @@ class Folder(Case):
         self.assertEqual(summary["steps"], len(steps))
         self.assertEqual(len(epochs), 2)
         self.assertEqual(sum(int(r["samples"]) for r in steps), 2 * 8 * 32)
-        self.assertEqual(float(steps[-1]["loss"]), summary["final_loss"])
+        last_epoch = [float(r["loss"]) for r in steps[8:]]
+        self.assertAlmostEqual(sum(last_epoch) / 8, summary["final_loss"], places=12)
+        self.assertEqual(float(epochs[-1]["train_loss"]), summary["final_loss"])
+        self.assertEqual((summary["final_loss_steps"], summary["last_step_loss"]), (8, last_epoch[-1]))
         self.assertEqual(float(epochs[-1]["accuracy"]), summary["accuracy"])
         for r in steps:
             parts = float(r["compute_ms"]) + float(r["exposed_comm_ms"]) + float(r["data_wait_ms"])

@@ -29,6 +29,7 @@ struct TrainOptions {
   bool no_augment = false;
   std::int64_t lane_batch = 32;
   std::string last_step = "wrap";
+  std::int64_t loader_threads = 1;
   std::int64_t eval_batch = 100;
   std::int64_t eval_examples = 0;  // 0: all
 
@@ -117,6 +118,8 @@ void visit_options(Options& o, Visit&& visit) {
                    "examples that fill no step at an epoch's end: short (a smaller step), drop, or wrap "
                    "(filled up with the epoch's first)"},
         o.last_step);
+  visit(OptionInfo{"loader_threads", data, Role::runs, "of a worker, that make its batches"},
+        o.loader_threads);
   visit(OptionInfo{"eval_batch", data, Role::defines, "samples of a batch of the evaluation"}, o.eval_batch);
   visit(OptionInfo{"eval_examples", data, Role::defines, "evaluate on so many test examples (0: all)"},
         o.eval_examples);

@@ -114,7 +114,8 @@ LoaderOptions loader_options(const TrainPlan& plan) {
           .last_step = parse_last_step(o.last_step),
           .epochs = o.epochs,
           .steps = o.steps,
-          .first_step = plan.first_step};
+          .first_step = plan.first_step,
+          .threads = static_cast<int>(o.loader_threads)};
 }
 
 ScheduleOptions schedule_options(const TrainOptions& o) {

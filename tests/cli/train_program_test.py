@@ -72,7 +72,7 @@ class Bits(Case):
     def test_algorithms_and_buckets_change_no_bit(self):
         base = self.train("base", "-n", 2, *LANES, "--steps", 4)["params_sha256"]
         for name, args in {"tree": ["--algorithm", "tree"], "halving": ["--algorithm", "halving-doubling"],
-                           "one": ["--bucket-cap-mb", "25"]}.items():
+                           "one": ["--bucket-cap-mb", "25"], "threads": ["--loader-threads", "3"]}.items():
             self.assertEqual(self.train(name, "-n", 2, *LANES, *args, "--steps", 4)["params_sha256"], base, name)
 
     def test_the_seed_and_the_lanes_do(self):

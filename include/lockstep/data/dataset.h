@@ -4,10 +4,13 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 
 namespace lockstep {
@@ -17,13 +20,26 @@ struct Batch {
   torch::Tensor target;
 };
 
+// What a dataset threw while a loader asked it, with the examples that were asked for: the one that can't be
+// read by itself either, or, where each can, all of the batch. std::rethrow_if_nested gives the dataset's own
+// exception.
+class DatasetError : public SystemError, public std::nested_exception {
+ public:
+  DatasetError(std::vector<std::int64_t> examples, const std::string& message)
+      : SystemError(message), examples_(std::move(examples)) {}
+  const std::vector<std::int64_t>& examples() const noexcept { return examples_; }
+
+ private:
+  std::vector<std::int64_t> examples_;
+};
+
 class Dataset {
  public:
   virtual ~Dataset() = default;
 
   virtual std::int64_t size() const = 0;
   // The examples `indices` as one batch. With `random`, augmented from that stream; without, as they are.
-  // Called from the loader's thread.
+  // Called from the loader's thread; from several at once where LoaderOptions::threads says so.
   virtual Batch get(std::span<const std::int64_t> indices, RandomStream* random) const = 0;
   // How many parts of the loss one example of the batch counts for (tokens of a text); samples: 1.
   virtual double weight() const { return 1; }

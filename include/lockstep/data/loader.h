@@ -1,10 +1,11 @@
-// Feeds a worker its lanes, step by step, made ahead of time on a thread of its own.
+// Feeds a worker its lanes, step by step, made ahead of time on threads of its own.
 //
 //   for (auto& step : lockstep::loader(dataset, world, {.lanes = 8, .lane_batch = 32}))
 //     for (auto& lane : step) { auto scope = ddp.lane(lane); … lane.data, lane.target … }
 //
 // Iterating goes through the epochs from the position on; `epochs` or `steps` ends it. What a lane holds is a
-// function of (dataset, seed, step, lane): the same bits whichever worker carries it, and after any resume.
+// function of (dataset, seed, step, lane): the same bits whichever worker carries it, after any resume, and
+// for any number of threads.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +33,7 @@ struct LoaderOptions {
   std::int64_t steps = 0;       // at most so many steps in all; 0: as the epochs have
   std::int64_t first_step = 0;  // resume: steps done before
   int prefetch = 2;             // steps made ahead, 1 or more
+  int threads = 1;  // that make steps, beside those made ahead; the dataset is asked by all of them
 };
 
 struct Lane : LaneInfo {
@@ -100,14 +102,14 @@ class Loader {
   // Starts making steps at once. Throws UsageError naming the option and what it accepts.
   // Strategies of `group` are told of loops over lanes.
   Loader(std::shared_ptr<const Dataset> dataset, int rank, int size, LoaderOptions options, Group group = {});
-  ~Loader();  // at any time; waits for the lane that is being made
+  ~Loader();  // at any time; waits for the lanes that are being made
   Loader(Loader&&) noexcept;
   Loader& operator=(Loader&&) noexcept;
 
   std::int64_t steps() const;  // of the whole run, those done before included
   std::int64_t steps_per_epoch() const;
-  // The next step, or null at the end. Rethrows what the thread met, after the steps made before it, and
-  // again on every later call. Valid until the next call.
+  // The next step, or null at the end. Valid until the next call. Throws DatasetError where the dataset
+  // threw, after the steps before that one, and again on every later call.
   Step* next();
   // How long next() has waited for data so far, in nanoseconds.
   std::int64_t waited_ns() const;

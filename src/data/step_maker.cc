@@ -1,6 +1,8 @@
 #include "data/step_maker.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <exception>
 #include <limits>
 #include <numeric>
@@ -87,6 +89,17 @@ std::string current_message() {
   throw DatasetError(examples, place + in_words(examples) + ": " + current_message());
 }
 
+double sum_of(const std::vector<double>& weights, const Examples& examples, const std::string& place) {
+  if (weights.size() != examples.size())
+    throw UsageError(place + "Dataset::weights gave " + std::to_string(weights.size()) + " numbers for " +
+                     std::to_string(examples.size()) + " examples; accepted: one each");
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    if (!(weights[i] >= 0) || !std::isfinite(weights[i]))
+      throw UsageError(place + "example " + std::to_string(examples[i]) + " weighs " +
+                       std::to_string(weights[i]) + "; accepted: 0 or more, finite");
+  return std::accumulate(weights.begin(), weights.end(), 0.0);
+}
+
 }  // namespace
 
 StepMaker::StepMaker(std::shared_ptr<const Dataset> dataset, int rank, int size, const LoaderOptions& options)
@@ -98,7 +111,8 @@ StepMaker::StepMaker(std::shared_ptr<const Dataset> dataset, int rank, int size,
                                   .seed = options.seed,
                                   .shuffle = options.shuffle,
                                   .last_step = options.last_step}),
-      steps_(steps_of_run(options, sampler_.steps_per_epoch())) {
+      steps_(steps_of_run(options, sampler_.steps_per_epoch())),
+      weighted_(!dataset_->weights(std::array<std::int64_t, 1>{0}).empty()) {
   check_at_least("first_step", options.first_step, 0);
   check_at_least("prefetch", options.prefetch, 1);
   check_at_least("threads", options.threads, 1);
@@ -137,10 +151,40 @@ StepDraft StepMaker::draft(std::int64_t number) const {
     draft.examples.push_back(sampler_.lane(step.epoch, step.of_epoch, index));
   }
   if (!step.lanes.empty()) step.lanes.back().last = true;
+  if (weighted_)
+    for (int index = 0; index < options_.lanes; ++index)
+      draft.of_all_lanes.push_back(sampler_.lane(step.epoch, step.of_epoch, index));
   return draft;
 }
 
+// Every worker weighs every lane of the step, sample by sample and then lane by lane: the same sums
+// everywhere, without asking anybody.
+void StepMaker::weigh(StepDraft& draft) const {
+  Step& step = draft.step;
+  step.total_weight = 0;
+  auto own = step.lanes.begin();
+  for (int index = 0; index < std::ssize(draft.of_all_lanes); ++index) {
+    const Examples& examples = draft.of_all_lanes[static_cast<std::size_t>(index)];
+    if (examples.empty()) break;
+    const std::string place = place_of(step.number, index);
+    std::vector<double> weights;
+    try {
+      weights = dataset_->weights(examples);
+    } catch (...) {
+      throw DatasetError(examples, place + "weights of " + in_words(examples) + ": " + current_message());
+    }
+    const double weight = sum_of(weights, examples, place);
+    step.total_weight += weight;
+    if (own == step.lanes.end() || own->index != index) continue;
+    own->weight = weight;
+    own->weights = torch::tensor(weights, torch::kFloat32);
+    ++own;
+  }
+  for (Lane& lane : step.lanes) lane.total_weight = step.total_weight;
+}
+
 std::optional<Step> StepMaker::make(StepDraft draft, const std::stop_token& stop) const {
+  if (weighted_) weigh(draft);
   for (std::size_t i = 0; i < draft.examples.size(); ++i) {
     if (stop.stop_requested()) return std::nullopt;
     Lane& lane = draft.step.lanes[i];
@@ -148,9 +192,7 @@ std::optional<Step> StepMaker::make(StepDraft draft, const std::stop_token& stop
     if (options_.augment) random = augmentation_stream(lane);
     std::optional<RandomStream> draws = random;
     try {
-      Batch batch = dataset_->get(draft.examples[i], draws ? &*draws : nullptr);
-      lane.data = std::move(batch.data);
-      lane.target = std::move(batch.target);
+      static_cast<Batch&>(lane) = dataset_->get(draft.examples[i], draws ? &*draws : nullptr);
     } catch (...) {
       rethrow_with_example(*dataset_, draft.examples[i], random, place_of(lane.step, lane.index));
     }

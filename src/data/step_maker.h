@@ -18,7 +18,8 @@ namespace lockstep {
 struct StepDraft {
   using Examples = std::vector<std::int64_t>;
   Step step;
-  std::vector<Examples> examples;  // of the step's lanes
+  std::vector<Examples> examples;      // of the step's lanes, this worker's
+  std::vector<Examples> of_all_lanes;  // of all workers; only where examples weigh differently
 };
 
 class StepMaker {
@@ -35,12 +36,15 @@ class StepMaker {
   std::optional<Step> make(StepDraft draft, const std::stop_token& stop) const;
 
  private:
+  void weigh(StepDraft& draft) const;
+
   std::shared_ptr<const Dataset> dataset_;
   LoaderOptions options_;
   LaneRange mine_;
   int last_first_ = 0;  // the first lane of the worker whose lanes come last
   Sampler sampler_;
   std::int64_t steps_;
+  bool weighted_;  // the dataset's examples weigh differently
 };
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,9 +16,14 @@
 
 namespace lockstep {
 
+// What examples have, example by example along the first dimension.
 struct Batch {
   torch::Tensor data;
   torch::Tensor target;
+  std::map<std::string, torch::Tensor> more = {};  // whatever else there is: a mask, a second input
+
+  // "data", "target", or one of `more`. Throws UsageError that lists what there is.
+  const torch::Tensor& operator[](const std::string& name) const;
 };
 
 // What a dataset threw while a loader asked it, with the examples that were asked for: the one that can't be
@@ -43,6 +49,10 @@ class Dataset {
   virtual Batch get(std::span<const std::int64_t> indices, RandomStream* random) const = 0;
   // How many parts of the loss one example of the batch counts for (tokens of a text); samples: 1.
   virtual double weight() const { return 1; }
+  // Where that differs from example to example (padding, importance): one number each, 0 or more. Every
+  // worker asks for the examples of every lane, so the answer comes from memory, and it is the same each
+  // time. Empty: they all weigh weight().
+  virtual std::vector<double> weights(std::span<const std::int64_t> /*indices*/) const { return {}; }
 
   // What a model for it must take and give, where known: the shape of one example's data, and the number of
   // classes of a target (the vocabulary of a text). Empty and 0: not known.

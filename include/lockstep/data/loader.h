@@ -36,10 +36,12 @@ struct LoaderOptions {
   int threads = 1;  // that make steps, beside those made ahead; the dataset is asked by all of them
 };
 
-struct Lane : LaneInfo {
-  torch::Tensor data;
-  torch::Tensor target;
+// data, target and whatever else the dataset gives: lane.data, lane["mask"].
+struct Lane : LaneInfo, Batch {
   std::int64_t samples = 0;
+  // f32 [samples], where the dataset's examples weigh differently. The lane's loss is then their weighted
+  // mean, (weights × losses).sum() / weight.
+  torch::Tensor weights;
 };
 
 // This worker's lanes of one step. May be empty (with LastStep::short_, fewer examples than lanes in the last
@@ -50,7 +52,10 @@ struct Lane : LaneInfo {
 // loop ends on a worker without lanes too. So every worker goes through it, also one that has none.
 //
 // weight and total_weight: 1 and the number of lanes when all lanes of the step are equally large; otherwise
-// a lane's samples × Dataset::weight() and the sum of that over all lanes.
+// a lane's samples × Dataset::weight() and the sum of that over all lanes. Where the examples have weights of
+// their own (Dataset::weights): always the sum over the lane's samples, and over all lanes in their order. A
+// lane may then weigh 0: whatever it computes, NaN too, it counts for nothing, and its backward may be left
+// out. A step of weight 0 changes neither parameters nor buffers.
 struct Step {
   std::int64_t number = 0;  // of the run, from 0
   std::int64_t epoch = 0;

@@ -187,6 +187,7 @@ Json read_state(const fs::path& checkpoint) {
 
 TrainOptions options_of_state(const Json& state, const fs::path& checkpoint) {
   TrainOptions options;
+  options.last_step = "short";  // what there was before it could be chosen
   merge_json(options, state.at("options"), (checkpoint / "state.json").string());
   return options;
 }

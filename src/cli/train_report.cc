@@ -132,7 +132,9 @@ void TrainReport::finished(const Json& event) {
     line(fmt::format("accuracy       {}{}{}  (validation loss {:.4f})", bold, percent(number(s, "accuracy")),
                      plain, number(s, "validation_loss")));
   if (std::isfinite(number(s, "final_loss")))
-    line(fmt::format("final loss     {:.4f}", number(s, "final_loss")));
+    line(fmt::format("final loss     {:.4f}  (mean of the last {:.0f} step{}; the last one {:.4f})",
+                     number(s, "final_loss"), number(s, "final_loss_steps"),
+                     number(s, "final_loss_steps") == 1 ? "" : "s", number(s, "last_step_loss")));
   const double predicted_ms = number(s, "predicted_step_ms");
   line(fmt::format("throughput     {}{}{} samples/s  (step {:.1f} ms{}, p95 {:.1f} ms)", bold,
                    format_number(number(s, "samples_per_s")), plain, number(s, "step_ms_p50"),

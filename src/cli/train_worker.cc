@@ -122,9 +122,11 @@ LoaderOptions loader_options(const TrainPlan& plan) {
           .lane_batch = static_cast<int>(o.lane_batch),
           .seed = o.seed,
           .augment = !o.no_augment,
+          .last_step = parse_last_step(o.last_step),
           .epochs = o.epochs,
           .steps = o.steps,
-          .first_step = plan.first_step};
+          .first_step = plan.first_step,
+          .threads = static_cast<int>(o.loader_threads)};
 }
 
 ScheduleOptions schedule_options(const TrainOptions& o) {
@@ -164,7 +166,9 @@ class Worker {
   int run() {
     if (plan_.first_step > loader_.steps() || (plan_.first_step == loader_.steps() && summarised()))
       return nothing_left();
-    recorder_.emplace(plan_, world_, sink_, loader_.steps());  // all is checked: now the folder may change
+    // All is checked: now the folder may change.
+    recorder_.emplace(plan_, world_, sink_,
+                      RunLength{.steps = loader_.steps(), .steps_per_epoch = loader_.steps_per_epoch()});
     announce();
     const StopWatch watch;
     while (Step* const step = next()) {

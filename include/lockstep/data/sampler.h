@@ -18,7 +18,7 @@ enum class LastStep : unsigned char {
   // single example left over joins the last full step, in its first lane. With a lane_batch of 1 a lane never
   // gets more than one. Every example is seen once an epoch: for evaluation. In training batch norm's
   // statistics of such small lanes show as spikes of the loss.
-  short_,
+  short_,  // NOLINT(readability-identifier-naming): the word itself is a keyword
   // They are left out: another epoch, in another order, has them. Refused where there is no full step at all.
   drop,
   // The step is filled up with the beginning of the same epoch's order, again and again where that is

@@ -23,7 +23,8 @@ GroupImpl::GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::stri
         const std::size_t skip =
             (FlightRing::kAlignment - address % FlightRing::kAlignment) % FlightRing::kAlignment;
         return std::span(own_flight_).subspan(skip, FlightRing::kBytes);
-      }()) {}
+      }()),
+      stall_(Knobs::from_environment().warn_after) {}
 
 GroupImpl::~GroupImpl() {
   {
@@ -41,6 +42,7 @@ void GroupImpl::execute(Call& call, Body&& body) {
   if (numbered) ++sequence_;
   call.sequence = sequence_;
   call.flight = &flight_;
+  call.stall = &stall_;
   if (call.timeout.count() == 0) call.timeout = timeout_;
   flight_.begin(numbered ? sequence_ : 0, flight_call(call), now_ns());
   try {

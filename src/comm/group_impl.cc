@@ -146,6 +146,11 @@ void GroupImpl::dump(const Error& error) noexcept try {
   FlightDump dump{.job = job_, .group = name_, .rank = engine_->rank(), .size = engine_->size()};
   dump.error_kind = error.kind();
   dump.error_message = error.what();
+  const RankNames names = engine_->rank_names();
+  dump.world_rank = names.world(engine_->rank());
+  if (const auto* const peer = dynamic_cast<const PeerError*>(&error);
+      peer != nullptr && peer->rank() >= 0 && peer->rank() < names.size())
+    dump.gone = {names.world(peer->rank())};
   set_time(dump);
   for (int r = 0; r < engine_->size(); ++r) {
     const std::string state = engine_->peer_state(r);

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <utility>
 
+#include "launch/dumps.h"
 #include "launch/first_failure.h"
 #include "launch/spawn.h"
 #include "lockstep/base/error.h"
@@ -113,6 +114,7 @@ LaunchReport Attempt::run() {
     report.last_lines = verdict_->last_lines;
     return report;
   }
+  note_blames();
   report.nodes = plan_.start.job.nodes;
   report.workers = ends_;
   std::sort(report.workers.begin(), report.workers.end(),
@@ -418,10 +420,18 @@ int Attempt::timeout_ms() const {
   return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
 }
 
-LocalEnd Attempt::local_end() const {
+void Attempt::note_blames() {
+  if (std::none_of(ends_.begin(), ends_.end(), [](const WorkerEnd& end) { return end.failed(); })) return;
+  const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(begin_date_.time_since_epoch());
+  auto blames = find_blames(plan_.start.dump_dir, plan_.start.job.name, since.count());
+  for (WorkerEnd& end : ends_) end.blames = std::move(blames[end.rank]);
+}
+
+LocalEnd Attempt::local_end() {
+  note_blames();
   LocalEnd end{.workers = ends_};
   for (const WorkerEnd& worker : ends_)
-    if (worker.failed() && !worker.stopped && end.last_lines.size() < kMostBlamed)
+    if (may_be_cause(worker) && end.last_lines.size() < kMostBlamed)
       end.last_lines[worker.rank] = last_lines(worker.rank - rank_of(0));
   return end;
 }

@@ -84,7 +84,8 @@ class Attempt {
   bool done() const;
   int timeout_ms() const;
   std::vector<std::string> last_lines(int local_rank) const;
-  LocalEnd local_end() const;
+  LocalEnd local_end();
+  void note_blames();  // what the workers' flight recorders say, once all have ended
   std::string log_file(int local_rank, Stream stream) const;
   void watch(int fd, unsigned events, unsigned long long tag);
 
@@ -100,6 +101,7 @@ class Attempt {
   std::vector<Relay> relays_;
   std::vector<WorkerEnd> ends_;  // in the order seen
   Clock::time_point begin_ = Clock::now();
+  std::chrono::system_clock::time_point begin_date_ = std::chrono::system_clock::now();
   int running_ = 0;
   int interrupted_by_ = 0;
   bool paused_ = false;          // the workers' output is not read for now

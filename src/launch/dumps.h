@@ -1,7 +1,10 @@
 // The flight recorders that failed workers left behind.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "lockstep/launch/launcher.h"
 
@@ -10,5 +13,10 @@ namespace lockstep::launcher {
 // Fills dump_dir, dumps and dump_summary of `report` from the dumps in `folder`, if there are any: the
 // summary of the first failing rank, else of the first survivor that wrote one.
 void find_dumps(const std::string& folder, LaunchReport& report);
+
+// By rank: whose end each worker of `job` gave as the reason of its own, in dumps not older than
+// `since_unix_ns`.
+std::map<int, std::vector<int>> find_blames(const std::string& folder, const std::string& job,
+                                            std::int64_t since_unix_ns);
 
 }  // namespace lockstep::launcher

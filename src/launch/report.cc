@@ -222,7 +222,8 @@ std::string to_json(const LaunchReport& report) {
          {"signal", end.signal != 0 ? nlohmann::ordered_json(signal_name(end.signal)) : nullptr},
          {"core_dumped", end.core_dumped},
          {"stopped", end.stopped},
-         {"seconds", end.seconds}});
+         {"seconds", end.seconds},
+         {"blames", end.blames}});
   }
   // Workers may write anything; what is no UTF-8 is replaced.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);

@@ -73,6 +73,37 @@ TEST(Failure, TheFirstExitIsBlamedForLaterOnes) {
   }
 }
 
+// Rank 1 threw and takes its time to die; its victims, who say so in their flight recorders, are seen first.
+TEST(Failure, AVictimIsNotTheFirstFailure) {
+  const std::string blame =
+      "printf '{\"job\": \"%s\", \"world_rank\": %d, \"error\": {\"gone\": [1]}, \"time\": {\"unix_ns\": "
+      "%s}, "
+      "\"summary\": [\"rank %d waits\"]}' $LOCKSTEP_JOB $RANK $(date +%s%N) $RANK > "
+      "$LOCKSTEP_DUMP_DIR/flight-world-rank$RANK.json; ";
+  for (const char* late : {"sleep 0.2; exit 3", "trap '' TERM; sleep 1; exit 3"}) {
+    const TempFolder folder;
+    const Outcome outcome = run({"run", "-n", "3", "sh", "-c",
+                                 "[ $RANK = 1 ] && { echo 'no such file: weights' >&2; " + std::string(late) +
+                                     "; }; sleep 0.05; " + blame + "echo rank 1 is gone >&2; exit 1"},
+                                {"LOCKSTEP_DUMP_DIR=" + folder.path()});
+    EXPECT_EQ(outcome.status, 1);
+    const std::size_t at = outcome.err.find("lockstep run: rank 1 failed first: it exited with status 3");
+    ASSERT_NE(at, std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("    | no such file: weights\n", at), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("ranks 0, 2 exited with status 1", at), std::string::npos) << outcome.err;
+  }
+}
+
+TEST(Failure, DumpsOfAnotherJobBlameNobody) {
+  const TempFolder folder;
+  std::ofstream(folder.path() + "/flight-world-rank0.json")
+      << R"({"job": "another", "world_rank": 0, "error": {"gone": [1]}, "time": {"unix_ns": 9000000000000000000}})";
+  std::ofstream(folder.path() + "/flight-world-rank2.json") << R"({"job": )";
+  const Outcome outcome = run({"run", "-n", "2", "sh", "-c", "[ $RANK = 1 ] && sleep 0.2; exit 3"},
+                              {"LOCKSTEP_DUMP_DIR=" + folder.path()});
+  EXPECT_TRUE(outcome.err.starts_with("lockstep run: rank 0 failed first")) << outcome.err;
+}
+
 TEST(Failure, AWorkerThatEndsWellLongBeforeTheOthersIsMentionedOnce) {
   const TempFolder folder;
   const std::string file = folder.path() + "/mentioned";

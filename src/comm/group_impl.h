@@ -49,7 +49,8 @@ class GroupImpl {
   void wait_for_turn(std::unique_lock<std::mutex>& lock);
   void start_thread();
   void serve();
-  void dump(const Error& error) noexcept;
+  void dump(const Error& error) noexcept;        // once
+  void write_dump(const Error* error) noexcept;  // null: dumped without a failure
 
   std::unique_ptr<Engine> engine_;
   std::string name_;

@@ -8,7 +8,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <string>
+#include <utility>
 
 namespace lockstep {
 
@@ -16,6 +19,11 @@ class Stall {
  public:
   // Zero: nothing is ever said.
   explicit Stall(std::chrono::milliseconds warn_after) : warn_after_(warn_after) {}
+
+  // When the file `sign` appears (observe/stop_sign.h) while a wait has lasted a second: calls `dump`, once.
+  void on_stop(std::filesystem::path sign, std::function<void()> dump);
+  // For a wait that began at `since_ns` and goes on. May be called as often as one likes.
+  void look_for_stop(std::int64_t since_ns);
 
   // For a wait that began at `since_ns` and goes on: is it time for a line?
   bool due(std::int64_t since_ns);
@@ -32,6 +40,9 @@ class Stall {
   std::chrono::nanoseconds warn_after_;
   std::int64_t since_ns_ = 0;  // of the wait that is going on
   std::int64_t next_ns_ = 0;   // when a line is due
+  std::filesystem::path sign_;
+  std::function<void()> dump_;  // empty: nobody asked for it, or it is done
+  std::int64_t look_ns_ = 0;    // when to look for the sign again
 };
 
 }  // namespace lockstep

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/observe/stop_sign.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -28,6 +30,7 @@ class Head final : public nlohmann::json_sax<nlohmann::json> {
   std::int64_t world_rank = -1;
   std::int64_t unix_ns = 0;
   std::vector<int> gone;
+  bool failed = false;  // it was written because of an error
 
   bool key(string_t& name) override {
     key_ = name;
@@ -51,7 +54,10 @@ class Head final : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool) override { return true; }
   bool number_float(number_float_t, const string_t&) override { return true; }
   bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return true; }
+  bool start_object(std::size_t) override {
+    failed = failed || key_ == "error";
+    return true;
+  }
   bool end_object() override { return true; }
   bool start_array(std::size_t) override { return true; }
   bool end_array() override { return true; }
@@ -64,6 +70,19 @@ class Head final : public nlohmann::json_sax<nlohmann::json> {
 };
 
 }  // namespace
+
+void clear_stop(const std::string& folder, const std::string& job, Dumps dumps) {
+  std::error_code error;
+  fs::remove(stop_sign(folder, job), error);
+  if (dumps == Dumps::stay) return;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (!entry.path().filename().string().starts_with("flight-")) continue;
+    std::ifstream file(entry.path());
+    Head head;
+    nlohmann::json::sax_parse(file, &head);
+    if (head.job == job && !head.failed) fs::remove(entry.path(), error);
+  }
+}
 
 std::map<int, std::vector<int>> find_blames(const std::string& folder, const std::string& job,
                                             std::int64_t since_unix_ns) {

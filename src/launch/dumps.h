@@ -14,6 +14,11 @@ namespace lockstep::launcher {
 // summary of the first failing rank, else of the first survivor that wrote one.
 void find_dumps(const std::string& folder, LaunchReport& report);
 
+// Removes what workers of `job` that were told to stop wrote there: the sign that asked them to, and with
+// Dumps::too their dumps, those of failures excepted.
+enum class Dumps { stay, too };
+void clear_stop(const std::string& folder, const std::string& job, Dumps dumps);
+
 // By rank: whose end each worker of `job` gave as the reason of its own, in dumps not older than
 // `since_unix_ns`.
 std::map<int, std::vector<int>> find_blames(const std::string& folder, const std::string& job,

@@ -1,9 +1,15 @@
 // A rank that waits for long says so.
 #include "comm/stall.h"
 
+#include <unistd.h>
+
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "comm/stall_cases.h"
+#include "lockstep/observe/flight_dump.h"
+#include "lockstep/observe/stop_sign.h"
 
 namespace lockstep::testing {
 namespace {
@@ -63,6 +69,35 @@ TEST(Stall, IsNoStallWhilePeersCome) {
     }
   });
   EXPECT_TRUE(lines.with("has waited").empty());
+}
+
+// The launcher asks by a file, which only those that have waited for a while look for.
+TEST(Stall, WritesADumpWhenTheJobIsToldToStop) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("lockstep-stall-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  ::setenv("LOCKSTEP_DUMP_DIR", folder.c_str(), 1);
+  const std::filesystem::path dump = folder / "flight-world-rank0.json";
+  on_threads(thread_groups(2), [&](const Group& world) {
+    world.barrier();
+    if (world.rank() == 1) {
+      std::ofstream(stop_sign(folder, "threads")).put('\n');
+      const auto patience = Clock::now() + std::chrono::seconds(20 * slowness());
+      while (!std::filesystem::exists(dump) && Clock::now() < patience)
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    world.barrier();  // and nothing has failed
+  });
+  ::unsetenv("LOCKSTEP_DUMP_DIR");
+  const FlightDump written = read_flight_dump(dump);
+  EXPECT_FALSE(written.error_kind);
+  EXPECT_EQ(written.world_rank, 0);
+  const std::string line = summary(written).front();
+  EXPECT_NE(line.find("operation 2 of group world: rank 0 waits in barrier() for"), std::string::npos)
+      << line;
+  EXPECT_NE(line.find("rank 1 is at operation 1"), std::string::npos) << line;
+  EXPECT_FALSE(std::filesystem::exists(folder / "flight-world-rank1.json"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Stall, PurposeIsInTimeoutsToo) {

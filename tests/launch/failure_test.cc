@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -176,6 +177,42 @@ TEST(Failure, SignalsArePassedOnAndEndTheJob) {
     EXPECT_NE(outcome.out.find("[rank 1] caught " + name), std::string::npos) << outcome.out;
     EXPECT_NE(outcome.err.find("lockstep run: stopped by SIG" + name), std::string::npos) << outcome.err;
     EXPECT_TRUE(program.leftovers().empty());
+  }
+}
+
+// What a worker does that has waited when the sign appears (comm's tests have the real one).
+const std::string kDumpWhenAsked =
+    "until [ -e $LOCKSTEP_DUMP_DIR/stop-$LOCKSTEP_JOB ]; do sleep 0.02; done; "
+    "printf '{\"job\": \"%s\", \"error\": null, \"summary\": [\"rank %d waits\"]}' $LOCKSTEP_JOB $RANK > "
+    "$LOCKSTEP_DUMP_DIR/flight-world-rank$RANK.json; ";
+
+TEST(Failure, AJobThatHangsAndIsToldToStopSaysWhoWaits) {
+  const TempFolder folder;
+  Program program({"run", "-n", "2", "sh", "-c",
+                   "echo pid $$ of $RANK.; [ $RANK = 0 ] && { " + kDumpWhenAsked + "}; sleep 60"},
+                  {"TMPDIR=" + folder.path()});
+  ASSERT_GT(program.worker(1), 0);
+  ::kill(program.pid(), SIGTERM);
+  const Outcome outcome = program.finish();
+  EXPECT_EQ(outcome.status, 128 + SIGTERM);
+  EXPECT_NE(outcome.err.find("stopped by SIGTERM"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("  flight recorder: flight-world-rank0.json in " + folder.path()),
+            std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find("    | rank 0 waits\n"), std::string::npos) << outcome.err;
+}
+
+TEST(Failure, AJobThatStopsProperlyLeavesNothing) {
+  for (const std::string& dump : {std::string(), kDumpWhenAsked}) {
+    const TempFolder folder;
+    Program program({"run", "-n", "2", "sh", "-c",
+                     "trap 'exit 0' TERM; echo pid $$ of $RANK.; " + dump + "while :; do sleep 0.02; done"},
+                    {"TMPDIR=" + folder.path()});
+    ASSERT_TRUE(program.worker(0) > 0 && program.worker(1) > 0);
+    ::kill(program.pid(), SIGTERM);
+    const Outcome outcome = program.finish();
+    EXPECT_EQ(outcome.err.find("flight recorder"), std::string::npos) << outcome.err;
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << outcome.err;
   }
 }
 

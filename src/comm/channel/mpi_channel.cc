@@ -189,6 +189,7 @@ void MpiChannel::look(const std::vector<int>& waits_for) {
   if (idle_) idle_();
   const std::int64_t now = now_ns();
   if (since_ns_ == 0) since_ns_ = now;
+  if (call_->stall != nullptr) call_->stall->look_for_stop(since_ns_);
   for (const int r : waits_for) {
     if (!line_->has_left(r)) continue;
     if (gone_ns_ == 0) gone_ns_ = now;

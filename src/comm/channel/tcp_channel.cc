@@ -276,6 +276,7 @@ void TcpChannel::wait(Waiting& waiting) {
       });
   }
   const std::vector<int> ranks = waiting_for();
+  if (ready <= 0 && call_->stall != nullptr) call_->stall->look_for_stop(waiting.since_ns);
   if (quiet) {
     waiting.told_ns = now_ns();
     tell_waits(ranks);

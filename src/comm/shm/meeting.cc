@@ -134,7 +134,9 @@ void Meeting::mention_wait(const std::vector<int>& ranks) {
     told_wait_ns_ = now_ns();
     on_wait_(ranks);
   }
-  if (call_ == nullptr || call_->stall == nullptr || !call_->stall->due(waiting_since_ns_)) return;
+  if (call_ == nullptr || call_->stall == nullptr) return;
+  call_->stall->look_for_stop(waiting_since_ns_);
+  if (!call_->stall->due(waiting_since_ns_)) return;
   // Those that wait for ranks of other groups say so there.
   if (std::all_of(ranks.begin(), ranks.end(), [&](int r) { return is_held_outside(r); })) return;
   for (int r = 0; r < rank_; ++r)

@@ -286,7 +286,7 @@ void Attempt::stop(int signal) {
 void Attempt::ask_then_stop(int signal) {
   std::error_code error;
   made_folder_ = std::filesystem::create_directories(plan_.start.dump_dir, error);
-  const UniqueFd sign(::open(stop_sign(plan_.start.dump_dir, plan_.start.job.name).c_str(),
+  const UniqueFd sign(::open(stop_sign(plan_.start.dump_dir, name_for_workers(plan_.start)).c_str(),
                              O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
   if (!sign) return stop(signal);
   asked_ = true;
@@ -301,7 +301,7 @@ void Attempt::forget_asking() {
   if (!asked_) return;
   const bool killed = std::any_of(ends_.begin(), ends_.end(),
                                   [](const WorkerEnd& end) { return end.stopped && end.signal != 0; });
-  clear_stop(plan_.start.dump_dir, plan_.start.job.name, killed ? Dumps::stay : Dumps::too);
+  clear_stop(plan_.start.dump_dir, name_for_workers(plan_.start), killed ? Dumps::stay : Dumps::too);
   std::error_code error;
   if (made_folder_) std::filesystem::remove(plan_.start.dump_dir, error);  // if nothing is in it
 }
@@ -455,8 +455,7 @@ int Attempt::timeout_ms() const {
 
 void Attempt::note_blames() {
   if (std::none_of(ends_.begin(), ends_.end(), [](const WorkerEnd& end) { return end.failed(); })) return;
-  const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(begin_date_.time_since_epoch());
-  auto blames = find_blames(plan_.start.dump_dir, plan_.start.job.name, since.count());
+  auto blames = find_blames(plan_.start.dump_dir, name_for_workers(plan_.start));
   for (WorkerEnd& end : ends_) end.blames = std::move(blames[end.rank]);
 }
 

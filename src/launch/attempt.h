@@ -103,7 +103,6 @@ class Attempt {
   std::vector<Relay> relays_;
   std::vector<WorkerEnd> ends_;  // in the order seen
   Clock::time_point begin_ = Clock::now();
-  std::chrono::system_clock::time_point begin_date_ = std::chrono::system_clock::now();
   int running_ = 0;
   int interrupted_by_ = 0;
   bool paused_ = false;          // the workers' output is not read for now

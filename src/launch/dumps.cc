@@ -28,7 +28,6 @@ class Head final : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::string job;
   std::int64_t world_rank = -1;
-  std::int64_t unix_ns = 0;
   std::vector<int> gone;
   bool failed = false;  // it was written because of an error
 
@@ -45,7 +44,6 @@ class Head final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool number_integer(number_integer_t number) override {
     if (key_ == "world_rank") world_rank = number;
-    if (key_ == "unix_ns") unix_ns = number;
     if (key_ == "gone" && number >= 0 && number < kMostNodes * kMostWorkers)
       gone.push_back(static_cast<int>(number));
     return true;
@@ -84,8 +82,7 @@ void clear_stop(const std::string& folder, const std::string& job, Dumps dumps) 
   }
 }
 
-std::map<int, std::vector<int>> find_blames(const std::string& folder, const std::string& job,
-                                            std::int64_t since_unix_ns) {
+std::map<int, std::vector<int>> find_blames(const std::string& folder, const std::string& job) {
   std::map<int, std::vector<int>> blames;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -94,7 +91,7 @@ std::map<int, std::vector<int>> find_blames(const std::string& folder, const std
     std::ifstream file(entry.path());
     Head head;
     nlohmann::json::sax_parse(file, &head);
-    if (head.job != job || head.world_rank < 0 || head.unix_ns < since_unix_ns) continue;
+    if (head.job != job || head.world_rank < 0) continue;
     auto& ranks = blames[static_cast<int>(head.world_rank)];
     ranks.insert(ranks.end(), head.gone.begin(), head.gone.end());
   }

@@ -1,7 +1,6 @@
 // The flight recorders that failed workers left behind.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,9 +18,7 @@ void find_dumps(const std::string& folder, LaunchReport& report);
 enum class Dumps { stay, too };
 void clear_stop(const std::string& folder, const std::string& job, Dumps dumps);
 
-// By rank: whose end each worker of `job` gave as the reason of its own, in dumps not older than
-// `since_unix_ns`.
-std::map<int, std::vector<int>> find_blames(const std::string& folder, const std::string& job,
-                                            std::int64_t since_unix_ns);
+// By rank: whose end each worker of `job`, as its workers call it, gave as the reason of its own.
+std::map<int, std::vector<int>> find_blames(const std::string& folder, const std::string& job);
 
 }  // namespace lockstep::launcher

@@ -77,9 +77,8 @@ TEST(Failure, TheFirstExitIsBlamedForLaterOnes) {
 // Rank 1 threw and takes its time to die; its victims, who say so in their flight recorders, are seen first.
 TEST(Failure, AVictimIsNotTheFirstFailure) {
   const std::string blame =
-      "printf '{\"job\": \"%s\", \"world_rank\": %d, \"error\": {\"gone\": [1]}, \"time\": {\"unix_ns\": "
-      "%s}, "
-      "\"summary\": [\"rank %d waits\"]}' $LOCKSTEP_JOB $RANK $(date +%s%N) $RANK > "
+      "printf '{\"job\": \"%s\", \"world_rank\": %d, \"error\": {\"gone\": [1]}, "
+      "\"summary\": [\"rank %d waits\"]}' $LOCKSTEP_JOB.$LOCKSTEP_RESTART $RANK $RANK > "
       "$LOCKSTEP_DUMP_DIR/flight-world-rank$RANK.json; ";
   for (const char* late : {"sleep 0.2; exit 3", "trap '' TERM; sleep 1; exit 3"}) {
     const TempFolder folder;
@@ -98,7 +97,7 @@ TEST(Failure, AVictimIsNotTheFirstFailure) {
 TEST(Failure, DumpsOfAnotherJobBlameNobody) {
   const TempFolder folder;
   std::ofstream(folder.path() + "/flight-world-rank0.json")
-      << R"({"job": "another", "world_rank": 0, "error": {"gone": [1]}, "time": {"unix_ns": 9000000000000000000}})";
+      << R"({"job": "another", "world_rank": 0, "error": {"gone": [1]}})";
   std::ofstream(folder.path() + "/flight-world-rank2.json") << R"({"job": )";
   const Outcome outcome = run({"run", "-n", "2", "sh", "-c", "[ $RANK = 1 ] && sleep 0.2; exit 3"},
                               {"LOCKSTEP_DUMP_DIR=" + folder.path()});
@@ -182,8 +181,9 @@ TEST(Failure, SignalsArePassedOnAndEndTheJob) {
 
 // What a worker does that has waited when the sign appears (comm's tests have the real one).
 const std::string kDumpWhenAsked =
-    "until [ -e $LOCKSTEP_DUMP_DIR/stop-$LOCKSTEP_JOB ]; do sleep 0.02; done; "
-    "printf '{\"job\": \"%s\", \"error\": null, \"summary\": [\"rank %d waits\"]}' $LOCKSTEP_JOB $RANK > "
+    "until [ -e $LOCKSTEP_DUMP_DIR/stop-$LOCKSTEP_JOB.$LOCKSTEP_RESTART ]; do sleep 0.02; done; "
+    "printf '{\"job\": \"%s\", \"error\": null, \"summary\": [\"rank %d waits\"]}' "
+    "$LOCKSTEP_JOB.$LOCKSTEP_RESTART $RANK > "
     "$LOCKSTEP_DUMP_DIR/flight-world-rank$RANK.json; ";
 
 TEST(Failure, AJobThatHangsAndIsToldToStopSaysWhoWaits) {

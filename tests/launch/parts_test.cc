@@ -12,8 +12,11 @@
 #include "launch/cores.h"
 #include "launch/first_failure.h"
 #include "launch/harness.h"
+#include "launch/job.h"
+#include "launch/worker_environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/base/identity.h"
 #include "lockstep/launch/launcher.h"
 
 namespace lockstep::launcher {
@@ -120,6 +123,21 @@ TEST(FirstFailure, MayHaveBeenToldToStopWhileItDied) {
   EXPECT_EQ(first_failure({end_of(0, 1.0, 1), dying}), 0);  // nobody says that it had died
   dying.signal = SIGTERM;
   EXPECT_EQ(first_failure({victim_of(1, 0, 1.0), dying}), 0);
+}
+
+// By this name a launcher finds what its workers wrote.
+TEST(WorkerEnvironment, WorkersCallTheJobAsTheLauncherThinks) {
+  Start start;
+  start.job = job_on_one_machine({.program = {"true"}, .workers = 2});
+  start.restart = 3;
+  const auto same = [&] {
+    for (const std::string& variable : worker_environment({.program = {"true"}, .workers = 2}, start, 1)) {
+      const auto at = variable.find('=');
+      ::setenv(variable.substr(0, at).c_str(), variable.substr(at + 1).c_str(), 1);
+    }
+    return Identity::from_environment().job == name_for_workers(start);
+  };
+  EXPECT_EXIT(::_exit(same() ? 0 : 1), ::testing::ExitedWithCode(0), "");  // its environment is its own
 }
 
 TEST(Streams, ChoicesAreTorchruns) {

@@ -20,7 +20,7 @@ constexpr std::string_view kKnown[] = {
     "LOCKSTEP_SPIN_US",     "LOCKSTEP_ARENA",         "LOCKSTEP_HUGE_PAGES",  "LOCKSTEP_DUMP_DIR",
     "LOCKSTEP_CACHE_DIR",   "LOCKSTEP_NODE_SIZE",     "LOCKSTEP_JOB",         "LOCKSTEP_RESTART",
     "LOCKSTEP_ENGINE",      "LOCKSTEP_TLS",           "LOCKSTEP_TCP_STREAMS", "LOCKSTEP_SECRET",
-    "LOCKSTEP_SECRET_FILE", "LOCKSTEP_SOCKET_IFNAME", "LOCKSTEP_AGENT"};
+    "LOCKSTEP_SECRET_FILE", "LOCKSTEP_SOCKET_IFNAME", "LOCKSTEP_AGENT",       "LOCKSTEP_WARN_AFTER_S"};
 
 [[noreturn]] void refuse(const char* name, std::string_view value, const char* accepted) {
   throw UsageError(std::string(name) + "='" + std::string(value) +
@@ -33,11 +33,11 @@ std::optional<std::string_view> read(const char* name) {
   return std::string_view(value);
 }
 
-std::chrono::milliseconds seconds(const char* name, std::string_view text) {
+std::chrono::milliseconds seconds(const char* name, std::string_view text, const std::string& also = "") {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !(value >= 0.001) || !(value <= 1e7))
-    refuse(name, text, "seconds from 0.001 to 10000000, for example 30 or 0.5");
+    refuse(name, text, (also + "seconds from 0.001 to 10000000, for example 30 or 0.5").c_str());
   return std::chrono::milliseconds(std::llround(value * 1000));
 }
 
@@ -92,6 +92,9 @@ Knobs Knobs::from_environment() {
     if (knobs.tcp_streams < 1) refuse("LOCKSTEP_TCP_STREAMS", *v, "1 to 16");
   }
   if (const auto v = read("LOCKSTEP_TIMEOUT_S")) knobs.timeout = seconds("LOCKSTEP_TIMEOUT_S", *v);
+  if (const auto v = read("LOCKSTEP_WARN_AFTER_S"))
+    knobs.warn_after =
+        *v == "0" ? std::chrono::milliseconds(0) : seconds("LOCKSTEP_WARN_AFTER_S", *v, "0 (never), or ");
   if (const auto v = read("LOCKSTEP_INIT_TIMEOUT_S"))
     knobs.init_timeout = seconds("LOCKSTEP_INIT_TIMEOUT_S", *v);
   if (const auto v = read("LOCKSTEP_SPIN_US")) {

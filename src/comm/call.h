@@ -13,6 +13,8 @@
 
 namespace lockstep {
 
+class Stall;
+
 enum class Collective : std::uint8_t {
   all_reduce,
   reduce_scatter,
@@ -53,6 +55,7 @@ struct Call {
   Order order = Order::canonical;
   std::string algorithm;  // empty: choose
   std::chrono::milliseconds timeout = {};
+  std::string purpose;         // in words, for messages; may be empty
   std::uint64_t sequence = 0;  // of this group, counted from 1 by the front door
 
   // A divisor that nobody said is 1.
@@ -64,6 +67,8 @@ struct Call {
   // out; all_gather, gather: in; scatter: out; all_to_all: one slice.
   std::size_t bytes() const { return count * size_of(dtype); }
   std::string describe() const;  // "all_reduce(f32 × 1024, sum)"
+  // ", bucket 2 of 3 (…)": what follows where messages say in which call they are; empty without a purpose.
+  std::string for_what() const { return shown().purpose.empty() ? "" : ", " + shown().purpose; }
 
   // Data has started to move, by `algorithm`.
   void running(std::string_view name) const {
@@ -80,6 +85,7 @@ struct Call {
 
   FlightRing* flight = nullptr;  // told which algorithm runs; null: nobody records
   WorkTiming* timing = nullptr;  // of an asynchronous call
+  Stall* stall = nullptr;        // told of waits that last; null: nobody is
 };
 
 FlightCall flight_call(const Call& call);  // as the flight recorder keeps it

@@ -55,9 +55,9 @@ bool same_call(const CallCard& a, const CallCard& b) {
          std::memcmp(a.algorithm, b.algorithm, sizeof(a.algorithm)) == 0;
 }
 
-std::string describe_mismatch(const std::string& group, int rank_a, const CallCard& a, int rank_b,
-                              const CallCard& b) {
-  const bool a_first = rank_a < rank_b;
+std::string describe_mismatch(const std::string& group, const RankNames& names, int rank_a, const CallCard& a,
+                              int rank_b, const CallCard& b) {
+  const bool a_first = names.world(rank_a) < names.world(rank_b);
   const CallCard& low = a_first ? a : b;
   const CallCard& high = a_first ? b : a;
   const auto said = [&](const CallCard& card) {
@@ -66,8 +66,8 @@ std::string describe_mismatch(const std::string& group, int rank_a, const CallCa
            (a.sequence == b.sequence ? "" : " as operation " + std::to_string(card.sequence));
   };
   return "operation " + std::to_string(std::min(a.sequence, b.sequence)) + " of group " + group +
-         ": ranks called different things: rank " + std::to_string(std::min(rank_a, rank_b)) + " called " +
-         said(low) + "; rank " + std::to_string(std::max(rank_a, rank_b)) + " called " + said(high);
+         ": ranks called different things: " + names.named(a_first ? rank_a : rank_b) + " called " +
+         said(low) + "; " + names.named(a_first ? rank_b : rank_a) + " called " + said(high);
 }
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "comm/call.h"
+#include "comm/rank_names.h"
 
 namespace lockstep {
 
@@ -31,7 +32,7 @@ std::string describe(const CallCard& card);
 // Same sequence and same call. Divisors agree when they are equal or one side leaves it to the others.
 bool same_call(const CallCard& a, const CallCard& b);
 // "operation 7 of group world: ranks called different things: rank 0 called …; rank 3 called …"
-std::string describe_mismatch(const std::string& group, int rank_a, const CallCard& a, int rank_b,
-                              const CallCard& b);
+std::string describe_mismatch(const std::string& group, const RankNames& names, int rank_a, const CallCard& a,
+                              int rank_b, const CallCard& b);
 
 }  // namespace lockstep

@@ -34,6 +34,7 @@ class Builder {
     call_.op = options.op;
     call_.order = options.order;
     call_.algorithm = options.algorithm;
+    call_.purpose = options.purpose;
     call_.divisor = options.divisor == 0 ? group.engine().size() : options.divisor;
     if (options.timeout.count() < 0)
       refuse(call_, "timeout of " + std::to_string(options.timeout.count()) +
@@ -214,6 +215,12 @@ GroupImpl& Group::impl() const {
 int Group::rank() const { return impl().engine().rank(); }
 int Group::size() const { return impl().engine().size(); }
 const std::string& Group::name() const { return impl().name(); }
+std::string Group::named(int rank) const {
+  if (rank < 0 || rank >= size())
+    throw UsageError("rank " + std::to_string(rank) + " is not in group " + name() + "; accepted: 0 to " +
+                     std::to_string(size() - 1));
+  return impl().engine().rank_names().named(rank);
+}
 const char* Group::engine() const { return impl().engine().name(); }
 const std::vector<int>& Group::nodes() const { return impl().engine().nodes(); }
 std::chrono::milliseconds Group::timeout() const { return impl().timeout(); }

@@ -2,10 +2,12 @@
 
 #include <csignal>
 #include <system_error>
+#include <utility>
 
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
 #include "lockstep/observe/flight_dump.h"
+#include "lockstep/observe/stop_sign.h"
 
 namespace lockstep {
 
@@ -23,7 +25,11 @@ GroupImpl::GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::stri
         const std::size_t skip =
             (FlightRing::kAlignment - address % FlightRing::kAlignment) % FlightRing::kAlignment;
         return std::span(own_flight_).subspan(skip, FlightRing::kBytes);
-      }()) {}
+      }()),
+      stall_(Knobs::from_environment().warn_after) {
+  if (const std::string folder = Knobs::from_environment().dump_dir; !folder.empty() && !job_.empty())
+    stall_.on_stop(stop_sign(folder, job_), [this] { write_dump(nullptr); });
+}
 
 GroupImpl::~GroupImpl() {
   {
@@ -41,6 +47,7 @@ void GroupImpl::execute(Call& call, Body&& body) {
   if (numbered) ++sequence_;
   call.sequence = sequence_;
   call.flight = &flight_;
+  call.stall = &stall_;
   if (call.timeout.count() == 0) call.timeout = timeout_;
   flight_.begin(numbered ? sequence_ : 0, flight_call(call), now_ns());
   try {
@@ -136,14 +143,23 @@ std::shared_ptr<GroupImpl> GroupImpl::split(int colour, int key) {
   return std::make_shared<GroupImpl>(std::move(part), name, job_, timeout_);
 }
 
-void GroupImpl::dump(const Error& error) noexcept try {
-  if (dumped_) return;
-  dumped_ = true;
+void GroupImpl::dump(const Error& error) noexcept {
+  if (!std::exchange(dumped_, true)) write_dump(&error);
+}
+
+void GroupImpl::write_dump(const Error* error) noexcept try {
   const Knobs knobs = Knobs::from_environment();
   if (knobs.dump_dir.empty()) return;
   FlightDump dump{.job = job_, .group = name_, .rank = engine_->rank(), .size = engine_->size()};
-  dump.error_kind = error.kind();
-  dump.error_message = error.what();
+  if (error != nullptr) {
+    dump.error_kind = error->kind();
+    dump.error_message = error->what();
+  }
+  const RankNames names = engine_->rank_names();
+  dump.world_rank = names.world(engine_->rank());
+  if (const auto* const peer = dynamic_cast<const PeerError*>(error);
+      peer != nullptr && peer->rank() >= 0 && peer->rank() < names.size())
+    dump.gone = {names.world(peer->rank())};
   set_time(dump);
   for (int r = 0; r < engine_->size(); ++r) {
     const std::string state = engine_->peer_state(r);

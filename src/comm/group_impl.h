@@ -13,6 +13,7 @@
 
 #include "comm/call.h"
 #include "comm/engine/engine.h"
+#include "comm/stall.h"
 #include "comm/work_state.h"
 #include "lockstep/comm/lane_board.h"
 #include "lockstep/observe/flight_recorder.h"
@@ -48,7 +49,8 @@ class GroupImpl {
   void wait_for_turn(std::unique_lock<std::mutex>& lock);
   void start_thread();
   void serve();
-  void dump(const Error& error) noexcept;
+  void dump(const Error& error) noexcept;        // once
+  void write_dump(const Error* error) noexcept;  // null: dumped without a failure
 
   std::unique_ptr<Engine> engine_;
   std::string name_;
@@ -56,6 +58,7 @@ class GroupImpl {
   std::chrono::milliseconds timeout_;
   std::vector<std::byte> own_flight_;  // when the engine has no ring for us
   FlightRing flight_;
+  Stall stall_;
   const std::shared_ptr<LaneBoard> lane_board_ = std::make_shared<LaneBoard>();
   std::uint64_t sequence_ = 0;
   int splits_ = 0;

@@ -26,7 +26,7 @@ void Exchange::begin() {
 bool Exchange::open(const StepCard& card) {
   opened_ = true;
   idle_ = !card.has_gradients();
-  cards_.post(card);
+  cards_.post(card, store_.layout().buckets.empty() ? "" : "in front of " + store_.label(0));
   const StepCard known = idle_ ? cards_.said() : card;
   if (!known.has_gradients()) {
     cards_.check();  // nobody has gradients, and everybody is here
@@ -59,9 +59,11 @@ void Exchange::launch() {
   else if (group_.size() == 1 && divisor == 1)
     works_.emplace_back();  // nothing to add, nothing to divide by
   else
-    works_.push_back(group_.all_reduce_async(
-        data,
-        {.op = ReduceOp::avg, .algorithm = options_.algorithm, .order = options_.order, .divisor = divisor}));
+    works_.push_back(group_.all_reduce_async(data, {.op = ReduceOp::avg,
+                                                    .algorithm = options_.algorithm,
+                                                    .order = options_.order,
+                                                    .divisor = divisor,
+                                                    .purpose = store_.label(index)}));
 }
 
 void Exchange::flush() {
@@ -70,7 +72,9 @@ void Exchange::flush() {
   const std::size_t n = parameters_.size();
   for (std::size_t i = 0; i < n; ++i) counts[i] = store_.has(i) ? 1 : 0;
   counts[n] = idle_ ? 0 : 1;
-  if (group_.size() > 1) counts_ = group_.all_reduce_async(Buffer{counts, n + 1, DType::i32});
+  if (group_.size() > 1)
+    counts_ = group_.all_reduce_async(Buffer{counts, n + 1, DType::i32},
+                                      {.purpose = "which parameters have gradients"});
 }
 
 void Exchange::wait() {

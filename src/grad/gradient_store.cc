@@ -58,6 +58,14 @@ GradientStore::Set GradientStore::make_set(const BucketLayout& layout, std::byte
 }
 
 void GradientStore::set_layout(BucketLayout layout) {
+  std::vector<std::string> labels;
+  for (const BucketPlan& plan : layout.buckets) {
+    const std::string& first = parameters_[static_cast<std::size_t>(plan.members.front())].name;
+    const std::string& last = parameters_[static_cast<std::size_t>(plan.members.back())].name;
+    labels.push_back("bucket " + std::to_string(labels.size() + 1) + " of " +
+                     std::to_string(layout.buckets.size()) + " (" + first +
+                     (plan.members.size() > 1 ? " … " + last : "") + ")");
+  }
   std::size_t bytes = 0;
   std::vector<std::size_t> offsets;
   for (const BucketPlan& plan : layout.buckets) {
@@ -82,6 +90,7 @@ void GradientStore::set_layout(BucketLayout layout) {
   memory_ = std::move(memory);
   offsets_ = std::move(offsets);
   layout_ = std::move(layout);
+  labels_ = std::move(labels);
 }
 
 void GradientStore::adopt(std::size_t parameter) {

@@ -7,6 +7,7 @@
 
 #include <torch/types.h>
 
+#include <string>
 #include <vector>
 
 #include "grad/bucket_layout.h"
@@ -26,6 +27,8 @@ class GradientStore {
   // Lays the buckets out anew; gradients that are views into the old ones move along.
   void set_layout(BucketLayout layout);
   const BucketLayout& layout() const { return layout_; }
+  // "bucket 2 of 3 (layer1.weight … layer3.bias)": for messages.
+  const std::string& label(int bucket) const { return labels_[static_cast<std::size_t>(bucket)]; }
 
   // Plain loops: grad() becomes a view into its bucket, its value kept.
   void adopt(std::size_t parameter);
@@ -60,6 +63,7 @@ class GradientStore {
   const std::vector<NamedTensor>& parameters_;
   Group group_;
   BucketLayout layout_;
+  std::vector<std::string> labels_;  // of the buckets
   CommMemory memory_;
   std::vector<std::size_t> offsets_;  // of each bucket in memory_, bytes
   std::vector<Set> sets_;             // the first in comm memory

@@ -52,7 +52,7 @@ StepCards::StepCards(Group group)
     : group_(std::move(group)),
       memory_(group_.allocate((1 + static_cast<std::size_t>(group_.size())) * sizeof(Fields))) {}
 
-void StepCards::post(const StepCard& own) {
+void StepCards::post(const StepCard& own, std::string_view purpose) {
   own_ = own;
   if (group_.size() == 1) return;
   auto* const cells = memory_.as<double>();
@@ -60,7 +60,7 @@ void StepCards::post(const StepCard& own) {
   std::copy(fields.begin(), fields.end(), cells);
   const std::size_t all = kFields * static_cast<std::size_t>(group_.size());
   work_ = group_.all_gather_async(ConstBuffer{cells, kFields, DType::f64},
-                                  Buffer{cells + kFields, all, DType::f64});
+                                  Buffer{cells + kFields, all, DType::f64}, {.purpose = purpose});
 }
 
 StepCard StepCards::card_of_rank(int rank) const {
@@ -88,8 +88,8 @@ void StepCards::check() const {
     const StepCard other = card_of_rank(b);
     const std::string what = words(one, other);
     if (!what.empty())
-      throw MismatchError("the ranks are out of step: rank " + std::to_string(a) + " " + what + ", rank " +
-                          std::to_string(b) + " " + words(other, one) +
+      throw MismatchError("the ranks are out of step: " + group_.named(a) + " " + what + ", " +
+                          group_.named(b) + " " + words(other, one) +
                           "; every rank goes through the same steps, and calls reset() when one does");
   }
 }

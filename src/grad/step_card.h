@@ -7,6 +7,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "lockstep/comm/group.h"
 
@@ -26,8 +27,8 @@ class StepCards {
  public:
   explicit StepCards(Group group);
 
-  // Begins to tell the others.
-  void post(const StepCard& own);
+  // Begins to tell the others. `purpose`: for messages, when they don't come.
+  void post(const StepCard& own, std::string_view purpose);
   // What all say together; without gradients when nobody has any. Waits.
   StepCard said() const;
   // Throws MismatchError, on every rank, naming who says what when they don't all say the same. Collective;

@@ -44,9 +44,15 @@ double seconds(const Json& json) {
 }
 
 Json json_of(const WorkerEnd& end) {
-  return {{"rank", end.rank},           {"node", end.node},      {"pid", end.pid},
-          {"exit_code", end.exit_code}, {"signal", end.signal},  {"core_dumped", end.core_dumped},
-          {"stopped", end.stopped},     {"seconds", end.seconds}};
+  return {{"rank", end.rank},           {"node", end.node},       {"pid", end.pid},
+          {"exit_code", end.exit_code}, {"signal", end.signal},   {"core_dumped", end.core_dumped},
+          {"stopped", end.stopped},     {"seconds", end.seconds}, {"blames", end.blames}};
+}
+
+std::vector<int> ranks_of(const Json& list) {
+  std::vector<int> ranks;
+  for (const Json& rank : list) ranks.push_back(number(Json{{"blames", rank}}, "blames", 0, kMostRanks - 1));
+  return ranks;
 }
 
 WorkerEnd worker_end(const Json& json) {
@@ -57,7 +63,8 @@ WorkerEnd worker_end(const Json& json) {
           .signal = number(json, "signal", 0, kMostSignal),
           .core_dumped = json.at("core_dumped"),
           .stopped = json.at("stopped"),
-          .seconds = seconds(json)};
+          .seconds = seconds(json),
+          .blames = ranks_of(json.at("blames"))};
 }
 
 Json json_of(const NodeEnd& end) {

@@ -12,7 +12,7 @@
 namespace lockstep::launcher {
 
 // The first words of a connection between agents.
-inline constexpr const char* kAgentHello = "lockstep agent 3";
+inline constexpr const char* kAgentHello = "lockstep agent 4";
 
 // To node 0.
 struct Join {

@@ -10,12 +10,15 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <utility>
 
+#include "launch/dumps.h"
 #include "launch/first_failure.h"
 #include "launch/spawn.h"
 #include "lockstep/base/error.h"
+#include "lockstep/observe/stop_sign.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -28,6 +31,7 @@ unsigned long long tag(Tag kind, std::size_t index) {
 }
 
 constexpr std::chrono::milliseconds kDrain{500};     // for output that a stranger's process may still hold
+constexpr std::chrono::milliseconds kAsking{250};    // for workers to write where they stand
 constexpr std::chrono::milliseconds kHearing{1000};  // the others expect signs of life
 constexpr std::chrono::milliseconds kEarly{5000};    // that a worker may end before the others
 constexpr std::streamoff kTailBytes = 8192;
@@ -100,6 +104,7 @@ LaunchReport Attempt::run() {
     flow();
     report_to_others();
   }
+  forget_asking();
   LaunchReport report;
   report.interrupted_by = interrupted_by_;
   if (const int why = sinks_[0].error(); why != 0 && why != EPIPE) report.output_lost = std::strerror(why);
@@ -113,6 +118,7 @@ LaunchReport Attempt::run() {
     report.last_lines = verdict_->last_lines;
     return report;
   }
+  note_blames();
   report.nodes = plan_.start.job.nodes;
   report.workers = ends_;
   std::sort(report.workers.begin(), report.workers.end(),
@@ -255,7 +261,7 @@ void Attempt::interrupt(int signal) {
     interrupted_at_ = Clock::now();
     told_to_stop_ = true;
     if (link_ != nullptr) link_->interrupted(signal);
-    if (!stopping_) stop(signal == SIGPIPE ? SIGTERM : signal);
+    if (!stopping_) ask_then_stop(signal == SIGPIPE ? SIGTERM : signal);
   }
 }
 
@@ -263,7 +269,7 @@ void Attempt::obey(const Link::Order& order) {
   told_to_stop_ = told_to_stop_ || order.signal != 0;
   if (stopping_) return;
   if (order.signal != 0)
-    stop(order.signal == SIGPIPE ? SIGTERM : order.signal);
+    ask_then_stop(order.signal == SIGPIPE ? SIGTERM : order.signal);
   else if (!stop_at_)
     stop_at_ = Clock::now() + options_.settle;
 }
@@ -275,6 +281,30 @@ void Attempt::stop(int signal) {
   kill_at_ = grace_end_;
   signal_all(signal);
   signal_all(SIGCONT);  // a stopped process can't answer
+}
+
+// Most programs end at once when they are told to, and can't say any more for whom they had waited.
+void Attempt::ask_then_stop(int signal) {
+  std::error_code error;
+  made_folder_ = std::filesystem::create_directories(plan_.start.dump_dir, error);
+  const UniqueFd sign(::open(stop_sign(plan_.start.dump_dir, name_for_workers(plan_.start)).c_str(),
+                             O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!sign) return stop(signal);
+  asked_ = true;
+  stopping_ = true;
+  stop_at_.reset();
+  signal_at_ = Clock::now() + kAsking;
+  signal_ = signal;
+}
+
+// What they wrote stays where one did not end by itself.
+void Attempt::forget_asking() {
+  if (!asked_) return;
+  const bool killed = std::any_of(ends_.begin(), ends_.end(),
+                                  [](const WorkerEnd& end) { return end.stopped && end.signal != 0; });
+  clear_stop(plan_.start.dump_dir, name_for_workers(plan_.start), killed ? Dumps::stay : Dumps::too);
+  std::error_code error;
+  if (made_folder_) std::filesystem::remove(plan_.start.dump_dir, error);  // if nothing is in it
 }
 
 void Attempt::signal_all(int signal) {
@@ -300,6 +330,10 @@ void Attempt::handle_deadlines() {
   if (told_to_stop_ && reaped_ && !drop_at_) drop_at_ = std::max(grace_end_, now + kDrain);
   if (drop_at_ && now >= *drop_at_) output_dropped_ = true;
   if (stop_at_ && now >= *stop_at_ && running_ > 0) stop(SIGTERM);
+  if (signal_at_ && now >= *signal_at_) {
+    signal_at_.reset();
+    stop(signal_);
+  }
   if (kill_at_ && now >= *kill_at_ && running_ > 0) {
     signal_all(SIGKILL);
     kill_at_ = now + options_.grace;
@@ -409,6 +443,7 @@ int Attempt::timeout_ms() const {
   if (running_ == 0 && !reaped_) return 0;
   auto next = Clock::time_point::max();
   if (running_ > 0 && stop_at_) next = std::min(next, *stop_at_);
+  if (signal_at_) next = std::min(next, *signal_at_);
   if (running_ > 0 && kill_at_) next = std::min(next, *kill_at_);
   if (drop_at_ && !output_dropped_) next = std::min(next, *drop_at_);
   if (drain_by_ && !paused_) next = std::min(next, *drain_by_);
@@ -419,10 +454,17 @@ int Attempt::timeout_ms() const {
   return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
 }
 
-LocalEnd Attempt::local_end() const {
+void Attempt::note_blames() {
+  if (std::none_of(ends_.begin(), ends_.end(), [](const WorkerEnd& end) { return end.failed(); })) return;
+  auto blames = find_blames(plan_.start.dump_dir, name_for_workers(plan_.start));
+  for (WorkerEnd& end : ends_) end.blames = std::move(blames[end.rank]);
+}
+
+LocalEnd Attempt::local_end() {
+  note_blames();
   LocalEnd end{.workers = ends_};
   for (const WorkerEnd& worker : ends_)
-    if (worker.failed() && !worker.stopped && end.last_lines.size() < kMostBlamed)
+    if (may_be_cause(worker) && end.last_lines.size() < kMostBlamed)
       end.last_lines[worker.rank] = last_lines(worker.rank - rank_of(0));
   return end;
 }

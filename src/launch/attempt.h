@@ -73,8 +73,9 @@ class Attempt {
   void hear_others();
   void obey(const Link::Order& order);
   void mention_early_ends();
-  void report_to_others();  // once nothing is left to do here; then takes their verdict
-  void stop(int signal);    // begins to end the group
+  void report_to_others();         // once nothing is left to do here; then takes their verdict
+  void stop(int signal);           // begins to end the group
+  void ask_then_stop(int signal);  // the same, but first asks the workers where they stand
   void signal_all(int signal);
   void kill_and_reap();
   void close_streams_of_strangers();
@@ -84,7 +85,9 @@ class Attempt {
   bool done() const;
   int timeout_ms() const;
   std::vector<std::string> last_lines(int local_rank) const;
-  LocalEnd local_end() const;
+  LocalEnd local_end();
+  void forget_asking();
+  void note_blames();  // what the workers' flight recorders say, once all have ended
   std::string log_file(int local_rank, Stream stream) const;
   void watch(int fd, unsigned events, unsigned long long tag);
 
@@ -110,8 +113,12 @@ class Attempt {
   bool reaped_ = false;
   bool reported_ = false;  // to the other machines
   std::array<bool, 2> sink_watched_{};
-  std::optional<Clock::time_point> stop_at_;  // after a failure: end of the time to settle
-  std::optional<Clock::time_point> kill_at_;  // end of the grace period
+  std::optional<Clock::time_point> stop_at_;    // after a failure: end of the time to settle
+  std::optional<Clock::time_point> kill_at_;    // end of the grace period
+  bool asked_ = false;                          // where they stand
+  bool made_folder_ = false;                    // for that
+  std::optional<Clock::time_point> signal_at_;  // when those that were asked are told to stop
+  int signal_ = 0;                              // by this
   Clock::time_point interrupted_at_{};
   Clock::time_point grace_end_{};
   std::optional<Clock::time_point> drop_at_;     // when output that nobody reads is dropped

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/observe/stop_sign.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -21,7 +23,80 @@ std::vector<std::string> summary_of(const fs::path& path) {
   return lines;
 }
 
+// What a dump says in front of its long lists; it is read no further.
+class Head final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  std::string job;
+  std::int64_t world_rank = -1;
+  std::vector<int> gone;
+  bool failed = false;  // it was written because of an error
+
+  bool key(string_t& name) override {
+    key_ = name;
+    return name != "summary" && name != "ranks";
+  }
+  bool string(string_t& text) override {
+    if (key_ == "job") job = text;
+    return true;
+  }
+  bool number_unsigned(number_unsigned_t number) override {
+    return number_integer(static_cast<number_integer_t>(number));
+  }
+  bool number_integer(number_integer_t number) override {
+    if (key_ == "world_rank") world_rank = number;
+    if (key_ == "gone" && number >= 0 && number < kMostNodes * kMostWorkers)
+      gone.push_back(static_cast<int>(number));
+    return true;
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override {
+    failed = failed || key_ == "error";
+    return true;
+  }
+  bool end_object() override { return true; }
+  bool start_array(std::size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override {
+    return false;
+  }
+
+ private:
+  std::string key_;
+};
+
 }  // namespace
+
+void clear_stop(const std::string& folder, const std::string& job, Dumps dumps) {
+  std::error_code error;
+  fs::remove(stop_sign(folder, job), error);
+  if (dumps == Dumps::stay) return;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (!entry.path().filename().string().starts_with("flight-")) continue;
+    std::ifstream file(entry.path());
+    Head head;
+    nlohmann::json::sax_parse(file, &head);
+    if (head.job == job && !head.failed) fs::remove(entry.path(), error);
+  }
+}
+
+std::map<int, std::vector<int>> find_blames(const std::string& folder, const std::string& job) {
+  std::map<int, std::vector<int>> blames;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("flight-") || !name.ends_with(".json")) continue;
+    std::ifstream file(entry.path());
+    Head head;
+    nlohmann::json::sax_parse(file, &head);
+    if (head.job != job || head.world_rank < 0) continue;
+    auto& ranks = blames[static_cast<int>(head.world_rank)];
+    ranks.insert(ranks.end(), head.gone.begin(), head.gone.end());
+  }
+  return blames;
+}
 
 void find_dumps(const std::string& folder, LaunchReport& report) {
   std::error_code error;

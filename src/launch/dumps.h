@@ -1,7 +1,9 @@
 // The flight recorders that failed workers left behind.
 #pragma once
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include "lockstep/launch/launcher.h"
 
@@ -10,5 +12,13 @@ namespace lockstep::launcher {
 // Fills dump_dir, dumps and dump_summary of `report` from the dumps in `folder`, if there are any: the
 // summary of the first failing rank, else of the first survivor that wrote one.
 void find_dumps(const std::string& folder, LaunchReport& report);
+
+// Removes what workers of `job` that were told to stop wrote there: the sign that asked them to, and with
+// Dumps::too their dumps, those of failures excepted.
+enum class Dumps { stay, too };
+void clear_stop(const std::string& folder, const std::string& job, Dumps dumps);
+
+// By rank: whose end each worker of `job`, as its workers call it, gave as the reason of its own.
+std::map<int, std::vector<int>> find_blames(const std::string& folder, const std::string& job);
 
 }  // namespace lockstep::launcher

@@ -1,6 +1,8 @@
 #include "launch/first_failure.h"
 
+#include <algorithm>
 #include <csignal>
+#include <set>
 
 namespace lockstep::launcher {
 namespace {
@@ -21,14 +23,55 @@ double window_seconds(const Failure& first, const Failure& later) {
   return 0;
 }
 
+bool is_worker(const Failure& failure) { return failure.kind == Failure::Kind::worker; }
+
+// Those that may be the cause, by what the workers said of each other.
+std::vector<Failure> unexplained(const std::vector<Failure>& failures) {
+  std::vector<Failure> able;
+  std::set<int> failed;
+  std::set<int> blamed;
+  for (const Failure& failure : failures) {
+    if (is_worker(failure) && !may_be_cause(failure.end)) continue;
+    able.push_back(failure);
+    if (!is_worker(failure)) continue;
+    failed.insert(failure.end.rank);
+    blamed.insert(failure.end.blames.begin(), failure.end.blames.end());
+  }
+  // One that failed after it was told to stop counts only when somebody names it.
+  std::erase_if(able, [&](const Failure& failure) {
+    return is_worker(failure) && failure.end.stopped && !blamed.contains(failure.end.rank);
+  });
+  const auto keep = [&](auto&& wanted) {
+    std::vector<Failure> some;
+    for (const Failure& failure : able)
+      if (wanted(failure)) some.push_back(failure);
+    if (!some.empty()) able = std::move(some);
+  };
+  keep([&](const Failure& failure) {
+    const auto& reasons = failure.end.blames;
+    return !is_worker(failure) || std::none_of(reasons.begin(), reasons.end(), [&](int rank) {
+      return rank != failure.end.rank && failed.contains(rank);
+    });
+  });
+  const bool named = std::any_of(able.begin(), able.end(), [&](const Failure& failure) {
+    return is_worker(failure) && blamed.contains(failure.end.rank);
+  });
+  if (named)
+    keep([&](const Failure& failure) { return !is_worker(failure) || blamed.contains(failure.end.rank); });
+  return able;
+}
+
 }  // namespace
 
+bool may_be_cause(const WorkerEnd& end) {
+  return end.failed() && !(end.stopped && (end.signal == SIGTERM || end.signal == SIGKILL));
+}
+
 std::optional<Failure> first_failure(const std::vector<Failure>& failures) {
+  const std::vector<Failure> able = unexplained(failures);
   const Failure* first = nullptr;
   double begin = 0;
-  for (const Failure& failure : failures) {
-    const bool worker = failure.kind == Failure::Kind::worker;
-    if (worker && (!failure.end.failed() || failure.end.stopped)) continue;
+  for (const Failure& failure : able) {
     if (first == nullptr) {
       first = &failure;
       begin = failure.seconds;

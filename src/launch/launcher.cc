@@ -102,7 +102,11 @@ LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, laun
     report.restarts = restart;
     report.max_restarts = job.max_restarts;
     report.log_dir = plan.log_folder;
-    if (!report.ok() && report.interrupted_by == 0) launcher::find_dumps(plan.start.dump_dir, report);
+    // Who ends by itself when it is told to has nothing to explain, and its dumps are gone.
+    const bool told = std::any_of(report.workers.begin(), report.workers.end(),
+                                  [](const WorkerEnd& end) { return end.stopped && end.signal != 0; });
+    if (!report.ok() && (report.interrupted_by == 0 || told))
+      launcher::find_dumps(plan.start.dump_dir, report);
     if (!files && options.log_dir.empty() && given_dump_dir == nullptr) unasked.push_back(folder);
     if (next_master_port == 0 || report.interrupted_by != 0) {
       if (report.ok()) remove_folders(unasked);

@@ -179,6 +179,18 @@ Verdict LeadLink::judge() {
   Verdict verdict{.nodes = job_.nodes, .workers = ends_.workers};
   std::sort(verdict.workers.begin(), verdict.workers.end(),
             [](const WorkerEnd& a, const WorkerEnd& b) { return a.rank < b.rank; });
+  // What was heard of when a worker failed did not say whom it blames, nor that one failed after it was told
+  // to stop.
+  for (const WorkerEnd& end : ends_.workers) {
+    const auto heard = std::find_if(failures_.begin(), failures_.end(), [&](const Failure& failure) {
+      return failure.kind == Failure::Kind::worker && failure.end.rank == end.rank;
+    });
+    if (heard != failures_.end())
+      heard->end.blames = end.blames;
+    else if (may_be_cause(end))
+      failures_.push_back(
+          {.kind = Failure::Kind::worker, .node = end.node, .seconds = seconds(), .end = end});
+  }
   const auto first = first_failure(failures_);
   if (!first) return verdict;
   if (first->kind != Failure::Kind::worker) {

@@ -88,6 +88,15 @@ void add_lines(std::string& text, const std::vector<std::string>& lines, std::si
   for (std::size_t i = skip; i < lines.size(); ++i) text += "    | " + lines[i] + "\n";
 }
 
+void add_dumps(std::string& text, const LaunchReport& report) {
+  if (report.dump_dir.empty()) return;
+  text += fmt::format(
+      "  flight recorder: {} in {}\n",
+      report.dumps.size() == 1 ? report.dumps.front() : fmt::format("{} dumps", report.dumps.size()),
+      report.dump_dir);
+  add_lines(text, report.dump_summary, kShownLines);
+}
+
 // "rank 1 failed first: it exited with status 3, 0.2 s after the start (pid 77, ./train)", and its last
 // lines.
 void add_first_worker(std::string& text, const LaunchReport& report, const WorkerEnd& first) {
@@ -151,9 +160,12 @@ std::string describe(const LaunchReport& report) {
                        report.output_lost, who_ended(report));
     if (!failed || report.interrupted_by != 0) return text;
   }
-  if (report.interrupted_by != 0)
-    return fmt::format("stopped by {} after {:.1f} s; {}\n", signal_name(report.interrupted_by),
-                       report.seconds, who_ended(report));
+  if (report.interrupted_by != 0) {
+    text += fmt::format("stopped by {} after {:.1f} s; {}\n", signal_name(report.interrupted_by),
+                        report.seconds, who_ended(report));
+    add_dumps(text, report);
+    return text;
+  }
   if (report.ok()) return "";
   if (report.first_failed_node)
     add_first_node(text, report);
@@ -167,13 +179,7 @@ std::string describe(const LaunchReport& report) {
     if (!node.lost.empty() && report.first_failed_node != node.node)
       text += fmt::format("  {} was lost too: its agent {}{}\n", node_name(report, node.node), node.lost,
                           may_still_run(node) ? "; its workers may still run" : "");
-  if (!report.dump_dir.empty()) {
-    text += fmt::format(
-        "  flight recorder: {} in {}\n",
-        report.dumps.size() == 1 ? report.dumps.front() : fmt::format("{} dumps", report.dumps.size()),
-        report.dump_dir);
-    add_lines(text, report.dump_summary, kShownLines);
-  }
+  add_dumps(text, report);
   if (!report.log_dir.empty()) text += "  logs: " + report.log_dir + "\n";
   return text;
 }
@@ -222,7 +228,8 @@ std::string to_json(const LaunchReport& report) {
          {"signal", end.signal != 0 ? nlohmann::ordered_json(signal_name(end.signal)) : nullptr},
          {"core_dumped", end.core_dumped},
          {"stopped", end.stopped},
-         {"seconds", end.seconds}});
+         {"seconds", end.seconds},
+         {"blames", end.blames}});
   }
   // Workers may write anything; what is no UTF-8 is replaced.
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);

@@ -59,6 +59,10 @@ std::vector<std::string> worker_environment(const LaunchOptions& options, const 
   return result;
 }
 
+std::string name_for_workers(const Start& start) {
+  return start.job.name + "." + std::to_string(start.restart);
+}
+
 int free_port(const std::string& address) {
   constexpr int usual = 29500;  // torchrun's, where the system has no network to ask
   addrinfo wanted{};

@@ -27,4 +27,7 @@ int free_port(const std::string& address = "127.0.0.1");
 // 32 random hexadecimal digits.
 std::string random_name();
 
+// What the workers call this start of the job (Identity::job), in their dumps too.
+std::string name_for_workers(const Start& start);
+
 }  // namespace lockstep::launcher

@@ -103,18 +103,16 @@ void set_time(FlightDump& dump) {
 
 std::string to_json(const FlightDump& dump) {
   Json error = nullptr;
-  if (dump.error_kind) error = {{"kind", to_string(*dump.error_kind)}, {"message", dump.error_message}};
+  if (dump.error_kind)
+    error = {{"kind", to_string(*dump.error_kind)}, {"message", dump.error_message}, {"gone", dump.gone}};
   Json ranks = Json::array();
   for (const FlightRank& rank : dump.ranks) ranks.push_back(json_of(rank));
-  const Json json = {{"version", dump.version},
-                     {"job", dump.job},
-                     {"group", dump.group},
-                     {"rank", dump.rank},
-                     {"size", dump.size},
-                     {"error", std::move(error)},
-                     {"time", {{"unix_ns", dump.unix_ns}, {"steady_ns", dump.steady_ns}}},
-                     {"summary", summary(dump)},
-                     {"ranks", std::move(ranks)}};
+  const Json json = {
+      {"version", dump.version},   {"job", dump.job},
+      {"group", dump.group},       {"rank", dump.rank},
+      {"size", dump.size},         {"world_rank", dump.world_rank},
+      {"error", std::move(error)}, {"time", {{"unix_ns", dump.unix_ns}, {"steady_ns", dump.steady_ns}}},
+      {"summary", summary(dump)},  {"ranks", std::move(ranks)}};
   // A message may quote bytes that are no UTF-8; a dump with a '\uFFFD' in it beats none.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

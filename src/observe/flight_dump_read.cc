@@ -95,9 +95,12 @@ FlightDump read_dump(const Place& document) {
   dump.group = document.at("group").text();
   dump.size = document.at("size").small(1, kMaxRanks);
   dump.rank = document.at("rank").small(0, dump.size - 1);
+  if (document.json.contains("world_rank")) dump.world_rank = document.at("world_rank").small(-1, kMaxRanks);
   if (const Place error = document.at("error"); !error.json.is_null()) {
     dump.error_kind = error.at("kind").one_of({usage, peer, timeout, mismatch, system});
     dump.error_message = error.at("message").text();
+    if (error.json.contains("gone"))
+      dump.gone = error.at("gone").list([](const Place& rank) { return rank.small(0, kMaxRanks); });
   }
   dump.unix_ns = document.at("time").at("unix_ns").integer();
   dump.steady_ns = document.at("time").at("steady_ns").integer();

@@ -77,7 +77,8 @@ void check_form(const Group& group, const std::vector<NamedTensor>& tensors) {
       if (!std::getline(first, a)) a = "nothing more";
       if (!std::getline(other, b)) b = "nothing more";
     } while (a == b);
-    throw MismatchError("the models differ: rank 0 has " + a + ", rank " + std::to_string(r) + " has " + b);
+    throw MismatchError("the models differ: " + group.named(0) + " has " + a + ", " +
+                        group.named(static_cast<int>(r)) + " has " + b);
   }
 }
 
@@ -88,9 +89,9 @@ void compare_threads(const Group& group, int threads) {
   const auto other = std::find_if(all.begin(), all.end(), [&](std::int32_t n) { return n != all[0]; });
   if (group.rank() != 0 || other == all.end()) return;
   log().warn(
-      "rank 0 computes with {} threads, rank {} with {}: the same bits in another run need the same number "
+      "{} computes with {} threads, {} with {}: the same bits in another run need the same number "
       "everywhere (OMP_NUM_THREADS, or lockstep run --threads)",
-      all[0], other - all.begin(), *other);
+      group.named(0), all[0], group.named(static_cast<int>(other - all.begin())), *other);
 }
 
 void check_bits(const Group& group, const std::vector<NamedTensor>& tensors) {
@@ -102,14 +103,15 @@ void check_bits(const Group& group, const std::vector<NamedTensor>& tensors) {
   int count = 0;
   for (std::size_t i = 0; i < own.size(); ++i) {
     std::string ranks;
-    for (std::size_t r = 1; r < static_cast<std::size_t>(group.size()); ++r)
-      if (all[r * own.size() + i] != all[i]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+    for (int r = 1; r < group.size(); ++r)
+      if (all[static_cast<std::size_t>(r) * own.size() + i] != all[i])
+        ranks += (ranks.empty() ? "" : ", ") + group.named(r);
     if (ranks.empty()) continue;
-    if (++count <= 3) differ += (count == 1 ? "'" : "; '") + tensors[i].name + "' on rank " + ranks;
+    if (++count <= 3) differ += (count == 1 ? "'" : "; '") + tensors[i].name + "' on " + ranks;
   }
   if (count > 3) differ += "; and " + std::to_string(count - 3) + " more";
   if (count > 0)
-    throw MismatchError("the replicas have drifted apart, against rank 0: " + differ +
+    throw MismatchError("the replicas have drifted apart, against " + group.named(0) + ": " + differ +
                         "; something changed parameters on some ranks only");
 }
 

@@ -69,6 +69,7 @@ TEST_F(KnobsTest, DefaultsWhenNothingIsSet) {
   EXPECT_EQ(knobs.log, "warn");
   EXPECT_EQ(knobs.algorithm, "");
   EXPECT_EQ(knobs.timeout, std::chrono::minutes(10));
+  EXPECT_EQ(knobs.warn_after, std::chrono::seconds(10));
   EXPECT_EQ(knobs.init_timeout, std::chrono::minutes(2));
   EXPECT_FALSE(knobs.spin.has_value());
   EXPECT_EQ(knobs.arena_bytes, std::uint64_t{64} << 30);
@@ -97,6 +98,8 @@ TEST_F(KnobsTest, ReadsEveryVariable) {
   EXPECT_EQ(with("LOCKSTEP_TIMEOUT_S", "30").timeout, std::chrono::seconds(30));
   EXPECT_EQ(with("LOCKSTEP_TIMEOUT_S", "1.001").timeout, milliseconds(1001));  // 1.001 * 1000 < 1001
   EXPECT_EQ(with("LOCKSTEP_TIMEOUT_S", "0.001").timeout, milliseconds(1));
+  EXPECT_EQ(with("LOCKSTEP_WARN_AFTER_S", "2.5").warn_after, milliseconds(2500));
+  EXPECT_EQ(with("LOCKSTEP_WARN_AFTER_S", "0").warn_after, milliseconds(0));
   EXPECT_EQ(with("LOCKSTEP_INIT_TIMEOUT_S", "5").init_timeout, std::chrono::seconds(5));
   EXPECT_EQ(with("LOCKSTEP_SPIN_US", "0").spin, microseconds(0));
   EXPECT_EQ(with("LOCKSTEP_SPIN_US", "250").spin, microseconds(250));
@@ -120,6 +123,9 @@ TEST_F(KnobsTest, RefusesBadValuesAndNamesTheVariable) {
             "LOCKSTEP_LOG='loud' is not understood; accepted: trace, debug, info, warn, error, off");
   EXPECT_EQ(refusal("LOCKSTEP_HUGE_PAGES", "yes"),
             "LOCKSTEP_HUGE_PAGES='yes' is not understood; accepted: 0 or 1");
+  EXPECT_EQ(refusal("LOCKSTEP_WARN_AFTER_S", "-1"),
+            "LOCKSTEP_WARN_AFTER_S='-1' is not understood; accepted: 0 (never), or seconds from 0.001 to "
+            "10000000, for example 30 or 0.5");
   const std::pair<const char*, const char*> cases[] = {
       {"LOCKSTEP_TIMEOUT_S", "0"},   {"LOCKSTEP_TIMEOUT_S", "-1"},     {"LOCKSTEP_TIMEOUT_S", "soon"},
       {"LOCKSTEP_TIMEOUT_S", "1e8"}, {"LOCKSTEP_TIMEOUT_S", "inf"},    {"LOCKSTEP_TIMEOUT_S", "nan"},

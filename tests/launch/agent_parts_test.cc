@@ -57,12 +57,20 @@ TEST(FirstFailureOfNodes, AnInterruptExplainsFailuresAroundIt) {
   EXPECT_EQ(first_failure(std::vector<Failure>{}), std::nullopt);
 }
 
+TEST(FirstFailureOfNodes, IsTheOneThatTheOthersErrorsName) {
+  Failure victim = worker(0, 1, 1);
+  victim.end.blames = {1};
+  EXPECT_EQ(first_failure({victim, worker(1, 9, 1)})->node, 1);
+  EXPECT_EQ(first_failure({victim, worker(1, 9, 1), interrupted(2, 9.5)})->kind, Failure::Kind::interrupted);
+}
+
 TEST(AgentMails, ComeBackAsTheyWere) {
   Verdict verdict;
   verdict.nodes = {
       {.node = 0, .host = "a", .workers = 1},
       {.node = 1, .host = "b", .first_rank = 1, .workers = 2, .lost = "went", .interrupted_by = 2}};
-  verdict.workers = {{.rank = 1, .node = 1, .pid = 77, .signal = 9, .core_dumped = true, .seconds = 1.5}};
+  verdict.workers = {
+      {.rank = 1, .node = 1, .pid = 77, .signal = 9, .core_dumped = true, .seconds = 1.5, .blames = {2}}};
   verdict.first_failed = 1;
   verdict.last_lines = {"bytes \xff", "more"};
   verdict.next_master_port = 5;
@@ -75,6 +83,7 @@ TEST(AgentMails, ComeBackAsTheyWere) {
   EXPECT_EQ(back.workers[0].pid, 77);
   EXPECT_EQ(back.workers[0].signal, 9);
   EXPECT_TRUE(back.workers[0].core_dumped);
+  EXPECT_EQ(back.workers[0].blames, std::vector<int>{2});
   EXPECT_EQ(back.first_failed, 1);
   EXPECT_EQ(back.first_failed_node, std::nullopt);
   EXPECT_EQ(back.last_lines[1], "more");

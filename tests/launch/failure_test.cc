@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -72,6 +73,36 @@ TEST(Failure, TheFirstExitIsBlamedForLaterOnes) {
     EXPECT_TRUE(outcome.err.starts_with("lockstep run: rank 1 failed first: it exited with status 3"))
         << outcome.err;
   }
+}
+
+// Rank 1 threw and takes its time to die; its victims, who say so in their flight recorders, are seen first.
+TEST(Failure, AVictimIsNotTheFirstFailure) {
+  const std::string blame =
+      "printf '{\"job\": \"%s\", \"world_rank\": %d, \"error\": {\"gone\": [1]}, "
+      "\"summary\": [\"rank %d waits\"]}' $LOCKSTEP_JOB.$LOCKSTEP_RESTART $RANK $RANK > "
+      "$LOCKSTEP_DUMP_DIR/flight-world-rank$RANK.json; ";
+  for (const char* late : {"sleep 0.2; exit 3", "trap '' TERM; sleep 1; exit 3"}) {
+    const TempFolder folder;
+    const Outcome outcome = run({"run", "-n", "3", "sh", "-c",
+                                 "[ $RANK = 1 ] && { echo 'no such file: weights' >&2; " + std::string(late) +
+                                     "; }; sleep 0.05; " + blame + "echo rank 1 is gone >&2; exit 1"},
+                                {"LOCKSTEP_DUMP_DIR=" + folder.path()});
+    EXPECT_EQ(outcome.status, 1);
+    const std::size_t at = outcome.err.find("lockstep run: rank 1 failed first: it exited with status 3");
+    ASSERT_NE(at, std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("    | no such file: weights\n", at), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("ranks 0, 2 exited with status 1", at), std::string::npos) << outcome.err;
+  }
+}
+
+TEST(Failure, DumpsOfAnotherJobBlameNobody) {
+  const TempFolder folder;
+  std::ofstream(folder.path() + "/flight-world-rank0.json")
+      << R"({"job": "another", "world_rank": 0, "error": {"gone": [1]}})";
+  std::ofstream(folder.path() + "/flight-world-rank2.json") << R"({"job": )";
+  const Outcome outcome = run({"run", "-n", "2", "sh", "-c", "[ $RANK = 1 ] && sleep 0.2; exit 3"},
+                              {"LOCKSTEP_DUMP_DIR=" + folder.path()});
+  EXPECT_TRUE(outcome.err.starts_with("lockstep run: rank 0 failed first")) << outcome.err;
 }
 
 TEST(Failure, AWorkerThatEndsWellLongBeforeTheOthersIsMentionedOnce) {
@@ -146,6 +177,43 @@ TEST(Failure, SignalsArePassedOnAndEndTheJob) {
     EXPECT_NE(outcome.out.find("[rank 1] caught " + name), std::string::npos) << outcome.out;
     EXPECT_NE(outcome.err.find("lockstep run: stopped by SIG" + name), std::string::npos) << outcome.err;
     EXPECT_TRUE(program.leftovers().empty());
+  }
+}
+
+// What a worker does that has waited when the sign appears (comm's tests have the real one).
+const std::string kDumpWhenAsked =
+    "until [ -e $LOCKSTEP_DUMP_DIR/stop-$LOCKSTEP_JOB.$LOCKSTEP_RESTART ]; do sleep 0.02; done; "
+    "printf '{\"job\": \"%s\", \"error\": null, \"summary\": [\"rank %d waits\"]}' "
+    "$LOCKSTEP_JOB.$LOCKSTEP_RESTART $RANK > "
+    "$LOCKSTEP_DUMP_DIR/flight-world-rank$RANK.json; ";
+
+TEST(Failure, AJobThatHangsAndIsToldToStopSaysWhoWaits) {
+  const TempFolder folder;
+  Program program({"run", "-n", "2", "sh", "-c",
+                   "echo pid $$ of $RANK.; [ $RANK = 0 ] && { " + kDumpWhenAsked + "}; sleep 60"},
+                  {"TMPDIR=" + folder.path()});
+  ASSERT_GT(program.worker(1), 0);
+  ::kill(program.pid(), SIGTERM);
+  const Outcome outcome = program.finish();
+  EXPECT_EQ(outcome.status, 128 + SIGTERM);
+  EXPECT_NE(outcome.err.find("stopped by SIGTERM"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("  flight recorder: flight-world-rank0.json in " + folder.path()),
+            std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find("    | rank 0 waits\n"), std::string::npos) << outcome.err;
+}
+
+TEST(Failure, AJobThatStopsProperlyLeavesNothing) {
+  for (const std::string& dump : {std::string(), kDumpWhenAsked}) {
+    const TempFolder folder;
+    Program program({"run", "-n", "2", "sh", "-c",
+                     "trap 'exit 0' TERM; echo pid $$ of $RANK.; " + dump + "while :; do sleep 0.02; done"},
+                    {"TMPDIR=" + folder.path()});
+    ASSERT_TRUE(program.worker(0) > 0 && program.worker(1) > 0);
+    ::kill(program.pid(), SIGTERM);
+    const Outcome outcome = program.finish();
+    EXPECT_EQ(outcome.err.find("flight recorder"), std::string::npos) << outcome.err;
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << outcome.err;
   }
 }
 

@@ -5,14 +5,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
 #include "launch/cores.h"
 #include "launch/first_failure.h"
 #include "launch/harness.h"
+#include "launch/job.h"
+#include "launch/worker_environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/base/identity.h"
 #include "lockstep/launch/launcher.h"
 
 namespace lockstep::launcher {
@@ -75,6 +79,65 @@ TEST(FirstFailure, IsNeverOneThatWasStopped) {
   WorkerEnd stopped = end_of(0, 1.0, 0, SIGKILL);
   stopped.stopped = true;
   EXPECT_EQ(first_failure({stopped, end_of(1, 1.01, 4)}), 1);
+}
+
+WorkerEnd victim_of(int cause, int rank, double seconds) {
+  WorkerEnd end = end_of(rank, seconds, 1);
+  end.blames = {cause};
+  return end;
+}
+
+// However the deaths are seen: rank 2 threw, the others failed because it was gone.
+TEST(FirstFailure, IsTheOneThatNobodyElsesErrorExplains) {
+  std::vector<int> order = {0, 1, 2, 3};
+  do {
+    std::vector<WorkerEnd> ends;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const double seconds = 1 + static_cast<double>(i);
+      ends.push_back(order[i] == 2 ? end_of(2, seconds, 3) : victim_of(2, order[i], seconds));
+    }
+    EXPECT_EQ(first_failure(ends), 2);
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST(FirstFailure, FollowsTheChain) {
+  // 0 blames 1, which blames 3, which blames nobody; 2 says nothing and nobody blames it.
+  EXPECT_EQ(first_failure({victim_of(1, 0, 1), end_of(2, 1.5, 1), victim_of(3, 1, 2), end_of(3, 3, 1)}), 3);
+  // A signal that nobody speaks of does not outweigh what all say.
+  EXPECT_EQ(first_failure({victim_of(1, 0, 1), end_of(2, 1.05, 0, SIGSEGV), end_of(1, 1.06, 1)}), 1);
+}
+
+TEST(FirstFailure, WhoIsBlamedButDidNotFailIsNot) {
+  EXPECT_EQ(first_failure({victim_of(1, 0, 1), end_of(1, 2, 0)}), 0);
+  EXPECT_EQ(first_failure({victim_of(1, 0, 1)}), 0);
+  // They blame each other, or themselves: then the first seen.
+  EXPECT_EQ(first_failure({victim_of(1, 0, 1), victim_of(0, 1, 2)}), 0);
+  EXPECT_EQ(first_failure({victim_of(1, 1, 1), end_of(0, 2, 1)}), 1);
+}
+
+// A large core takes longer to write than the others have to settle.
+TEST(FirstFailure, MayHaveBeenToldToStopWhileItDied) {
+  WorkerEnd dying = end_of(1, 4.0, 0, SIGABRT);
+  dying.stopped = true;
+  EXPECT_EQ(first_failure({victim_of(1, 0, 1.0), dying}), 1);
+  EXPECT_EQ(first_failure({end_of(0, 1.0, 1), dying}), 0);  // nobody says that it had died
+  dying.signal = SIGTERM;
+  EXPECT_EQ(first_failure({victim_of(1, 0, 1.0), dying}), 0);
+}
+
+// By this name a launcher finds what its workers wrote.
+TEST(WorkerEnvironment, WorkersCallTheJobAsTheLauncherThinks) {
+  Start start;
+  start.job = job_on_one_machine({.program = {"true"}, .workers = 2});
+  start.restart = 3;
+  const auto same = [&] {
+    for (const std::string& variable : worker_environment({.program = {"true"}, .workers = 2}, start, 1)) {
+      const auto at = variable.find('=');
+      ::setenv(variable.substr(0, at).c_str(), variable.substr(at + 1).c_str(), 1);
+    }
+    return Identity::from_environment().job == name_for_workers(start);
+  };
+  EXPECT_EXIT(::_exit(same() ? 0 : 1), ::testing::ExitedWithCode(0), "");  // its environment is its own
 }
 
 TEST(Streams, ChoicesAreTorchruns) {

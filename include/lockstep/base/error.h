@@ -36,6 +36,9 @@ class UsageError : public Error {
   explicit UsageError(const std::string& message) : Error(ErrorKind::usage, message) {}
 };
 
+// The texts of the next three name ranks by their number in the world (Group::named); rank() and missing()
+// are numbers in the group that failed.
+
 // A peer died or left while it was needed. Sticky.
 class PeerError : public Error {
  public:

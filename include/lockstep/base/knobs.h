@@ -17,9 +17,9 @@ struct Knobs {
   // table's choice. Empty: choose.
   std::string algorithm;
 
-  // LOCKSTEP_ENGINE: what carries the collectives. auto: shared memory on one machine; on several, shared memory
-  // inside each and across them MPI where MPI started the job, TCP elsewhere. Or one by name: shm, tcp, mpi, gloo,
-  // shm+tcp, shm+mpi, shm+gloo.
+  // LOCKSTEP_ENGINE: what carries the collectives. auto: shared memory on one machine; on several, shared
+  // memory inside each and across them MPI where MPI started the job, TCP elsewhere. Or one by name: shm,
+  // tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo.
   std::string engine = "auto";
 
   // LOCKSTEP_TLS: on or off for connections between workers; auto: on when they are on several machines.
@@ -31,6 +31,10 @@ struct Knobs {
 
   // LOCKSTEP_TIMEOUT_S: how long an operation may wait for its peers, unless the call says otherwise.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+
+  // LOCKSTEP_WARN_AFTER_S: how long an operation waits for its peers before it says whom it waits for; it
+  // says so again each time the wait has become twice as long. 0: never.
+  std::chrono::milliseconds warn_after = std::chrono::seconds(10);
 
   // LOCKSTEP_INIT_TIMEOUT_S: how long init() waits for all workers to come.
   std::chrono::milliseconds init_timeout = std::chrono::minutes(2);

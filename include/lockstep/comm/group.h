@@ -20,6 +20,8 @@
 //    otherwise: the same bits from every canonical algorithm. f16 and bf16 add up in f32 and round once.
 //  - Failure is sticky: once a call threw anything but UsageError, later calls on the
 //    group throw the same at once. UsageError leaves the group as it was.
+//  - Errors speak of ranks by their number in the world (named()); error.rank() and error.missing() are
+//    numbers in this group, as rank() and root are.
 #pragma once
 
 #include <chrono>
@@ -52,6 +54,9 @@ struct CallOptions {
   // For avg: what the sum is divided by; 0: the number of ranks. Integers need a whole number. All ranks say
   // the same, or kDivisorOfOthers.
   double divisor = 0;
+  // What the call is for, in words: "bucket 2 of 3". Said where a message speaks of the call: when it waits
+  // for long, or too long.
+  std::string_view purpose = {};
 };
 
 class GroupImpl;
@@ -65,7 +70,10 @@ class Group {
 
   int rank() const;
   int size() const;
-  const std::string& name() const;        // "world", "world/0", …: for messages
+  const std::string& name() const;  // "world", "world/0", …: for messages
+  // What messages call one of its ranks: "rank 3", which is its rank in the world; where it has another one
+  // in this group that follows: "rank 3 (1 in world/0.1)".
+  std::string named(int rank) const;
   const char* engine() const;             // "shm", "mpi", "gloo", …
   const std::vector<int>& nodes() const;  // nodes()[r]: the node that rank r runs on, counted from 0
   std::chrono::milliseconds timeout() const;  // of calls whose options give none

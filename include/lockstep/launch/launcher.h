@@ -111,6 +111,8 @@ struct WorkerEnd {
   bool core_dumped = false;  // a core file was written
   bool stopped = false;      // it ended after the launcher had begun to stop the group
   double seconds = 0;        // from the start of the group to its end
+  // Ranks whose end it gave as the reason of its own (PeerError), as its flight recorder says.
+  std::vector<int> blames = {};
 
   bool failed() const { return signal != 0 || exit_code != 0; }
 };

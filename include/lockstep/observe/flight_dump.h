@@ -35,9 +35,11 @@ struct FlightDump {
   std::string job = {};                                // the launcher's name of the run; may be empty
   std::string group = {};                              // "world", "world/0", …
   int rank = 0;                                        // whose view this is
+  int world_rank = -1;                                 // its rank in the world; -1: unknown
   int size = 1;                                        // ranks of the group
   std::optional<ErrorKind> error_kind = std::nullopt;  // none: dumped without a failure
   std::string error_message = {};
+  std::vector<int> gone = {};          // world ranks whose end the error gives as the reason: PeerError's
   std::int64_t unix_ns = 0;            // when, as a date
   std::int64_t steady_ns = 0;          // when, on the clock of the entries; 0: unknown, and so is how long
   std::vector<FlightRank> ranks = {};  // those whose recorders could be read, in any order

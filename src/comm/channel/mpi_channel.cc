@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/stall.h"
+
 namespace lockstep {
 namespace {
 
@@ -25,8 +27,8 @@ bool is_message(const CallCard& card) {
 
 // Who called what, ranks that agree together; empty when all do. Divisors are held against the first that is
 // said: a rank that leaves it to the others agrees with any.
-template <class Named>
-std::string differences(const std::string& group, const std::vector<CallCard>& cards, Named named) {
+std::string differences(const std::string& group, const std::vector<CallCard>& cards,
+                        const RankNames& names) {
   const auto says =
       std::ranges::find_if(cards, [](const CallCard& c) { return c.divisor != kDivisorOfOthers; });
   CallCard first = cards.front();
@@ -37,7 +39,7 @@ std::string differences(const std::string& group, const std::vector<CallCard>& c
     const auto like = std::ranges::find_if(callers, [&](const auto& caller) {
       return same_call(caller.first, cards[r]) && caller.first.divisor == cards[r].divisor;
     });
-    const std::string name = std::to_string(named(static_cast<int>(r)));
+    const std::string name = names.brief(static_cast<int>(r));
     if (like == callers.end())
       callers.emplace_back(cards[r], name);
     else
@@ -55,9 +57,10 @@ std::string differences(const std::string& group, const std::vector<CallCard>& c
 
 }  // namespace
 
-MpiChannel::MpiChannel(MPI_Comm comm, std::string group, std::chrono::nanoseconds spin)
+MpiChannel::MpiChannel(MPI_Comm comm, RankNames names, std::string group, std::chrono::nanoseconds spin)
     : line_(std::make_shared<mpi::Line>(comm)),
       group_(std::move(group)),
+      names_(std::move(names)),
       most_spin_(spin),
       transfer_(*line_, [this](int from, const CallCard& card, std::uint64_t bytes, std::uint64_t expected) {
         judge(from, card, bytes, expected);
@@ -87,7 +90,7 @@ void MpiChannel::begin(Call& call, const CallCard& card, Kind kind) {
 std::string MpiChannel::where() const {
   const std::string operation =
       is_message(card_) ? " in group " : ", operation " + std::to_string(card_.sequence) + " of group ";
-  return call_->describe() + operation + group_;
+  return call_->describe() + operation + group_ + call_->for_what();
 }
 
 void MpiChannel::learn_divisor(const CallCard& card) {
@@ -109,8 +112,7 @@ void MpiChannel::judge(int from, const CallCard& card, std::uint64_t bytes, std:
       throw MismatchError(where() + ": " + peer +
                           " runs it by another algorithm; all ranks need the same cost "
                           "table and LOCKSTEP_ settings");
-    if (bytes != expected)
-      throw MismatchError(describe_mismatch(group_, name_of(rank()), card_, name_of(from), card));
+    if (bytes != expected) throw MismatchError(describe_mismatch(group_, names_, rank(), card_, from, card));
     return;
   }
   if (kind_ == Kind::point_to_point) {
@@ -118,7 +120,7 @@ void MpiChannel::judge(int from, const CallCard& card, std::uint64_t bytes, std:
       throw MismatchError("group " + group_ + ": " + named(rank()) + " called " + describe(card_) + " but " +
                           peer + " called " + describe(card));
   } else if (!same_call(card, card_)) {
-    throw MismatchError(describe_mismatch(group_, name_of(rank()), card_, name_of(from), card));
+    throw MismatchError(describe_mismatch(group_, names_, rank(), card_, from, card));
   }
   if (bytes != expected)
     throw MismatchError(where() + ": " + peer + " sent " + std::to_string(bytes) + " bytes where " +
@@ -149,12 +151,14 @@ void MpiChannel::exchange(std::span<const Outgoing> sends, std::span<const Incom
 template <class Turn, class Finished, class WaitsFor>
 void MpiChannel::wait_until(std::size_t bytes, Turn&& turn, Finished&& finished, WaitsFor&& waits_for) {
   told_ns_ = now_ns();
+  since_ns_ = told_ns_;
   gone_ns_ = 0;
   mpi::Patience patience(spin_.now(), bytes);
   while (!finished()) {
-    if (turn())
+    if (turn()) {
       patience.moved();
-    else if (patience.wait())
+      since_ns_ = 0;
+    } else if (patience.wait())
       look(waits_for());
   }
   patience.was_long() ? spin_.was_wasted() : spin_.paid_off();
@@ -176,7 +180,7 @@ void MpiChannel::hear() {
   for (int r = 0; r < size(); ++r)
     if (const auto card = line_->waits_in(r);
         card && card->sequence == card_.sequence && !is_message(*card) && !same_call(*card, card_))
-      throw MismatchError(describe_mismatch(group_, name_of(rank()), card_, name_of(r), *card));
+      throw MismatchError(describe_mismatch(group_, names_, rank(), card_, r, *card));
 }
 
 void MpiChannel::look(const std::vector<int>& waits_for) {
@@ -184,22 +188,49 @@ void MpiChannel::look(const std::vector<int>& waits_for) {
   if (whole_ != nullptr) whole_->hear();
   if (idle_) idle_();
   const std::int64_t now = now_ns();
+  if (since_ns_ == 0) since_ns_ = now;
+  if (call_->stall != nullptr) call_->stall->look_for_stop(since_ns_);
   for (const int r : waits_for) {
     if (!line_->has_left(r)) continue;
     if (gone_ns_ == 0) gone_ns_ = now;
     if (now - gone_ns_ > kLastBytes.count())
-      throw PeerError(name_of(r), named(r) + " left group " + group_ + " while " + named(rank()) +
-                                      " waits for it in " + where());
+      throw PeerError(number_of(r), named(r) + " left group " + group_ + " while " + named(rank()) +
+                                        " waits for it in " + where());
     break;
   }
   if (deadline_.passed()) throw late(waits_for);
   if (now - told_ns_ <= std::chrono::nanoseconds(mpi::Line::kSayEvery).count()) return;
   told_ns_ = now;
   line_->say_waiting(card_, waits_for);
+  mention_wait(waits_for);
   if (whole_ == nullptr) return;
   std::vector<int> names;  // the whole's ranks
-  for (const int r : waits_for) names.push_back(name_of(r));
+  for (const int r : waits_for) names.push_back(number_of(r));
   whole_->line_->say_waiting(whole_->card_, names);
+}
+
+void MpiChannel::tell_waits(const std::vector<int>& ranks) noexcept {
+  try {
+    line_->say_waiting(card_, ranks);
+  } catch (const std::exception&) {  // no memory: it is said again soon
+  }
+}
+
+bool MpiChannel::lower_rank_waits() const {
+  if (whole_ != nullptr) return whole_->lower_rank_waits();
+  for (int r = 0; r < rank(); ++r)
+    if (line_->waits_in(r)) return true;
+  return false;
+}
+
+void MpiChannel::mention_wait(const std::vector<int>& waits_for) {
+  if (call_->stall == nullptr || !call_->stall->due(since_ns_) || lower_rank_waits()) return;
+  std::string whom;
+  for (const int r : line_->at_fault(card_.sequence, waits_for))
+    whom += (whom.empty() ? "" : "; ") + named(r);
+  call_->stall->say({.who = named(rank()),
+                     .whom = whom.empty() ? "others, MPI does not say whom," : whom,
+                     .where = where()});
 }
 
 TimeoutError MpiChannel::late(const std::vector<int>& waits_for) const {
@@ -207,7 +238,7 @@ TimeoutError MpiChannel::late(const std::vector<int>& waits_for) const {
   std::string names;
   for (int& r : missing) {
     names += (names.empty() ? "" : "; ") + named(r);
-    r = name_of(r);
+    r = number_of(r);
   }
   return {missing, where() + ": no answer within " + seconds(call_->timeout) + " on " + named(rank()) +
                        "; missing: " + (names.empty() ? "unknown, MPI does not say" : names)};
@@ -236,8 +267,7 @@ std::vector<std::byte> MpiChannel::meet(std::span<const std::byte> word) {
     } collecting{met_};
     met_ = &cards;
     run(sends, recvs, {});
-    if (const std::string text = differences(group_, cards, [&](int r) { return name_of(r); }); !text.empty())
-      throw MismatchError(text);
+    if (const std::string text = differences(group_, cards, names_); !text.empty()) throw MismatchError(text);
     for (const CallCard& card : cards) learn_divisor(card);
   });
   return words;
@@ -299,7 +329,7 @@ std::unique_ptr<MpiChannel> MpiChannel::part(const std::vector<int>& ranks, cons
   card_ = outer_card;
   deadline_ = outer_deadline;
   kind_ = outer_kind;
-  return std::make_unique<MpiChannel>(comm, group, most_spin_);
+  return std::make_unique<MpiChannel>(comm, names_.split(group, ranks), group, most_spin_);
 }
 
 }  // namespace lockstep

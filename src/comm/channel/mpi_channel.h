@@ -24,7 +24,7 @@ namespace lockstep {
 class MpiChannel final : public WireChannel {
  public:
   // Takes the communicator over. `spin`: how long a wait polls before it gives its core away.
-  MpiChannel(MPI_Comm comm, std::string group, std::chrono::nanoseconds spin);
+  MpiChannel(MPI_Comm comm, RankNames names, std::string group, std::chrono::nanoseconds spin);
   ~MpiChannel() override;  // tells the peers that it leaves
 
   int rank() const override { return line_->rank(); }
@@ -38,11 +38,13 @@ class MpiChannel final : public WireChannel {
                                      std::chrono::milliseconds timeout) override;
   std::unique_ptr<MpiChannel> part(const std::vector<int>& ranks, const std::string& group,
                                    std::chrono::milliseconds timeout);  // the same, by its own type
-  void call_ranks(std::vector<int> names) override { names_ = std::move(names); }
+  void call_ranks(RankNames names) override { names_ = std::move(names); }
+  const RankNames& rank_names() const override { return names_; }
   void watch(WireChannel* whole, std::function<void()> idle) override {
     whole_ = dynamic_cast<MpiChannel*>(whole);
     idle_ = std::move(idle);
   }
+  void tell_waits(const std::vector<int>& ranks) noexcept override;
   std::string peer_state(int rank) const override { return line_->has_left(rank) ? "left" : "joined"; }
 
   // For MPI's own collectives, between one begin() and the next:
@@ -69,26 +71,30 @@ class MpiChannel final : public WireChannel {
   void hear();  // the news; throws what they mean
   TimeoutError late(const std::vector<int>& waits_for) const;
   void look(const std::vector<int>& waits_for);  // what a waiting rank does now and then
+  // Says to people that this rank waits, when it is time for that and it is the one to speak.
+  void mention_wait(const std::vector<int>& waits_for);
+  bool lower_rank_waits() const;
   std::string where() const;
-  int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
-  std::string named(int rank) const { return "rank " + std::to_string(name_of(rank)); }
+  int number_of(int rank) const { return names_.number(rank); }
+  std::string named(int rank) const { return names_.named(rank); }
   template <class Body>
   void guarded(Body&& body);
 
   std::shared_ptr<mpi::Line> line_;
   std::string group_;
+  RankNames names_;
   std::chrono::nanoseconds most_spin_;
   SpinBudget spin_;
   mpi::Transfer transfer_;
   MpiChannel* whole_ = nullptr;  // that is watched; its call is announced by its own begin()
   std::function<void()> idle_;
-  std::vector<int> names_;  // of ranks in errors; empty: their own
   Call* call_ = nullptr;
   CallCard card_;
   Kind kind_ = Kind::collective;
   Deadline deadline_ = Deadline::never();
-  std::int64_t told_ns_ = 0;  // when this rank last said that it waits, or began to
-  std::int64_t gone_ns_ = 0;  // since when a rank that it waits for is known to have left; 0: none
+  std::int64_t told_ns_ = 0;   // when this rank last said that it waits, or began to
+  std::int64_t since_ns_ = 0;  // that nothing has moved
+  std::int64_t gone_ns_ = 0;   // since when a rank that it waits for is known to have left; 0: none
   std::vector<CallCard>* met_ = nullptr;  // where cards are collected instead of being judged
 };
 

@@ -10,6 +10,7 @@
 
 #include "comm/channel/tcp_fabric.h"
 #include "comm/range.h"
+#include "comm/stall.h"
 
 namespace lockstep {
 namespace {
@@ -35,6 +36,7 @@ TcpChannel::TcpChannel(std::shared_ptr<TcpFabric> fabric, std::string group, int
       group_(std::move(group)),
       rank_(rank),
       members_(std::move(members)),
+      names_(group_, members_),
       room_(kRoomBytes) {
   for (TcpPeer& lanes : peers) peers_.push_back({.lanes = std::move(lanes)});
   spin_.set_most(fabric_->spin());
@@ -115,20 +117,24 @@ void TcpChannel::exchange(std::span<const Outgoing> sends, std::span<const Incom
                           const kernel::Reduction& reduction) {
   check();
   plan(sends, recvs);
-  std::int64_t told_ns = 0;
+  Waiting waiting;
   bool waited = false;
   while (!finished()) {
-    if (turn(reduction)) continue;
+    if (turn(reduction)) {
+      waiting.since_ns = 0;
+      continue;
+    }
     const std::int64_t spin_until = now_ns() + spin_.now().count();
     bool moved = false;
     while (!moved && now_ns() < spin_until) moved = turn(reduction);
     if (moved) {
       spin_.paid_off();
+      waiting.since_ns = 0;
       continue;
     }
     if (!waited) spin_.was_wasted();
     waited = true;
-    wait(told_ns);
+    wait(waiting);
   }
 }
 
@@ -165,7 +171,7 @@ bool TcpChannel::open(Receiving& recv) {
       differ(MismatchError("group " + group_ + ": " + named(rank_) + " called " + describe(card_) + " but " +
                            named(from) + " called " + describe(header.card)));
   } else if (header.kind != FrameKind::data || !same_call(header.card, card_)) {
-    differ(MismatchError(describe_mismatch(group_, name_of(rank_), card_, name_of(from), header.card)));
+    differ(MismatchError(describe_mismatch(group_, names_, rank_, card_, from, header.card)));
   }
   if (header.bytes != recv.what.bytes.size())
     throw MismatchError(where() + ": " + named(from) + " sent " + std::to_string(header.bytes) +
@@ -238,7 +244,7 @@ bool TcpChannel::awaited(const TcpLane& lane) const {
 }
 
 // Sleeps until something moves on any connection, and takes in the news.
-void TcpChannel::wait(std::int64_t& told_ns) {
+void TcpChannel::wait(Waiting& waiting) {
   std::vector<pollfd> fds;
   for (int p = 0; p < size(); ++p)
     each_lane(p, [&](TcpLane& lane) {
@@ -252,8 +258,9 @@ void TcpChannel::wait(std::int64_t& told_ns) {
   const auto nap = std::min<std::chrono::nanoseconds>({kNap, quiet_, deadline_.left()});
   const int ready = ::poll(fds.data(), static_cast<nfds_t>(fds.size()),
                            static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(nap).count()));
-  if (told_ns == 0) told_ns = now_ns();
-  const bool quiet = now_ns() - told_ns > quiet_.count();
+  if (waiting.told_ns == 0) waiting.told_ns = now_ns();
+  if (waiting.since_ns == 0) waiting.since_ns = now_ns();
+  const bool quiet = now_ns() - waiting.told_ns > quiet_.count();
   if (ready <= 0 || quiet) {
     attend();
     if (whole_ != nullptr) whole_->attend();
@@ -269,20 +276,34 @@ void TcpChannel::wait(std::int64_t& told_ns) {
       });
   }
   const std::vector<int> ranks = waiting_for();
+  if (ready <= 0 && call_->stall != nullptr) call_->stall->look_for_stop(waiting.since_ns);
   if (quiet) {
-    told_ns = now_ns();
+    waiting.told_ns = now_ns();
     tell_waits(ranks);
+    mention_wait(ranks, waiting.since_ns);
   }
   // What is there counts, however late it is read: this rank itself may have been stopped.
   if (!deadline_.passed() || ranks.empty() || ready != 0) return;
-  const std::vector<int> missing = names_at_fault(ranks);
-  std::string names;
-  for (int name : missing) names += (names.empty() ? "rank " : "; rank ") + std::to_string(name);
+  const std::vector<int> missing = numbers_at_fault(ranks);
   const double seconds = std::chrono::duration<double>(call_->timeout).count();
   std::string time = std::to_string(seconds);
   time.erase(std::max(time.find_last_not_of('0'), time.find('.') + 1) + 1);
-  throw TimeoutError(
-      missing, where() + ": no answer within " + time + " s on " + named(rank_) + "; missing: " + names);
+  throw TimeoutError(missing, where() + call_->for_what() + ": no answer within " + time + " s on " +
+                                  named(rank_) + "; missing: " + text_of(missing));
+}
+
+// Of the whole group, where this one is a part of it: its ranks are told there too.
+bool TcpChannel::lower_rank_waits() const {
+  if (whole_ != nullptr) return whole_->lower_rank_waits();
+  const std::int64_t fresh = now_ns() - 3 * std::chrono::nanoseconds(kQuiet).count();
+  return std::any_of(peers_.begin(), peers_.begin() + rank_,
+                     [&](const Peer& peer) { return peer.waits_ns >= fresh; });
+}
+
+void TcpChannel::mention_wait(const std::vector<int>& ranks, std::int64_t since_ns) {
+  if (ranks.empty() || call_->stall == nullptr || !call_->stall->due(since_ns) || lower_rank_waits()) return;
+  call_->stall->say(
+      {.who = named(rank_), .whom = text_of(numbers_at_fault(ranks)), .where = where() + call_->for_what()});
 }
 
 void TcpChannel::catch_up() {
@@ -331,8 +352,7 @@ void TcpChannel::compare(int peer, const CallCard& card) {
   // itself have no number.
   const CallCard& own = past_[card.sequence % past_.size()];
   if (card.sequence == 0 || card.sequence > card_.sequence || own.sequence != card.sequence) return;
-  if (!same_call(card, own))
-    differ(MismatchError(describe_mismatch(group_, name_of(rank_), own, name_of(peer), card)));
+  if (!same_call(card, own)) differ(MismatchError(describe_mismatch(group_, names_, rank_, own, peer, card)));
 }
 
 // It has not come to the collective and can't before the peer has left it. The peer said so on the connection
@@ -356,7 +376,7 @@ void TcpChannel::heard(int peer, const TcpLane& lane, const FrameHeader& header,
     case FrameKind::failure: {
       FailureRecord record;
       std::memcpy(&record, payload.data(), sizeof record);
-      if (!failure_) failure_ = lockstep::named(record, all_names());
+      if (!failure_) failure_ = lockstep::named(record, names_.numbers());
       throw_record(*failure_);
     }
     case FrameKind::status:
@@ -406,10 +426,10 @@ void TcpChannel::lost(int peer, const std::string& reason) {
   const std::string who = named(peer) + " of group " + group_;
   const std::string address = other.lanes.side.front().peer();
   if (other.state == State::left)
-    throw PeerError(name_of(peer), named(peer) + " left group " + group_ + " while " + named(rank_) +
-                                       " waits for it in " + where());
-  throw PeerError(name_of(peer), who + " died (" + address + " " + reason + ") while " + named(rank_) +
-                                     " was in " + where());
+    throw PeerError(number_of(peer), named(peer) + " left group " + group_ + " while " + named(rank_) +
+                                         " waits for it in " + where());
+  throw PeerError(number_of(peer), who + " died (" + address + " " + reason + ") while " + named(rank_) +
+                                       " was in " + where());
 }
 
 // Best effort: what does not go now, or would cut another frame in two, is not sent; the connection's end
@@ -438,15 +458,9 @@ void TcpChannel::tell_waits(const std::vector<int>& ranks) noexcept {
   const WaitStatus status{mask_of(ranks)};
   tell(FrameKind::status, std::as_bytes(std::span(&status, 1)));
   if (whole_ == nullptr) return;
-  std::vector<int> named;
-  for (int r : ranks) named.push_back(name_of(r));
-  whole_->tell_waits(named);
-}
-
-std::vector<int> TcpChannel::all_names() const {
-  std::vector<int> names;
-  for (int r = 0; r < size(); ++r) names.push_back(name_of(r));
-  return names;
+  std::vector<int> numbers;
+  for (int r : ranks) numbers.push_back(number_of(r));
+  whole_->tell_waits(numbers);
 }
 
 // What was told last has a moment to leave: nobody may come back to send it.
@@ -476,7 +490,7 @@ void TcpChannel::learn_end() noexcept {
   if (failure_->kind != static_cast<std::int32_t>(ErrorKind::peer)) return;
   for (int p = 0; p < size(); ++p) {
     Peer& other = peers_[static_cast<std::size_t>(p)];
-    if (p == rank_ || name_of(p) != failure_->rank || other.state != State::joined) continue;
+    if (p == rank_ || number_of(p) != failure_->rank || other.state != State::joined) continue;
     try {
       if (last_words(p) && other.state == State::joined) other.state = State::dead;
     } catch (const std::exception&) {  // it failed, too: then it is not the one that ended
@@ -488,7 +502,7 @@ void TcpChannel::learn_end() noexcept {
 // reason.
 void TcpChannel::tell_failure() noexcept {
   if (std::exchange(told_failure_, true)) return;
-  const FailureRecord record = numbered(*failure_, all_names());
+  const FailureRecord record = numbered(*failure_, names_.numbers());
   tell(FrameKind::failure, std::as_bytes(std::span(&record, 1)));
 }
 
@@ -518,10 +532,23 @@ std::vector<int> TcpChannel::at_fault(const std::vector<int>& ranks) const {
 }
 
 // A rank that never came to this group may be held up in the whole one, and has said so there.
-std::vector<int> TcpChannel::names_at_fault(const std::vector<int>& ranks) const {
-  std::vector<int> names;
-  for (int r : at_fault(ranks)) names.push_back(name_of(r));
-  return whole_ == nullptr ? names : whole_->names_at_fault(names);
+std::vector<int> TcpChannel::numbers_at_fault(const std::vector<int>& ranks) const {
+  std::vector<int> numbers;
+  for (int r : at_fault(ranks)) numbers.push_back(number_of(r));
+  return whole_ == nullptr ? numbers : whole_->numbers_at_fault(numbers);
+}
+
+std::string TcpChannel::text_of(const std::vector<int>& numbers) const {
+  std::string text;
+  for (int number : numbers) {
+    const int here = names_.of_number(number);
+    // One that is not in this part is in the whole, where ranks have the user's numbers.
+    const std::string name = here >= 0           ? named(here)
+                             : whole_ != nullptr ? whole_->named(number)
+                                                 : "rank " + std::to_string(number);
+    text += (text.empty() ? "" : "; ") + name;
+  }
+  return text;
 }
 
 std::unique_ptr<WireChannel> TcpChannel::among(const std::vector<int>& ranks, const std::string& group,
@@ -538,12 +565,13 @@ std::unique_ptr<WireChannel> TcpChannel::among(const std::vector<int>& ranks, co
   meeting.blame = [this, &ranks](const std::vector<int>& missing) {
     std::vector<int> here;
     for (int m : missing) here.push_back(ranks[static_cast<std::size_t>(m)]);
-    return names_at_fault(here);
+    const std::vector<int> numbers = numbers_at_fault(here);
+    return TcpMeeting::Blamed{numbers, text_of(numbers)};
   };
+  meeting.names = names_.part(ranks);
   for (int r : ranks) {
     if (r == rank_) meeting.rank = static_cast<int>(meeting.members.size());
     meeting.members.push_back(members_[static_cast<std::size_t>(r)]);
-    meeting.names.push_back(name_of(r));
   }
   return TcpFabric::connect(fabric_, meeting);
 }

@@ -41,6 +41,7 @@ class TcpChannel final : public WireChannel {
   std::unique_ptr<WireChannel> among(const std::vector<int>& ranks, const std::string& group,
                                      std::chrono::milliseconds timeout) override;
   std::string peer_state(int rank) const override;
+  void tell_waits(const std::vector<int>& ranks) noexcept override;
   void catch_up() override;
   double observed_s_per_byte(int rank) const override {
     return peers_[static_cast<std::size_t>(rank)].s_per_byte;
@@ -48,7 +49,8 @@ class TcpChannel final : public WireChannel {
   void forget_observed() override {
     for (Peer& peer : peers_) peer.s_per_byte = 0;
   }
-  void call_ranks(std::vector<int> names) override { names_ = std::move(names); }
+  void call_ranks(RankNames names) override { names_ = std::move(names); }
+  const RankNames& rank_names() const override { return names_; }
   void watch(WireChannel* whole, std::function<void()> idle) override {
     whole_ = dynamic_cast<TcpChannel*>(whole);
     idle_ = std::move(idle);
@@ -88,7 +90,14 @@ class TcpChannel final : public WireChannel {
   void fold(Receiving& recv, const kernel::Reduction& reduction, std::size_t came);
   bool finished() const;
   bool awaited(const TcpLane& lane) const;  // this exchange still expects bytes there
-  void wait(std::int64_t& told_ns);
+  struct Waiting {
+    std::int64_t told_ns = 0;   // when the peers were last told, or the first wait began
+    std::int64_t since_ns = 0;  // that nothing has moved; 0: something just did
+  };
+  void wait(Waiting& waiting);
+  // Says it to people, when it is time for that and this rank is the one to speak.
+  void mention_wait(const std::vector<int>& ranks, std::int64_t since_ns);
+  bool lower_rank_waits() const;
   // Takes in the news on every connection; throws what they mean.
   void attend();
   void attend(int peer, TcpLane& lane);
@@ -100,18 +109,18 @@ class TcpChannel final : public WireChannel {
   [[noreturn]] void differ(const MismatchError& error);
   [[noreturn]] void lost(int peer, const std::string& reason);
   void tell(FrameKind kind, std::span<const std::byte> payload) noexcept;
-  void tell_waits(const std::vector<int>& ranks) noexcept;
   void tell_failure() noexcept;  // once
   bool last_words(int peer);
   void learn_end() noexcept;
   void flush_news() noexcept;
   std::vector<int> waiting_for() const;
   std::vector<int> at_fault(const std::vector<int>& ranks) const;
-  std::vector<int> names_at_fault(const std::vector<int>& ranks) const;
+  std::vector<int> numbers_at_fault(const std::vector<int>& ranks) const;
+  // "rank 1; rank 3", of ranks by their number in the group that the user knows.
+  std::string text_of(const std::vector<int>& numbers) const;
   std::string where() const;
-  int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
-  std::vector<int> all_names() const;
-  std::string named(int rank) const { return "rank " + std::to_string(name_of(rank)); }
+  int number_of(int rank) const { return names_.number(rank); }
+  std::string named(int rank) const { return names_.named(rank); }
   template <class Body>
   void each_lane(int peer, Body&& body);
 
@@ -119,7 +128,7 @@ class TcpChannel final : public WireChannel {
   std::string group_;
   int rank_;
   std::vector<int> members_;
-  std::vector<int> names_;  // of ranks in errors; empty: their own
+  RankNames names_;
   std::vector<Peer> peers_;
   Call* call_ = nullptr;
   CallCard card_;

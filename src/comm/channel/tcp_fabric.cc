@@ -98,7 +98,7 @@ std::unique_ptr<WireChannel> TcpFabric::connect(const std::shared_ptr<TcpFabric>
   } catch (const Error& error) {
     // In a part ranks have other numbers than in this error: there they ask the whole group.
     const FailureRecord record = record_of(error);
-    if (meeting.names.empty())
+    if (meeting.names.size() == 0)
       leave(peers, FrameKind::failure, std::as_bytes(std::span(&record, 1)));
     else
       leave(peers, FrameKind::leave, {});
@@ -132,17 +132,16 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
     TcpPeer& to = peers[static_cast<std::size_t>(peer)];
     (lane == 0 ? to.side : to.bulk).emplace_back(std::move(stream));
   };
-  const auto name_of = [&](int r) {
-    return meeting.names.empty() ? r : meeting.names[static_cast<std::size_t>(r)];
-  };
-  const auto named = [&](int r) { return "rank " + std::to_string(name_of(r)); };
+  const RankNames names = meeting.names.size() == 0 ? RankNames(group, meeting.members) : meeting.names;
+  const auto named = [&](int r) { return names.named(r); };
   const auto timeout = [&](const std::vector<int>& missing, const std::string& what) {
-    std::vector<int> names;
-    for (int r : missing) names.push_back(name_of(r));
-    if (meeting.blame) names = meeting.blame(missing);
-    std::string text;
-    for (int name : names) text += (text.empty() ? "rank " : "; rank ") + std::to_string(name);
-    return TimeoutError(names, what + "; missing: " + text);
+    TcpMeeting::Blamed blamed;
+    for (int r : missing) {
+      blamed.numbers.push_back(names.number(r));
+      blamed.text += (blamed.text.empty() ? "" : "; ") + named(r);
+    }
+    if (meeting.blame) blamed = meeting.blame(missing);
+    return TimeoutError(blamed.numbers, what + "; missing: " + blamed.text);
   };
   // One that does not answer must not keep this rank from the others: each has a while in turn.
   std::vector<std::pair<int, int>> pending;  // peer and lane
@@ -173,7 +172,7 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
         later.emplace_back(peer, lane);
       } catch (const PeerError& error) {
         if (error.rank() >= 0) throw;
-        if (!until.passed()) throw PeerError(name_of(peer), what + error.what());
+        if (!until.passed()) throw PeerError(names.number(peer), what + error.what());
         if (last) throw timeout({peer}, what + error.what());
         later.emplace_back(peer, lane);
       }
@@ -196,15 +195,15 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
         watch();
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
-      throw PeerError(name_of(peer), "group " + group + ": " + named(peer) + " " + loss.reason + " while " +
-                                         named(rank) + " was connecting");
+      throw PeerError(names.number(peer), "group " + group + ": " + named(peer) + " " + loss.reason +
+                                              " while " + named(rank) + " was connecting");
     }
   }
   if (!missing.empty()) {
-    std::string names;
-    for (int r : missing) names += (names.empty() ? "" : ", ") + named(r);
+    std::string text;
+    for (int r : missing) text += (text.empty() ? "" : ", ") + named(r);
     throw timeout(missing, "group " + group + ": no connection between " + named(rank) + " at " +
-                               endpoint().text() + " and " + names);
+                               endpoint().text() + " and " + text);
   }
 }
 

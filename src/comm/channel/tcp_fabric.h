@@ -27,11 +27,16 @@ struct TcpMeeting {
   std::chrono::milliseconds timeout = {};
   int rank = 0;                   // of this process
   std::vector<int> members = {};  // world rank of each
-  std::vector<int> names = {};    // what each is called in errors; empty: its number
+  // What each is called in messages, when this is a part of another group; none: as in a group of its own.
+  RankNames names = {};
   // Asked again and again meanwhile, with the rank that is waited for; may throw. May be empty.
   std::function<void(int awaited)> watch = {};
-  // The names of those to blame when these ranks don't come; empty: they themselves.
-  std::function<std::vector<int>(const std::vector<int>& missing)> blame = {};
+  // Those to blame when these ranks don't come; empty: they themselves.
+  struct Blamed {
+    std::vector<int> numbers;  // of TimeoutError
+    std::string text;          // "rank 1; rank 3"
+  };
+  std::function<Blamed(const std::vector<int>& missing)> blame = {};
 };
 
 struct TcpPeer;

@@ -10,6 +10,7 @@
 
 #include "comm/call_card.h"
 #include "comm/channel/channel.h"
+#include "comm/rank_names.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -38,15 +39,19 @@ class WireChannel : public Channel {
   virtual std::unique_ptr<WireChannel> among(const std::vector<int>& ranks, const std::string& group,
                                              std::chrono::milliseconds timeout) = 0;
 
-  // What the ranks are called in errors (and their rank() and missing()), when this group is a part of the
-  // one that the user knows.
-  virtual void call_ranks(std::vector<int> names) = 0;
+  // What the ranks are called in messages. among() names those of its channel by itself; it is told when its
+  // group is a part of the one that the user knows.
+  virtual void call_ranks(RankNames names) = 0;
+  virtual const RankNames& rank_names() const = 0;
 
   // While this channel waits it also takes in the news of `whole`, and tells its ranks that it waits: the
   // group that this one is a part of, and which goes with it. For ranks whose call runs elsewhere than their
   // peers think.
   // Calls `idle`, too, several times a second. Either may be null.
   virtual void watch(WireChannel* whole, std::function<void()> idle) { (void)whole, (void)idle; }
+
+  // Tells every peer that this rank waits for these, wherever it does.
+  virtual void tell_waits(const std::vector<int>& ranks) noexcept = 0;
 
   // Seconds a byte that the fastest of the large messages from this rank took to arrive once it had begun,
   // since forget_observed(); 0: none came. The fastest, because a busy core makes others slow on any link.

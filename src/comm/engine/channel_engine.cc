@@ -62,7 +62,7 @@ auto ChannelEngine::together(const Call& call, WireChannel::Kind kind, Body&& bo
     channel_->check();  // what the group failed with, should another rank have been first
     throw;
   } catch (const std::bad_alloc&) {
-    const SystemError error("rank " + std::to_string(rank()) + " is out of memory in " + call.describe() +
+    const SystemError error(rank_names().named(rank()) + " is out of memory in " + call.describe() +
                             " of group " + group_);
     channel_->fail(error);
     throw error;
@@ -222,7 +222,7 @@ std::unique_ptr<Engine> ChannelEngine::split(int colour, int key, const std::str
     for (int r : ranks) nodes.push_back(nodes_[static_cast<std::size_t>(r)]);
     auto part = over(channel_->among(ranks, name, told.timeout), name, std::move(nodes));
     if (links_ != nullptr) part->set_links(links_->among(ranks));
-    if (call.whole != nullptr) part->call_ranks(ranks);  // until the whole of it is split
+    if (call.whole != nullptr) part->call_ranks(rank_names().part(ranks));  // until the whole of it is split
     return part;
   });
 }

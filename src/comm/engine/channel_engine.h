@@ -37,7 +37,8 @@ class ChannelEngine : public Engine {
   void fail(const Error& error) noexcept override { channel_->fail(error); }
   void share_links(int ranks) override;
   std::string topology() const override;
-  void call_ranks(std::vector<int> names) override { channel_->call_ranks(std::move(names)); }
+  void call_ranks(RankNames names) override { channel_->call_ranks(std::move(names)); }
+  RankNames rank_names() const override { return channel_->rank_names(); }
 
   // Measures the links between the nodes of this group and lets choices and routes follow them. Collective.
   void measure_links();
@@ -45,6 +46,7 @@ class ChannelEngine : public Engine {
   std::shared_ptr<const Links> links() const { return links_; }
 
   void announce(const Call& call) override;
+  void tell_waits(const std::vector<int>& ranks) noexcept override { channel_->tell_waits(ranks); }
   void catch_up() override { channel_->catch_up(); }
   bool watch(Engine* whole, std::function<void()> idle) override;
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/call.h"
+#include "comm/rank_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/memory.h"
 
@@ -44,14 +45,18 @@ class Engine {
   // Gives the group up: `error` becomes its failure, unless it has one, and the peers are told as far as that
   // goes without waiting. For a group that stands on several engines.
   virtual void fail(const Error& error) noexcept { (void)error; }
-  // What the ranks are called in errors, when the group is a part of the one that the user knows.
-  virtual void call_ranks(std::vector<int> names) = 0;
+  // What the ranks are called in messages. An engine names those of a sub-group by itself; it is told when
+  // its group is a part of the one that the user knows.
+  virtual void call_ranks(RankNames names) = 0;
+  virtual RankNames rank_names() const = 0;
 
   // For a group that stands on several engines: `call` runs on another of them.
   virtual void announce(const Call& call) { (void)call; }
   // While this engine waits, it takes in the news of `whole`, for peers who run theirs there, and calls
   // `idle` several times a second. Either may be null. False: it does neither.
   virtual bool watch(Engine* whole, std::function<void()> idle) { return (void)whole, (void)idle, false; }
+  // This rank waits, on another of them, for these: those that wait for it here should know.
+  virtual void tell_waits(const std::vector<int>& ranks) noexcept { (void)ranks; }
   // Throws what the engine failed with, or fails with now, if its peers say so.
   virtual void catch_up() {}
 

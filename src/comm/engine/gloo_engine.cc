@@ -112,10 +112,8 @@ class GlooEngine final : public Engine {
   }
   void catch_up() override { carrier_.catch_up(); }
 
-  void call_ranks(std::vector<int> names) override {
-    names_ = names;
-    carrier_.call_ranks(std::move(names));
-  }
+  void call_ranks(RankNames names) override { carrier_.call_ranks(std::move(names)); }
+  RankNames rank_names() const override { return carrier_.rank_names(); }
 
   void fail(const Error& error) noexcept override {
     carrier_.fail(error);
@@ -234,10 +232,9 @@ class GlooEngine final : public Engine {
       sent.what = Collective::send;
       sent.count = came.count;
       sent.dtype = static_cast<DType>(came.dtype);
-      sent.root = name_of(rank());
-      throw MismatchError("group " + group_.name() + ": rank " + std::to_string(name_of(rank())) +
-                          " called " + call.describe() + " but rank " + std::to_string(name_of(call.root)) +
-                          " called " + sent.describe());
+      sent.root = number_of(rank());
+      throw MismatchError("group " + group_.name() + ": " + named(rank()) + " called " + call.describe() +
+                          " but " + named(call.root) + " called " + sent.describe());
     }
     channel_->recv(call.root, std::span(static_cast<std::byte*>(call.out), call.bytes()));
   }
@@ -250,8 +247,8 @@ class GlooEngine final : public Engine {
     } catch (const Error& error) {
       give_up(error);
     } catch (const std::bad_alloc&) {
-      give_up(SystemError("rank " + std::to_string(name_of(rank())) + " is out of memory in " +
-                          call.describe() + " of group " + group_.name()));
+      give_up(SystemError(named(rank()) + " is out of memory in " + call.describe() + " of group " +
+                          group_.name()));
     } catch (const std::exception& e) {
       give_up(call.describe() + " of group " + group_.name(), e);
     }
@@ -268,18 +265,18 @@ class GlooEngine final : public Engine {
   [[noreturn]] void give_up(const std::string& what, const std::exception& e) {
     std::string text = e.what();
     std::ranges::replace(text, '\n', ' ');
-    const std::string message = "gloo " + what + " on rank " + std::to_string(name_of(rank())) + ": " + text;
+    const std::string message = "gloo " + what + " on " + named(rank()) + ": " + text;
     const bool late = text.find("imed out") != std::string::npos;
     const bool gone = !late && dynamic_cast<const gloo::IoException*>(&e) != nullptr;
     disconnect();  // which is how peers inside Gloo's calls notice
     int peer = size() == 2 ? 1 - rank() : -1;
     if (gone) peer = who_went(peer);
-    const std::string called = "rank " + std::to_string(peer < 0 ? -1 : name_of(peer));
+    const std::string called = peer < 0 ? "a rank" : named(peer);
     // Among more than two, whoever this rank waits for may itself wait for another.
     if (late && peer < 0) give_up(TimeoutError({}, message + "; missing: unknown, Gloo does not say"));
-    if (late) give_up(TimeoutError({name_of(peer)}, message + "; missing: " + called));
+    if (late) give_up(TimeoutError({number_of(peer)}, message + "; missing: " + called));
     if (gone && peer < 0) give_up(PeerError(-1, message));
-    if (gone) give_up(PeerError(name_of(peer), called + " is gone: " + message));
+    if (gone) give_up(PeerError(number_of(peer), called + " is gone: " + message));
     give_up(SystemError(message));
   }
 
@@ -301,12 +298,12 @@ class GlooEngine final : public Engine {
     }
   }
 
-  int name_of(int rank) const { return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)]; }
+  int number_of(int rank) const { return rank_names().number(rank); }
+  std::string named(int rank) const { return rank_names().named(rank); }
 
   Group group_;      // the carrier's
   Engine& carrier_;  // as a group it would number its calls: those here have the numbers of ours
   Knobs knobs_;
-  std::vector<int> names_;  // of ranks in errors; empty: their own
   std::shared_ptr<gloo::Context> context_;
   std::unique_ptr<GlooChannel> channel_;
   std::unique_ptr<GlooNative> native_;

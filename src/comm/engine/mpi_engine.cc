@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <new>
+#include <numeric>
 
 #include "comm/channel/mpi_channel.h"
 #include "comm/engine/channel_engine.h"
@@ -93,7 +94,7 @@ class MpiEngine final : public ChannelEngine {
       ranks.check();  // what the group failed with, should another rank have been first
       throw;
     } catch (const std::bad_alloc&) {
-      const SystemError error("rank " + std::to_string(rank()) + " is out of memory in " + call.describe() +
+      const SystemError error(rank_names().named(rank()) + " is out of memory in " + call.describe() +
                               " of group " + group());
       ranks.fail(error);
       throw error;
@@ -146,8 +147,11 @@ std::unique_ptr<Engine> make_mpi_engine() {
   costs.crowding = crowding;
   selector.set_costs(costs);
   const auto spin = knobs.spin.value_or(std::chrono::microseconds(crowding > 1 ? 0 : 100));
-  return std::make_unique<MpiEngine>(std::make_unique<MpiChannel>(comm, "world", spin), "world",
-                                     std::move(nodes), std::move(selector), native ? kNative : "");
+  std::vector<int> everybody(nodes.size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  auto channel = std::make_unique<MpiChannel>(comm, RankNames("world", std::move(everybody)), "world", spin);
+  return std::make_unique<MpiEngine>(std::move(channel), "world", std::move(nodes), std::move(selector),
+                                     native ? kNative : "");
 }
 
 }  // namespace lockstep

@@ -221,7 +221,7 @@ void MpiNative::receive(const Call& call, std::byte* out, int count) {
   int got = 0;
   mpi::call("MPI_Get_count", [&] { return MPI_Get_count(&status, type, &got); });
   if (got != count)
-    throw MismatchError(call.describe() + " from rank " + std::to_string(call.root) + " got " +
+    throw MismatchError(call.describe() + " from " + channel_.rank_names().named(call.root) + " got " +
                         std::to_string(got) + " elements");
 }
 

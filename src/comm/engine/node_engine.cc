@@ -25,8 +25,13 @@ std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engin
   const bool alone =
       std::all_of(members.begin(), members.end(), [](const auto& ranks) { return ranks.size() == 1; });
   if (members.size() == 1 && inside != nullptr) return inside;
+  // While it is made, the ranks of a part are called as in the group that it is split off.
+  const RankNames made = flat->rank_names();
+  std::vector<int> world;
+  for (int r = 0; r < flat->size(); ++r) world.push_back(made.world(r));
+  const RankNames names(group, std::move(world));
   if (alone) {
-    flat->call_ranks({});
+    flat->call_ranks(names);
     flat->watch(nullptr, {});
     if (std::string_view(name).ends_with(flat->name())) return flat;
     return make_across(*flat, 0, flat->rank(), group, call);
@@ -53,14 +58,21 @@ std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engin
   engine->across_ = make_across(*flat, owner ? engine->place_ : -1, static_cast<int>(engine->node_),
                                 engine->group_ + "/across" + std::to_string(engine->place_), column_call);
   if (engine->across_ != nullptr) {
-    engine->across_->call_ranks(engine->column());
+    engine->across_->call_ranks(names.part(engine->column()));
     engine->across_->share_links(engine->parts_);
   }
-  flat->call_ranks({});
-  inside->call_ranks(engine->members_[engine->node_]);
+  flat->call_ranks(names);
+  inside->call_ranks(names.part(engine->members_[engine->node_]));
   const auto idle = [local = inside.get()] { local->waits_outside(); };
   engine->inside_grace_ = flat->watch(nullptr, idle) ? kInsideGrace : kBlindInsideGrace;
   if (engine->across_ != nullptr) engine->across_->watch(flat.get(), idle);
+  // Other nodes that wait for this rank learn whom it waits for in its own.
+  inside->on_wait(
+      [whole = flat.get(), local = engine->members_[engine->node_]](const std::vector<int>& ranks) {
+        std::vector<int> flat_ranks;
+        for (int r : ranks) flat_ranks.push_back(local[static_cast<std::size_t>(r)]);
+        whole->tell_waits(flat_ranks);
+      });
   engine->inside_ = std::move(inside);
   engine->flat_ = std::move(flat);
   engine->make_across_ = std::move(make_across);
@@ -73,14 +85,9 @@ std::vector<int> NodeEngine::column() const {
   return ranks;
 }
 
-void NodeEngine::call_ranks(std::vector<int> names) {
-  const auto named = [&](std::vector<int> ranks) {
-    if (!names.empty())
-      for (int& rank : ranks) rank = names[static_cast<std::size_t>(rank)];
-    return ranks;
-  };
-  inside_->call_ranks(named(members_[node_]));
-  if (across_ != nullptr) across_->call_ranks(named(column()));
+void NodeEngine::call_ranks(RankNames names) {
+  inside_->call_ranks(names.part(members_[node_]));
+  if (across_ != nullptr) across_->call_ranks(names.part(column()));
   flat_->call_ranks(std::move(names));
 }
 

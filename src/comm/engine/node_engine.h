@@ -56,7 +56,8 @@ class NodeEngine final : public Engine {
   bool reaches(const void* data) const override { return inside_->reaches(data); }
   void fail(const Error& error) noexcept override;
   void catch_up() override { flat_->catch_up(); }
-  void call_ranks(std::vector<int> names) override;
+  void call_ranks(RankNames names) override;
+  RankNames rank_names() const override { return flat_->rank_names(); }
   std::string topology() const override { return flat_->topology(); }
   double expected_seconds(const Call& call) const override;
 

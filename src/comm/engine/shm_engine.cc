@@ -139,7 +139,7 @@ auto ShmEngine::together(const Call& call, Body&& body) {
     meeting_.fail(error);
     throw;
   } catch (const std::bad_alloc&) {
-    meeting_.fail(SystemError("rank " + std::to_string(rank()) + " is out of memory in " + meeting_.where()));
+    meeting_.fail(SystemError(meeting_.named(rank()) + " is out of memory in " + meeting_.where()));
     meeting_.rethrow();
   }
 }
@@ -221,6 +221,7 @@ void ShmEngine::compare(const Call& call) {
     same &= same_call(descriptor(r), descriptor(0)) && same_divisor(descriptor(r), descriptor(says));
   if (same) return;
   // Everybody sees the same descriptors and writes the same line: who called what, ranks that agree together.
+  const RankNames names = meeting_.rank_names();
   std::vector<std::pair<int, std::string>> callers;
   for (int r = 0; r < size(); ++r) {
     const int first =
@@ -231,9 +232,9 @@ void ShmEngine::compare(const Call& call) {
                                       }) -
                          callers.begin());
     if (first < static_cast<int>(callers.size()))
-      callers[static_cast<std::size_t>(first)].second += ", " + std::to_string(meeting_.name_of(r));
+      callers[static_cast<std::size_t>(first)].second += ", " + names.brief(r);
     else
-      callers.emplace_back(r, std::to_string(meeting_.name_of(r)));
+      callers.emplace_back(r, names.brief(r));
   }
   std::string text = "operation " + std::to_string(call.sequence) + " of group " + name_ +
                      ": ranks called different things: ";
@@ -329,7 +330,7 @@ void ShmEngine::point_to_point(const Call& call) {
     sent.what = Collective::send;
     sent.count = came.count;
     sent.dtype = static_cast<DType>(came.dtype);
-    sent.root = meeting_.name_of(rank());
+    sent.root = meeting_.number_of(rank());
     meeting_.fail(MismatchError("group " + name_ + ": " + meeting_.named(rank()) + " called " +
                                 call.describe() + " but " + meeting_.named(call.root) + " called " +
                                 sent.describe()));
@@ -370,6 +371,7 @@ std::unique_ptr<Engine> ShmEngine::divide(int colour, int key, const std::string
   const int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   auto engine = std::make_unique<ShmEngine>(session_, std::move(control), name, place, pick(members_, ranks));
   engine->selector_ = selector_;
+  engine->call_ranks(rank_names().split(name, ranks));
   return engine;
 }
 

@@ -20,7 +20,7 @@ namespace lockstep {
 
 class ShmEngine final : public Engine, private Reach {
  public:
-  // `members[i]` is the world rank of the group's rank i, `control` the group's control block (zeroed, or
+  // `members[i]` is the session's rank of the group's rank i, `control` the group's control block (zeroed, or
   // in use by ranks that came earlier). The world's block lies in the arena's head: pass it unowned.
   ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm::Control> control, std::string name,
             int rank, std::vector<int> members);
@@ -42,7 +42,8 @@ class ShmEngine final : public Engine, private Reach {
   Selector* selector() override { return &selector_; }
   void fail(const Error& error) noexcept override;
   void catch_up() override { meeting_.check(); }
-  void call_ranks(std::vector<int> names) override { meeting_.call_ranks(std::move(names)); }
+  void call_ranks(RankNames names) override { meeting_.call_ranks(std::move(names)); }
+  RankNames rank_names() const override { return meeting_.rank_names(); }
 
   // For a group of several nodes, of which this is the inside of one: all ranks of the node meet and compare
   // their calls as for any collective, then `body` works on everybody's buffers through the channel's
@@ -50,6 +51,8 @@ class ShmEngine final : public Engine, private Reach {
   // longer than the call.
   void with_peers(const Call& call, std::chrono::milliseconds grace,
                   const std::function<void(Channel& channel, const Call& call)>& body);
+  // Called with the ranks that this one waits for, about twice a second while it does.
+  void on_wait(std::function<void(const std::vector<int>& ranks)> told) { meeting_.on_wait(std::move(told)); }
   // This rank waits for ranks of other nodes: its peers here should not give up on it before it does.
   void waits_outside() { meeting_.waits_outside(); }
   bool reaches(const void* data) const override;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+
+#include "comm/stall.h"
 
 namespace lockstep::shm {
 namespace {
@@ -17,7 +20,11 @@ std::string seconds(std::chrono::milliseconds span) {
 }  // namespace
 
 Meeting::Meeting(Control& control, std::string group, int rank, int size)
-    : control_(control), group_(std::move(group)), rank_(rank), size_(size) {}
+    : control_(control), group_(std::move(group)), rank_(rank), size_(size) {
+  std::vector<int> own(static_cast<std::size_t>(size));
+  std::iota(own.begin(), own.end(), 0);
+  names_ = RankNames(group_, std::move(own));
+}
 
 void Meeting::begin(const Call& call) {
   call_ = &call;
@@ -25,19 +32,20 @@ void Meeting::begin(const Call& call) {
   own_seat().sequence.store(call.sequence, std::memory_order_relaxed);
 }
 
-void Meeting::call_ranks(std::vector<int> names) {
+void Meeting::call_ranks(RankNames names) {
   const std::lock_guard lock(naming_);
   names_ = std::move(names);
 }
 
-int Meeting::name_of(int rank) const {
+RankNames Meeting::rank_names() const {
   const std::lock_guard lock(naming_);
-  return names_.empty() ? rank : names_[static_cast<std::size_t>(rank)];
+  return names_;
 }
 
 std::string Meeting::where() const {
   if (call_ == nullptr) return "group " + group_;
-  return call_->describe() + ", operation " + std::to_string(call_->sequence) + " of group " + group_;
+  return call_->describe() + ", operation " + std::to_string(call_->sequence) + " of group " + group_ +
+         call_->for_what();
 }
 
 // A central counter rather than a flag per rank: the last to come wakes all sleepers with one call, which
@@ -109,14 +117,31 @@ int Meeting::left_among(const std::vector<int>& ranks) const {
 bool Meeting::hopeless(const std::vector<int>& ranks, int gone) {
   if (failed()) return true;
   if (gone >= 0) {
-    fail(PeerError(name_of(gone), named(gone) + " left group " + group_ + " while " + named(rank_) +
-                                      " waits for it in " + where()));
+    fail(PeerError(number_of(gone), named(gone) + " left group " + group_ + " while " + named(rank_) +
+                                        " waits for it in " + where()));
   } else if (deadline_.passed() && !ranks.empty() && !held_up_outside(ranks)) {
     fail(timeout(at_fault(ranks)));
   } else {
     say_waits(ranks);
+    mention_wait(ranks);
   }
   return failed();
+}
+
+void Meeting::mention_wait(const std::vector<int>& ranks) {
+  if (waiting_since_ns_ == 0) waiting_since_ns_ = now_ns();
+  if (on_wait_ && now_ns() - told_wait_ns_ > std::chrono::nanoseconds(kTellEvery).count()) {
+    told_wait_ns_ = now_ns();
+    on_wait_(ranks);
+  }
+  if (call_ == nullptr || call_->stall == nullptr) return;
+  call_->stall->look_for_stop(waiting_since_ns_);
+  if (!call_->stall->due(waiting_since_ns_)) return;
+  // Those that wait for ranks of other groups say so there.
+  if (std::all_of(ranks.begin(), ranks.end(), [&](int r) { return is_held_outside(r); })) return;
+  for (int r = 0; r < rank_; ++r)
+    if (waits(r) && !is_held_outside(r)) return;
+  call_->stall->say({.who = named(rank_), .whom = where_they_are(at_fault(ranks)), .where = where()});
 }
 
 void Meeting::say_waits(const std::vector<int>& ranks) {
@@ -129,6 +154,12 @@ void Meeting::say_waits(const std::vector<int>& ranks) {
 bool Meeting::says_it_waits(int rank, int whom) const {
   const std::uint64_t word = seat(rank).waits_for[RankMask::word(whom)].load(std::memory_order_relaxed);
   return (word & RankMask::bit(whom)) != 0;
+}
+
+// A rank that sleeps renews its word every nap; one that was stopped does not.
+bool Meeting::waits(int rank) const {
+  return seat(rank).waiting_ns.load(std::memory_order_acquire) >=
+         now_ns() - std::chrono::nanoseconds(4 * kNap).count();
 }
 
 // Nobody waits for itself: that stands for somebody outside.
@@ -144,9 +175,8 @@ bool Meeting::held_up_outside(const std::vector<int>& ranks) const {
 }
 
 // The neighbour that this rank waits for may itself wait for another, as along a ring: only the end of the
-// chain is worth naming. A rank that sleeps renews its word every nap; one that was stopped does not.
+// chain is worth naming.
 std::vector<int> Meeting::at_fault(const std::vector<int>& ranks) const {
-  const std::int64_t fresh = now_ns() - std::chrono::nanoseconds(4 * kNap).count();
   std::vector<bool> seen(static_cast<std::size_t>(size_));
   seen[static_cast<std::size_t>(rank_)] = true;
   std::vector<int> chain = ranks;
@@ -155,7 +185,7 @@ std::vector<int> Meeting::at_fault(const std::vector<int>& ranks) const {
     const int r = chain[i];
     if (seen[static_cast<std::size_t>(r)]) continue;
     seen[static_cast<std::size_t>(r)] = true;
-    if (seat(r).waiting_ns.load(std::memory_order_acquire) < fresh) {
+    if (!waits(r)) {
       found.push_back(r);
       continue;
     }
@@ -167,18 +197,22 @@ std::vector<int> Meeting::at_fault(const std::vector<int>& ranks) const {
   return found;
 }
 
-TimeoutError Meeting::timeout(const std::vector<int>& ranks) const {
-  std::string missing;
-  std::vector<int> numbers;
+std::string Meeting::where_they_are(const std::vector<int>& ranks) const {
+  std::string text;
   for (int r : ranks) {
-    numbers.push_back(name_of(r));
-    missing += (missing.empty() ? "" : "; ") + named(r);
+    text += (text.empty() ? "" : "; ") + named(r);
     const std::uint64_t last = seat(r).sequence.load(std::memory_order_relaxed);
-    missing += last < call_->sequence ? " (last seen in operation " + std::to_string(last) + ")"
-                                      : " (inside this operation)";
+    text += last < call_->sequence ? " (last seen in operation " + std::to_string(last) + ")"
+                                   : " (inside this operation)";
   }
+  return text;
+}
+
+TimeoutError Meeting::timeout(const std::vector<int>& ranks) const {
+  std::vector<int> numbers;
+  for (int r : ranks) numbers.push_back(number_of(r));
   return {std::move(numbers), where() + ": no answer within " + seconds(call_->timeout) + " on " +
-                                  named(rank_) + "; missing: " + missing};
+                                  named(rank_) + "; missing: " + where_they_are(ranks)};
 }
 
 void Meeting::ring_doorbell(int peer) {
@@ -206,10 +240,10 @@ void Meeting::peer_died(int peer) {
   }
   other.state.store(static_cast<std::uint32_t>(SeatState::dead),
                     std::memory_order_release);  // its owner is gone
-  fail(PeerError(name_of(peer), named(peer) + " of group " + group_ + " died (process " +
-                                    std::to_string(other.pid.load(std::memory_order_relaxed)) +
-                                    "); last seen in operation " +
-                                    std::to_string(other.sequence.load(std::memory_order_relaxed))));
+  fail(PeerError(number_of(peer), named(peer) + " of group " + group_ + " died (process " +
+                                      std::to_string(other.pid.load(std::memory_order_relaxed)) +
+                                      "); last seen in operation " +
+                                      std::to_string(other.sequence.load(std::memory_order_relaxed))));
 }
 
 void Meeting::leave() {

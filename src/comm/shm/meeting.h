@@ -5,11 +5,13 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "comm/call.h"
+#include "comm/rank_names.h"
 #include "comm/shm/futex.h"
 #include "comm/shm/layout.h"
 #include "comm/spin.h"
@@ -58,21 +60,25 @@ class Meeting {
   // Says that this rank waits no more; peers that still need it get a PeerError.
   void leave();
 
-  // What the ranks are called in errors, when this group is a part of the one that the user knows. From any
-  // thread: the one that watches the peers names them too.
-  void call_ranks(std::vector<int> names);
-  int name_of(int rank) const;
-  std::string named(int rank) const { return "rank " + std::to_string(name_of(rank)); }
+  // What the ranks are called in messages. From any thread: the one that watches the peers names them too.
+  void call_ranks(RankNames names);
+  RankNames rank_names() const;
+  int number_of(int rank) const { return rank_names().number(rank); }
+  std::string named(int rank) const { return rank_names().named(rank); }
 
   // Says in the own seat that this rank waits for somebody who is not in this group: peers that wait for it
   // are patient for a while longer, until it says what became of that.
   void waits_outside();
+
+  // Called with the ranks that this one waits for, about twice a second while it does.
+  void on_wait(std::function<void(const std::vector<int>& ranks)> told) { on_wait_ = std::move(told); }
 
   // "all_reduce(f32 × 4, sum), operation 3 of group world"
   std::string where() const;
 
  private:
   static constexpr std::chrono::milliseconds kNap{50};  // re-look at the world this often when asleep
+  static constexpr std::chrono::milliseconds kTellEvery{500};
   static constexpr std::chrono::milliseconds kOutside{
       2500};  // longer than the timeout, for ranks that wait outside
 
@@ -93,9 +99,16 @@ class Meeting {
   // All of `ranks` come when somebody outside does, as far as they say.
   bool held_up_outside(const std::vector<int>& ranks) const;
   void say_waits(const std::vector<int>& ranks);
+  // Says it to people, when it is time for that and this rank is the one to speak.
+  void mention_wait(const std::vector<int>& ranks);
+  bool waits(int rank) const;  // it said so lately
+  bool is_held_outside(int rank) const { return waits(rank) && says_it_waits(rank, rank); }
+  // "rank 1 (last seen in operation 6)", and so on.
+  std::string where_they_are(const std::vector<int>& ranks) const;
   bool says_it_waits(int rank, int whom) const;
   TimeoutError timeout(const std::vector<int>& ranks) const;
   void stop_waiting() {
+    waiting_since_ns_ = 0;
     if (own_seat().waiting_ns.load(std::memory_order_relaxed) != 0)
       own_seat().waiting_ns.store(0, std::memory_order_relaxed);
   }
@@ -106,12 +119,15 @@ class Meeting {
   int rank_;
   int size_;
   mutable std::mutex naming_;
-  std::vector<int> names_;  // of ranks in errors; empty: their own
+  RankNames names_;
   SpinBudget spin_;
   std::uint64_t phase_ = 0;     // barriers this rank has come to
   const Call* call_ = nullptr;  // null: between calls
   Deadline deadline_ = Deadline::never();
-  std::mutex failing_;  // the rank's own threads
+  std::function<void(const std::vector<int>&)> on_wait_;
+  std::int64_t told_wait_ns_ = 0;
+  std::int64_t waiting_since_ns_ = 0;  // that a wait has outlasted a nap; 0: none does
+  std::mutex failing_;                 // the rank's own threads
 };
 
 template <class Progress, class WaitingFor>
@@ -122,6 +138,7 @@ void Meeting::wait_until(Progress&& progress, WaitingFor&& waiting_for) {
   for (int turn = 1;; ++turn) {
     if (progress()) {
       if (!slept && turn > 1) spin_.paid_off();
+      if (slept) stop_waiting();
       return;
     }
     if (turn % 64 != 0) {

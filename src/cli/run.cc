@@ -30,7 +30,7 @@ int start(const RunOptions& options, const std::vector<std::string>& program) {
               << report.max_restarts << '\n';
   };
   launch_options.on_notice = [](const std::string& text) {
-    std::cerr << "lockstep run: " << text << std::endl;
+    if (takes_text(2)) std::cerr << "lockstep run: " << text << std::endl;
   };
   const LaunchReport report = launch(launch_options);
   print(report);
@@ -64,7 +64,7 @@ void add_common_flags(CLI::App& command, RunOptions& options) {
       ->type_name("K");
   command
       .add_option("--grace", options.grace,
-                  "seconds from SIGTERM to SIGKILL when workers are stopped; default 5")
+                  "seconds from being told to stop to SIGKILL; default 30, and 5 after another worker's failure")
       ->group(group)
       ->type_name("S");
   command
@@ -187,7 +187,7 @@ void add_run(Cli& cli) {
       "\n"
       "SIGINT, SIGTERM, SIGHUP and SIGQUIT end the job: workers have --grace seconds from the first; repeats "
       "within\n"
-      "3 s are one, a later one kills at once.\n"
+      "3 s are one, a later one kills at once. The report says who had to be killed.\n"
       "\n"
       "On several machines run it once on each, at about the same time, with one --rdzv-endpoint and one\n"
       "secret. The workers may differ in number; ranks follow the machines' numbers. A failure anywhere "

@@ -70,11 +70,12 @@ class Attempt {
   void handle_signal(int signal);
   void note_end(int local_rank);
   void interrupt(int signal);
+  void mention_stop(int signal);
   void hear_others();
   void obey(const Link::Order& order);
   void mention_early_ends();
   void report_to_others();  // once nothing is left to do here; then takes their verdict
-  void stop(int signal);    // begins to end the group
+  void stop(int signal, std::chrono::milliseconds grace);  // begins to end the group
   void signal_all(int signal);
   void kill_and_reap();
   void close_streams_of_strangers();
@@ -102,6 +103,8 @@ class Attempt {
   Clock::time_point begin_ = Clock::now();
   int running_ = 0;
   int interrupted_by_ = 0;
+  int killed_ = 0;                 // workers, after they were told to stop
+  bool killed_by_signal_ = false;  // not because the grace period was over
   bool paused_ = false;          // the workers' output is not read for now
   bool stopping_ = false;        // the others were told to end
   bool told_to_stop_ = false;    // by a signal, here or on another machine
@@ -113,6 +116,7 @@ class Attempt {
   std::optional<Clock::time_point> stop_at_;  // after a failure: end of the time to settle
   std::optional<Clock::time_point> kill_at_;  // end of the grace period
   Clock::time_point interrupted_at_{};
+  std::chrono::milliseconds grace_{};  // that the group has, once it is being ended
   Clock::time_point grace_end_{};
   std::optional<Clock::time_point> drop_at_;     // when output that nobody reads is dropped
   std::optional<Clock::time_point> drain_by_;    // after the last worker: end of waiting for output

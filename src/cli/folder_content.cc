@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <string_view>
 #include <system_error>
@@ -11,6 +12,7 @@
 #include "cli/folder_lock.h"
 #include "cli/run_folder.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/folder.h"
 
 namespace lockstep::cli {
 namespace {
@@ -61,10 +63,20 @@ void erase(const fs::path& path) {
   if (error) throw SystemError("cannot remove " + path.string(), error.value());
 }
 
+// The step in "step-00000120"; -1 for any other name, such as a user's "step-best".
+std::int64_t step_of(const fs::path& path) {
+  const std::string name = path.filename().string();
+  constexpr std::string_view kBegin = "step-";
+  std::int64_t step = -1;
+  if (!name.starts_with(kBegin)) return -1;
+  const auto [end, error] = std::from_chars(name.data() + kBegin.size(), name.data() + name.size(), step);
+  return error == std::errc() && end == name.data() + name.size() ? step : -1;
+}
+
 // A checkpoint is a folder of its name with a manifest in it.
 bool is_checkpoint(const fs::path& path) {
   std::error_code ignored;
-  return path.filename().string().starts_with("step-") && fs::exists(path / "manifest.json", ignored);
+  return step_of(path) >= 0 && fs::exists(path / "manifest.json", ignored);
 }
 
 bool is_hidden_checkpoint(const fs::path& path) {
@@ -88,22 +100,52 @@ bool is_unused(const fs::path& folder) {
                              [](const fs::path& path) { return is_leftover(path.filename().string()); });
 }
 
-void remove_run(const fs::path& folder) {
+fs::path find_foreign_file(const fs::path& folder) {
   std::error_code ignored;
-  for (const Mark& mark : kFiles) {
-    const fs::path file = folder / mark.name;
-    if (fs::exists(fs::symlink_status(file, ignored)) && !is_ours(file, mark))
-      throw UsageError(
-          fmt::format("--overwrite would remove {}, which no run of lockstep train wrote; accepted: "
-                      "another folder, or move that file away",
-                      file.string()));
-  }
+  for (const Mark& mark : kFiles)
+    if (const fs::path file = folder / mark.name;
+        fs::exists(fs::symlink_status(file, ignored)) && !is_ours(file, mark))
+      return file;
+  return {};
+}
+
+bool has_checkpoint(const fs::path& folder) {
+  return std::ranges::any_of(list(RunFolder::checkpoints_of(folder)), is_checkpoint);
+}
+
+void remove_run(const fs::path& folder) {
+  if (const fs::path file = find_foreign_file(folder); !file.empty())
+    throw UsageError(
+        fmt::format("--overwrite would remove {}, which no run of lockstep train wrote; accepted: "
+                    "another folder, or move that file away",
+                    file.string()));
   for (const Mark& mark : kFiles) erase(folder / mark.name);
   const fs::path checkpoints = RunFolder::checkpoints_of(folder);
-  if (!fs::is_directory(checkpoints, ignored)) return;
-  for (const fs::path& path : list(checkpoints))
-    if (is_checkpoint(path) || is_hidden_checkpoint(path)) erase(path);
-  if (!fs::is_symlink(checkpoints, ignored) && fs::is_empty(checkpoints, ignored)) erase(checkpoints);
+  for (const fs::path& place : {checkpoints / kSetAside, checkpoints}) {
+    std::error_code ignored;
+    if (!fs::is_directory(place, ignored)) continue;
+    for (const fs::path& path : list(place))
+      if (is_checkpoint(path) || is_hidden_checkpoint(path)) erase(path);
+    if (!fs::is_symlink(place, ignored) && fs::is_empty(place, ignored)) erase(place);
+  }
+}
+
+std::vector<std::string> set_aside_later(const fs::path& folder, std::int64_t step) {
+  const fs::path checkpoints = RunFolder::checkpoints_of(folder);
+  std::vector<std::string> moved;
+  for (const fs::path& path : list(checkpoints)) {
+    if (step_of(path) <= step) continue;
+    const std::string name = path.filename().string();
+    make_folder(checkpoints / kSetAside);
+    fs::path target = checkpoints / kSetAside / name;
+    std::error_code error;
+    for (int i = 2; fs::exists(target, error); ++i) target.replace_filename(fmt::format("{}.{}", name, i));
+    fs::rename(path, target, error);
+    if (error) throw SystemError("cannot move " + path.string() + " to " + target.string(), error.value());
+    moved.push_back(name);
+  }
+  std::ranges::sort(moved);
+  return moved;
 }
 
 void remove_leftovers(const fs::path& folder) {

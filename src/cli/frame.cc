@@ -1,12 +1,12 @@
 #include "cli/frame.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <optional>
+#include <string_view>
+#include <utility>
 
+#include "cli/lost_output.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::cli {
@@ -75,6 +75,16 @@ std::vector<std::string> flags_of(const CLI::App& command) {
   return flags;
 }
 
+// What other launchers and trainers call it.
+std::string known_elsewhere(const std::string& flag) {
+  static constexpr std::pair<std::string_view, const char*> kNames[] = {
+      {"-np", "-n"},          {"--np", "-n"},          {"--nproc", "-n"},        {"--nproc-per-node", "-n"},
+      {"--num-workers", "-n"}, {"--batch-size", "--lane-batch"}, {"--learning-rate", "--lr"}};
+  for (const auto& [theirs, ours] : kNames)
+    if (flag == theirs) return ours;
+  return "";
+}
+
 std::string describe_extra(const CLI::App& command) {
   const std::vector<std::string> extras = command.remaining(true);
   if (extras.empty()) return "an argument was not expected";
@@ -84,7 +94,9 @@ std::string describe_extra(const CLI::App& command) {
     return names.empty() ? "'" + word + "' was not expected here" : not_understood(word, names);
   }
   const std::string flag = word.substr(0, word.find('='));
-  const std::string guess = nearest(flag, flags_of(command));
+  const std::vector<std::string> flags = flags_of(command);
+  std::string guess = known_elsewhere(flag);
+  if (std::ranges::find(flags, guess) == flags.end()) guess = nearest(flag, flags);
   return "unknown flag " + flag +
          (guess.empty() ? "; accepted: those of " + path_of(command) + " --help"
                         : "; did you mean " + guess + "?");
@@ -102,7 +114,11 @@ std::string describe_conversion(const CLI::App& command, const std::string& mess
                                : type == "UINT"  ? "a whole number, 0 or more"
                                : type == "FLOAT" ? "a number"
                                                  : nullptr;
-  return flag + " '" + message.substr(equals + 3) +
+  std::string value = message.substr(equals + 3);
+  // Of a flag that was given several times the last one counts, and CLI11 shows all.
+  if (option != nullptr && option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeLast)
+    value.erase(0, value.rfind(',') + 1);
+  return flag + " '" + value +
          "' is not understood; accepted: " + (accepted != nullptr ? accepted : type);
 }
 
@@ -155,6 +171,9 @@ int run_command(Cli& cli, std::vector<std::string> arguments) {
   else
     std::transform(arguments.begin(), arguments.end(), arguments.begin(), with_hyphens);
 
+  // CLI11 would read -n with the value p.
+  if (std::ranges::find(arguments, "-np") != arguments.end())
+    return complain(program + " " + first, "unknown flag -np; did you mean -n?", kBadUsage);
   if (const auto status = parse(cli, std::move(arguments))) return *status;
   const std::string where = path_of(innermost(cli.app));
   try {
@@ -172,14 +191,8 @@ int run_command(Cli& cli, std::vector<std::string> arguments) {
 int run_command_line(Cli& cli, std::vector<std::string> arguments) {
   const std::string program = cli.app.get_name();
   const int status = run_command(cli, std::move(arguments));
-  // Whoever reads a file that this was sent to must not take a part of it for all.
-  errno = 0;
-  const bool printed = std::fflush(stdout) == 0 && std::cout.flush().good() && std::ferror(stdout) == 0;
-  if (printed || status != 0) return status;
-  return complain(program,
-                  std::string("standard output can't be written, and a part of it is lost") +
-                      (errno != 0 ? std::string(": ") + std::strerror(errno) : "; is its disk full?"),
-                  1);
+  const std::string lost = lost_output();
+  return lost.empty() || status != 0 ? status : complain(program, lost, 1);
 }
 
 }  // namespace lockstep::cli

@@ -2,6 +2,7 @@
 add_library(lockstep_parts STATIC
   bench_link.cc
   bench_start.cc
+  lost_output.cc
   own_core.cc
   progress.cc
   suggest.cc

@@ -43,8 +43,8 @@ class Stop(unittest.TestCase):
         except OSError:
             return 0
 
-    def start(self, *before):
-        process = subprocess.Popen([*before, LOCKSTEP, "train", *RUN, "--out", self.out], text=True,
+    def start(self, *before, args=()):
+        process = subprocess.Popen([*before, LOCKSTEP, "train", *RUN, *args, "--out", self.out], text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
         self.addCleanup(process.kill)
         deadline = time.monotonic() + 60
@@ -56,9 +56,10 @@ class Stop(unittest.TestCase):
 
     def expect_checkpoint(self, process, status):
         out, err = process.communicate(timeout=60)
-        self.assertEqual(process.returncode, status, out + err)
-        self.assertIn(f"step-{self.steps():08}", os.listdir(os.path.join(self.out, "checkpoints")), out + err)
+        self.assertEqual(process.returncode, status, f"{out}{err}")
+        self.assertIn(f"step-{self.steps():08}", os.listdir(os.path.join(self.out, "checkpoints")), f"{out}{err}")
         self.assertIn("to resume:", err)
+        return err
 
     def test_a_signal_to_every_process_writes_the_checkpoint(self):
         process = self.start()
@@ -77,6 +78,40 @@ class Stop(unittest.TestCase):
                     pass  # it was quick
             time.sleep(0.01)
         self.expect_checkpoint(process, 128 + signal.SIGTERM)
+
+    def test_every_signal_that_stops_writes_the_checkpoint(self):
+        for number in (signal.SIGHUP, signal.SIGQUIT):
+            with self.subTest(signal=number.name):
+                self.out = os.path.join(self.folder.name, number.name)
+                process = self.start()
+                process.send_signal(number)
+                err = self.expect_checkpoint(process, 128 + number)
+                self.assertRegex(err, rf"{number.name}: .*a checkpoint.*once more.*at once")
+
+    def test_nohup_is_not_told(self):
+        process = self.start("nohup")
+        for pid in [process.pid, *descendants_of(process.pid)]:
+            os.kill(pid, signal.SIGHUP)
+        before = self.steps()
+        deadline = time.monotonic() + 30
+        while self.steps() < before + 5:
+            self.assertIsNone(process.poll(), "it stopped")
+            self.assertLess(time.monotonic(), deadline, "it does not train")
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        self.expect_checkpoint(process, 128 + signal.SIGTERM)
+
+    def test_a_reader_who_is_gone(self):
+        """`| head -1` is being told to stop; `| tee` that Ctrl-C ended too is not why it stops."""
+        for args, sent, status in ((["--examples", "64"], None, 128 + signal.SIGPIPE), ([], signal.SIGINT, 130)):
+            with self.subTest(status=status):
+                self.out = os.path.join(self.folder.name, str(status))
+                process = self.start(args=args)
+                process.stdout.close()
+                process.stdout = None
+                if sent:
+                    process.send_signal(sent)
+                self.assertIn("nobody reads" if sent is None else "SIGINT", self.expect_checkpoint(process, status))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@
 
 namespace lockstep {
 
-// The file is there, and this process may not open it, or can't just now (too many are open): nothing is known of what
-// is in it.
+// The file is there, and this process may not open it, or can't just now (too many are open): nothing is
+// known of what is in it.
 class RefusedFile : public SystemError {
  public:
   using SystemError::SystemError;

@@ -26,9 +26,9 @@ struct StartOptions {
 };
 
 struct Starter {
-  pid_t pid = 0;              // ends when all workers have
-  UniqueFd errors;            // what the workers and their launcher wrote, to be read from the start
-  UniqueFd report;            // how the workers ended, where one failed or had to be killed: the launcher's words
+  pid_t pid = 0;    // ends when all workers have
+  UniqueFd errors;  // what the workers and their launcher wrote, to be read from the start
+  UniqueFd report;  // how the workers ended, where one failed or had to be killed: the launcher's words
   std::string dump_dir = {};  // for flight recorders, in the temporary folder; empty when the user named one
 };
 
@@ -47,8 +47,8 @@ struct WorkerError {
 // How the workers ended, in the launcher's words: several lines, or none.
 std::string launchers_words(const Starter& starter);
 
-// Flight recorders of workers that only waited for one who knows why it failed, or that were told to stop, help
-// nobody: they are removed, unless the user named their folder.
+// Flight recorders of workers that only waited for one who knows why it failed, or that were told to stop,
+// help nobody: they are removed, unless the user named their folder.
 void forget_dumps(const Starter& starter);
 
 // Says what went wrong, if anything did, and gives the exit status: a usage error is thrown for the frame to

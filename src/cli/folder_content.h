@@ -23,8 +23,8 @@ bool has_checkpoint(const std::filesystem::path& folder);
 // Where checkpoints lie from which the run did not go on, in `checkpoints`.
 inline constexpr const char* kSetAside = "set-aside";
 
-// Moves the checkpoints of steps after `step` there: a run that went back to an older one would otherwise go on from
-// them, later, with a gap. Gives their names. Throws SystemError.
+// Moves the checkpoints of steps after `step` there: a run that went back to an older one would otherwise go
+// on from them, later, with a gap. Gives their names. Throws SystemError.
 std::vector<std::string> set_aside_later(const std::filesystem::path& folder, std::int64_t step);
 
 // Removes a run: only files that Lockstep wrote, and of checkpoints/ only checkpoints. Throws UsageError,

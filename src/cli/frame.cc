@@ -77,9 +77,13 @@ std::vector<std::string> flags_of(const CLI::App& command) {
 
 // What other launchers and trainers call it.
 std::string known_elsewhere(const std::string& flag) {
-  static constexpr std::pair<std::string_view, const char*> kNames[] = {
-      {"-np", "-n"},          {"--np", "-n"},          {"--nproc", "-n"},        {"--nproc-per-node", "-n"},
-      {"--num-workers", "-n"}, {"--batch-size", "--lane-batch"}, {"--learning-rate", "--lr"}};
+  static constexpr std::pair<std::string_view, const char*> kNames[] = {{"-np", "-n"},
+                                                                        {"--np", "-n"},
+                                                                        {"--nproc", "-n"},
+                                                                        {"--nproc-per-node", "-n"},
+                                                                        {"--num-workers", "-n"},
+                                                                        {"--batch-size", "--lane-batch"},
+                                                                        {"--learning-rate", "--lr"}};
   for (const auto& [theirs, ours] : kNames)
     if (flag == theirs) return ours;
   return "";
@@ -118,8 +122,7 @@ std::string describe_conversion(const CLI::App& command, const std::string& mess
   // Of a flag that was given several times the last one counts, and CLI11 shows all.
   if (option != nullptr && option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeLast)
     value.erase(0, value.rfind(',') + 1);
-  return flag + " '" + value +
-         "' is not understood; accepted: " + (accepted != nullptr ? accepted : type);
+  return flag + " '" + value + "' is not understood; accepted: " + (accepted != nullptr ? accepted : type);
 }
 
 int complain(const std::string& where, std::string message, int status) {

@@ -5,8 +5,8 @@
 
 namespace lockstep::cli {
 
-// Writes out what is still waiting. Gives one clause when standard output could not be written, now or before; else
-// nothing.
+// Writes out what is still waiting. Gives one clause when standard output could not be written, now or
+// before; else nothing.
 std::string lost_output();
 
 }  // namespace lockstep::cli

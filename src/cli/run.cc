@@ -63,8 +63,9 @@ void add_common_flags(CLI::App& command, RunOptions& options) {
       ->group(group)
       ->type_name("K");
   command
-      .add_option("--grace", options.grace,
-                  "seconds from being told to stop to SIGKILL; default 30, and 5 after another worker's failure")
+      .add_option(
+          "--grace", options.grace,
+          "seconds from being told to stop to SIGKILL; default 30, and 5 after another worker's failure")
       ->group(group)
       ->type_name("S");
   command

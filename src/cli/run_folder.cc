@@ -81,9 +81,11 @@ void RunFolder::read_earlier_steps(std::int64_t steps_done) {
   const CsvTable table = read_csv(folder_ / "steps.csv", &left_out);
   const std::vector<double> steps = table.numbers("step"), epochs = table.numbers("epoch"),
                             losses = table.numbers("loss"), samples = table.numbers("samples");
-  if (epochs.size() != steps.size() || losses.size() != steps.size() || samples.size() != steps.size()) return;
+  if (epochs.size() != steps.size() || losses.size() != steps.size() || samples.size() != steps.size())
+    return;
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    if (!(steps[i] <= static_cast<double>(steps_done)) || !std::isfinite(epochs[i]) || !std::isfinite(samples[i]))
+    if (!(steps[i] <= static_cast<double>(steps_done)) || !std::isfinite(epochs[i]) ||
+        !std::isfinite(samples[i]))
       continue;
     const auto epoch = static_cast<std::int64_t>(epochs[i]);
     if (!earlier_.empty() && earlier_.back().epoch != epoch) earlier_.clear();

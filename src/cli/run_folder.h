@@ -42,10 +42,9 @@ enum class FolderUse : std::uint8_t { fresh, overwrite, resume };
 class RunFolder {
  public:
   // Makes the folder and takes its lock. `fresh`: throws UsageError when there is something in it.
-  // `overwrite`: what an earlier run wrote is removed, nothing else. `resume`: rows after `steps_done` go, and
-  // checkpoints after it are set aside.
-  // What killed processes left half made goes in any case. Throws UsageError that names the process which has
-  // the folder.
+  // `overwrite`: what an earlier run wrote is removed, nothing else. `resume`: rows after `steps_done` go,
+  // and checkpoints after it are set aside. What killed processes left half made goes in any case. Throws
+  // UsageError that names the process which has the folder.
   RunFolder(const std::filesystem::path& folder, FolderUse use, std::int64_t steps_done);
 
   // By the job that this process belongs to, perhaps before its launcher started the workers again.
@@ -58,11 +57,13 @@ class RunFolder {
 
   // Names of the checkpoints that were set aside.
   const std::vector<std::string>& set_aside() const { return set_aside_; }
-  // Steps of this epoch that an earlier part of the run has done; without their times. None of an epoch that ended.
+  // Steps of this epoch that an earlier part of the run has done; without their times. None of an epoch that
+  // ended.
   std::span<const StepRecord> earlier_steps(std::int64_t epoch) const;
 
   void add_step(const StepRecord& step, std::span<const BucketTimes> buckets, std::int64_t origin_ns);
-  void add_epoch(const EpochRecord& epoch);  // instead of the line of an earlier part that ended within the epoch
+  void add_epoch(
+      const EpochRecord& epoch);  // instead of the line of an earlier part that ended within the epoch
   void replace(const char* name, std::string_view text) const { replace_file(folder_ / name, text); }
 
  private:

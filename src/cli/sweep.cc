@@ -87,7 +87,8 @@ struct SweepFile {
   const char* name;
   std::string_view mark;
 };
-constexpr SweepFile kSweepFiles[] = {{"sweep.csv", ",samples_per_s,step_ms_p50,"}, {"sweep.svg", "Throughput against"}};
+constexpr SweepFile kSweepFiles[] = {{"sweep.csv", ",samples_per_s,step_ms_p50,"},
+                                     {"sweep.svg", "Throughput against"}};
 
 bool is_of_a_sweep(const fs::path& file, std::string_view mark) {
   std::error_code ignored;
@@ -102,14 +103,16 @@ bool is_of_a_sweep(const fs::path& file, std::string_view mark) {
 void check_folder(const fs::path& folder, bool overwrite) {
   const std::string name = shell_word(folder.string());
   if (!overwrite && !is_unused(folder))
-    throw UsageError(fmt::format("--out {} is not empty; accepted: another folder, or --overwrite for a new sweep", name));
+    throw UsageError(
+        fmt::format("--out {} is not empty; accepted: another folder, or --overwrite for a new sweep", name));
   std::error_code ignored;
   for (const SweepFile& file : kSweepFiles)
     if (const fs::path path = folder / file.name;
         fs::exists(fs::symlink_status(path, ignored)) && !is_of_a_sweep(path, file.mark))
-      throw UsageError(fmt::format(
-          "--overwrite would remove {}, which no sweep wrote; accepted: another folder, or move that file away",
-          path.string()));
+      throw UsageError(
+          fmt::format("--overwrite would remove {}, which no sweep wrote; accepted: another folder, or move "
+                      "that file away",
+                      path.string()));
 }
 
 // A value as a part of a folder's name: it may be a path itself.
@@ -128,7 +131,8 @@ std::vector<SweepRow> rows_of(const std::vector<std::vector<SweepRow>>& runs) {
 
 int give_up(const fs::path& folder, std::size_t done, std::size_t values, int status) {
   if (done > 0)
-    std::fprintf(stderr, "lockstep sweep: %zu of %zu values are in %s\n", done, values, (folder / "sweep.csv").c_str());
+    std::fprintf(stderr, "lockstep sweep: %zu of %zu values are in %s\n", done, values,
+                 (folder / "sweep.csv").c_str());
   return status;
 }
 
@@ -142,9 +146,10 @@ int run_sweep(SweepFlags& flags) {
   if (std::ranges::find(names, flags.option) == names.end())
     throw UsageError("option " + not_understood(flags.option, names));
   if (std::ranges::find(kOfFolders, flags.option) != std::end(kOfFolders))
-    throw UsageError(fmt::format(
-        "option '{}' names no setting of a run, only where it lies; accepted: an option such as bucket_cap_mb",
-        flags.option));
+    throw UsageError(
+        fmt::format("option '{}' names no setting of a run, only where it lies; accepted: an option such as "
+                    "bucket_cap_mb",
+                    flags.option));
   const std::vector<std::string> values = split(flags.values);
   if (values.empty()) throw UsageError("--values is needed, for example --values 0.5,1,2,4,8");
   if (flags.repeats < 1) throw UsageError("--repeats: accepted: 1 or more");

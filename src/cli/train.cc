@@ -29,8 +29,8 @@ Json request_of(const TrainOptions& options, const Given& given, bool json) {
   return {{"options", to_json(options)}, {"given", given}, {"json", json}};
 }
 
-// While it lives a write that nobody reads is an error, not the end of this process: the workers are told to stop, and
-// what becomes of them is still said.
+// While it lives a write that nobody reads is an error, not the end of this process: the workers are told to
+// stop, and what becomes of them is still said.
 class WithoutPipeSignal {
  public:
   WithoutPipeSignal() : before_(std::signal(SIGPIPE, SIG_IGN)) {}
@@ -75,14 +75,15 @@ int explain_stop(const char* what, const TrainReport& report, const Starter& sta
   return 128 + signal;
 }
 
-// What the parent has to know of a run that is gone on with, before it starts workers. Nothing where the files can't be
-// read: the workers say why.
+// What the parent has to know of a run that is gone on with, before it starts workers. Nothing where the
+// files can't be read: the workers say why.
 struct EarlierRun {
   std::int64_t workers = 0;
   std::int64_t lanes = 0;
 };
 EarlierRun look_at_run(const std::filesystem::path& path) {
-  for (const auto& [file, inside] : {std::pair(path / "state.json", true), {path / "config.json", false},
+  for (const auto& [file, inside] : {std::pair(path / "state.json", true),
+                                     {path / "config.json", false},
                                      {path.parent_path() / "config.json", false}}) {
     std::ifstream in(file);
     Json json = Json::parse(in, nullptr, false);
@@ -92,7 +93,8 @@ EarlierRun look_at_run(const std::filesystem::path& path) {
       const Json value = json.value(key, Json());
       return value.is_number_integer() ? value.get<std::int64_t>() : 0;
     };
-    if (number("workers") >= 1 && number("workers") <= kMostWorkers) return {number("workers"), number("lanes")};
+    if (number("workers") >= 1 && number("workers") <= kMostWorkers)
+      return {number("workers"), number("lanes")};
   }
   return {};
 }
@@ -115,7 +117,8 @@ int run_train(TrainFlags& flags) {
   if (const std::string& resume = flags.options.resume; !resume.empty()) {
     const EarlierRun run = look_at_run(resume);
     if (flags.options.workers == 0) flags.options.workers = run.workers;
-    if (run.lanes > 0 && !given.contains("lanes")) check_resumed_lanes(resume, run.lanes, flags.options.workers);
+    if (run.lanes > 0 && !given.contains("lanes"))
+      check_resumed_lanes(resume, run.lanes, flags.options.workers);
   }
   TrainReport report(flags.json ? Show::json : Show::text);
   return start_training(flags.options, given, report, "train");
@@ -143,7 +146,8 @@ int start_training(const TrainOptions& options, const Given& given, TrainReport&
       },
       [&](int signal) { report.told_to_stop(signal); });
   report.finish();
-  const int signal = listener.interrupted_by() == 0 && report.reader_gone() ? SIGPIPE : listener.interrupted_by();
+  const int signal =
+      listener.interrupted_by() == 0 && report.reader_gone() ? SIGPIPE : listener.interrupted_by();
   if (report.stopped_by() != 0) {
     forget_dumps(starter);
     return 128 + (signal == SIGPIPE ? signal : report.stopped_by());

@@ -9,9 +9,10 @@ namespace lockstep::cli {
 namespace {
 
 UsageError missing_value(const std::string& flag, const std::string& next) {
-  return UsageError(fmt::format("{} has no value: '{}' follows it; accepted: a name, and one that begins with a hyphen as "
-                                "./{}",
-                                flag, next, next));
+  return UsageError(
+      fmt::format("{} has no value: '{}' follows it; accepted: a name, and one that begins with a hyphen as "
+                  "./{}",
+                  flag, next, next));
 }
 
 // A flag without its value takes the flag behind it for one.

@@ -58,7 +58,8 @@ int run_train(const Json& request, std::string& hint) {
     if (reporter && !parent_gone) try {
         reporter->send(event);
       } catch (const SystemError&) {
-        parent_gone = true;  // the launcher has been told, and tells us to stop: there is still a checkpoint to write
+        parent_gone =
+            true;  // the launcher has been told, and tells us to stop: there is still a checkpoint to write
       }
   };
   const int stopped_by = train(plan, world, sink);

@@ -152,14 +152,16 @@ void check_options(TrainOptions& o) {
 
 void check_lanes(const TrainOptions& o, std::int64_t workers) {
   if (o.lanes != 0 && o.lanes < workers)
-    throw UsageError(fmt::format("--lanes {} is less than the {} workers; accepted: --lanes {} or more, or -n {} at most",
-                                 o.lanes, workers, workers, o.lanes));
+    throw UsageError(
+        fmt::format("--lanes {} is less than the {} workers; accepted: --lanes {} or more, or -n {} at most",
+                    o.lanes, workers, workers, o.lanes));
 }
 
 void check_resumed_lanes(const std::string& run, std::int64_t lanes, std::int64_t workers) {
   if (workers > lanes)
     throw UsageError(
-        fmt::format("-n {} is more than the {} lanes of {}, which define that run; accepted: -n {} at most (a new run with "
+        fmt::format("-n {} is more than the {} lanes of {}, which define that run; accepted: -n {} at most "
+                    "(a new run with "
                     "more lanes, from its weights: --init)",
                     workers, lanes, run, lanes));
 }
@@ -237,7 +239,8 @@ void continue_options(TrainOptions& options, const Given& given, const TrainOpti
       if (then.contains(name)) kept[name] = replaced ? Json(0) : then.at(name);
     } else if (fixed && now.at(name) != then.at(name)) {
       throw UsageError(
-          fmt::format("{} {} would make another run: the checkpoint's is {}; accepted: --resume without {}, or --init for "
+          fmt::format("{} {} would make another run: the checkpoint's is {}; accepted: --resume without {}, "
+                      "or --init for "
                       "a new run with its weights",
                       flag_of(name), now.at(name).dump(), then.at(name).dump(), flag_of(name)));
     }

@@ -79,19 +79,20 @@ void take_weights(TrainPlan& plan, const Given& given) {
   if (fs::exists(plan.init / "state.json"))
     take_model(plan.options, given, options_of_state(read_state(plan.init), plan.init));
   if (would_remove_its_weights(plan))
-    throw UsageError(fmt::format(
-        "--overwrite would remove {}, with which --init begins; accepted: another folder (--out), or --resume to go on",
-        plan.init.string()));
+    throw UsageError(
+        fmt::format("--overwrite would remove {}, with which --init begins; accepted: another folder "
+                    "(--out), or --resume to go on",
+                    plan.init.string()));
 }
 
 void take_data(TrainPlan& plan, const Given& given, const Json& state, const TrainOptions& before) {
   plan.data = read_data_record(state.value("data", Json()), (plan.checkpoint / "state.json").string());
   const bool told = given.contains("data") || given.contains("data_dir");
   if (plan.data.train_sha256.empty() && plan.options.data != before.data)
-    throw UsageError(
-        fmt::format("--data {} would make another run: the checkpoint's is {}; accepted: --resume without --data, or "
-                    "--init for a new run with its weights",
-                    plan.options.data, before.data));
+    throw UsageError(fmt::format(
+        "--data {} would make another run: the checkpoint's is {}; accepted: --resume without --data, or "
+        "--init for a new run with its weights",
+        plan.options.data, before.data));
   if (told) plan.data.path.clear();
 }
 
@@ -211,8 +212,9 @@ std::string resume_command(const TrainOptions& options) {
 }
 
 std::string calmer_command(const TrainOptions& options, const fs::path& checkpoint) {
-  return fmt::format("lockstep train --config {} --init {} --out {} --lr {}", shell_word(options.out + "/config.json"),
-                     shell_word(checkpoint.string()), shell_word(options.out + "-calmer"), *options.lr / 10);
+  return fmt::format("lockstep train --config {} --init {} --out {} --lr {}",
+                     shell_word(options.out + "/config.json"), shell_word(checkpoint.string()),
+                     shell_word(options.out + "-calmer"), *options.lr / 10);
 }
 
 }  // namespace lockstep::cli

@@ -98,18 +98,21 @@ void TrainReport::told_to_stop(int signal) {
   const std::int64_t now = now_ns();
   if (told_ns_ == 0) {
     told_ns_ = now;
-    note(fmt::format("{}: ending the step, then writing a checkpoint; once more, after {} s, stops at once without one",
-                     name, kOneStop.count()));
+    note(fmt::format(
+        "{}: ending the step, then writing a checkpoint; once more, after {} s, stops at once without one",
+        name, kOneStop.count()));
   } else if (now - told_ns_ >= std::chrono::nanoseconds(kOneStop).count()) {
-    note(fmt::format("{} again: stopping at once; {}", name,
-                     checkpoint_.empty() ? "there is no checkpoint" : "what came after " + checkpoint_ + " is lost"));
+    note(fmt::format(
+        "{} again: stopping at once; {}", name,
+        checkpoint_.empty() ? "there is no checkpoint" : "what came after " + checkpoint_ + " is lost"));
   }
 }
 
 std::string TrainReport::hint() const {
   if (resume_.empty() || show_ == Show::nothing) return "";
-  return checkpoint_.empty() ? "there is no checkpoint yet"
-                             : fmt::format("the newest checkpoint is {}; to resume: {}", checkpoint_, resume_);
+  return checkpoint_.empty()
+             ? "there is no checkpoint yet"
+             : fmt::format("the newest checkpoint is {}; to resume: {}", checkpoint_, resume_);
 }
 
 void TrainReport::step(const Json& event) {
@@ -177,7 +180,8 @@ void TrainReport::finished(const Json& event) {
                    std::isfinite(predicted) ? " (predicted " + percent(predicted) + ")" : "",
                    percent(number(s, "overlap_fraction"))));
   if (const double bad = number(s, "steps_not_finite"); bad > 0)
-    line(fmt::format("not finite     {}{:.0f}{} of {:.0f} steps, {}", bold, bad, plain, number(event, "steps_here"),
+    line(fmt::format("not finite     {}{:.0f}{} of {:.0f} steps, {}", bold, bad, plain,
+                     number(event, "steps_here"),
                      event.value("on_nan", "") == "skip" ? "which were left out" : "which were trained on"));
   line(fmt::format("page           {}", event.at("page").get<std::string>()));
 }
@@ -198,7 +202,7 @@ void TrainReport::print(std::FILE* to, const std::string& text) {
   errno = 0;
   if (std::fprintf(to, "%s\n", text.c_str()) >= 0 && std::fflush(to) == 0) return;
   if (errno != EPIPE || to != stdout) return;  // what else is lost the frame says at the end
-  ::__fpurge(stdout);  // nobody will take it later either
+  ::__fpurge(stdout);                          // nobody will take it later either
   if (std::exchange(reader_gone_, true) || told_ns_ != 0 || done_) return;
   note("nobody reads standard output any more: ending the step, then writing a checkpoint");
 }

@@ -35,8 +35,8 @@ class TrainReport {
   bool done() const { return done_; }
   bool begun() const { return begun_; }              // there are steps, which a stop may lose
   bool reader_gone() const { return reader_gone_; }  // nobody reads standard output any more
-  // "the newest checkpoint is …; to resume: …", for a run that ended before its time; empty before it began, and where
-  // going on would not help.
+  // "the newest checkpoint is …; to resume: …", for a run that ended before its time; empty before it began,
+  // and where going on would not help.
   std::string hint() const;
   std::vector<WorkerError> errors;  // in the order in which they came
 

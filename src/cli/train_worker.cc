@@ -59,8 +59,8 @@ void note_stop(int signal) {
   }
 }
 
-// While it lives the signals that stop a job are remembered, unless they are ignored (nohup); another one, kOneStop
-// later or more, ends the process.
+// While it lives the signals that stop a job are remembered, unless they are ignored (nohup); another one,
+// kOneStop later or more, ends the process.
 class StopWatch {
  public:
   StopWatch() {
@@ -76,7 +76,8 @@ class StopWatch {
   ~StopWatch() {
     for (const int signal : kStops) {
       struct sigaction now {};
-      if (::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == note_stop) std::signal(signal, SIG_DFL);
+      if (::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == note_stop)
+        std::signal(signal, SIG_DFL);
     }
   }
   StopWatch(const StopWatch&) = delete;
@@ -341,9 +342,10 @@ class Worker {
       // To go on as it was would lead to the same place.
       sink_({{"event", "checkpoint"}, {"path", ""}, {"resume", ""}});
       throw SystemError(found + "; stopped (--on-nan skip leaves such steps out); " +
-                        (newest.empty() ? "there is no checkpoint; a smaller --lr may help"
-                                        : fmt::format("the newest checkpoint is {}; to go on with a smaller rate: {}",
-                                                      newest.string(), calmer_command(options_, newest))));
+                        (newest.empty()
+                             ? "there is no checkpoint; a smaller --lr may help"
+                             : fmt::format("the newest checkpoint is {}; to go on with a smaller rate: {}",
+                                           newest.string(), calmer_command(options_, newest))));
     });
     throw SystemError(found);  // not reached: the leader has thrown
   }

@@ -269,11 +269,11 @@ void Attempt::interrupt(int signal) {
 void Attempt::mention_stop(int signal) {
   if (!options_.on_notice || running_ == 0) return;
   const char* const name = ::sigabbrev_np(signal);
-  options_.on_notice(fmt::format("SIG{}: the worker{} told to stop and may take {:g} s (--grace); once more, after {} s, "
-                                 "kills {} at once",
-                                 name != nullptr ? name : std::to_string(signal), running_ == 1 ? " is" : "s are",
-                                 std::chrono::duration<double>(grace_).count(), kOneStop.count(),
-                                 running_ == 1 ? "it" : "them"));
+  options_.on_notice(fmt::format(
+      "SIG{}: the worker{} told to stop and may take {:g} s (--grace); once more, after {} s, "
+      "kills {} at once",
+      name != nullptr ? name : std::to_string(signal), running_ == 1 ? " is" : "s are",
+      std::chrono::duration<double>(grace_).count(), kOneStop.count(), running_ == 1 ? "it" : "them"));
 }
 
 void Attempt::obey(const Link::Order& order) {

@@ -105,11 +105,11 @@ class Attempt {
   int interrupted_by_ = 0;
   int killed_ = 0;                 // workers, after they were told to stop
   bool killed_by_signal_ = false;  // not because the grace period was over
-  bool paused_ = false;          // the workers' output is not read for now
-  bool stopping_ = false;        // the others were told to end
-  bool told_to_stop_ = false;    // by a signal, here or on another machine
-  bool abandoned_ = false;       // a signal while only output was left to write
-  bool output_dropped_ = false;  // nobody reads it, and the time for that is over
+  bool paused_ = false;            // the workers' output is not read for now
+  bool stopping_ = false;          // the others were told to end
+  bool told_to_stop_ = false;      // by a signal, here or on another machine
+  bool abandoned_ = false;         // a signal while only output was left to write
+  bool output_dropped_ = false;    // nobody reads it, and the time for that is over
   bool reaped_ = false;
   bool reported_ = false;  // to the other machines
   std::array<bool, 2> sink_watched_{};

@@ -128,9 +128,10 @@ void add_first_node(std::string& text, const LaunchReport& report) {
 std::string who_ended(const LaunchReport& report) {
   const std::size_t workers = workers_of(report);
   if (report.workers.size() == workers)
-    return workers == 1 ? std::string("its worker is ended")
-                        : fmt::format("all {} workers{} are ended", workers,
-                                      several(report) ? fmt::format(" on {} machines", report.nodes.size()) : "");
+    return workers == 1
+               ? std::string("its worker is ended")
+               : fmt::format("all {} workers{} are ended", workers,
+                             several(report) ? fmt::format(" on {} machines", report.nodes.size()) : "");
   std::string text = fmt::format("{} of {} workers are ended", report.workers.size(), workers);
   for (const NodeEnd& node : report.nodes) {
     if (std::any_of(report.workers.begin(), report.workers.end(),
@@ -146,13 +147,15 @@ std::string who_ended(const LaunchReport& report) {
 std::string who_was_killed(const LaunchReport& report) {
   if (report.killed_workers == 0) return "";
   const char* const here = several(report) ? " here" : "";
-  const std::string who = report.killed_workers == 1 ? fmt::format("a worker{} was", here)
-                                                     : fmt::format("{} workers{} were", report.killed_workers, here);
+  const std::string who = report.killed_workers == 1
+                              ? fmt::format("a worker{} was", here)
+                              : fmt::format("{} workers{} were", report.killed_workers, here);
   return report.killed_by_signal
              ? fmt::format("; {} killed by the second signal: what was not saved is lost", who)
-             : fmt::format("; {} killed, because {:g} s were over: what was not saved is lost, and a larger --grace "
-                           "gives more time",
-                           who, report.grace_s);
+             : fmt::format(
+                   "; {} killed, because {:g} s were over: what was not saved is lost, and a larger --grace "
+                   "gives more time",
+                   who, report.grace_s);
 }
 
 }  // namespace
@@ -166,9 +169,10 @@ std::string describe(const LaunchReport& report) {
     if (!failed || report.interrupted_by != 0) return text;
   }
   if (report.interrupted_by != 0)
-    return fmt::format("stopped by {} after {:.1f} s{}; {}{}\n", signal_name(report.interrupted_by), report.seconds,
-                       report.restarts > 0 ? fmt::format(" of restart {}", report.restarts) : "", who_ended(report),
-                       who_was_killed(report));
+    return fmt::format("stopped by {} after {:.1f} s{}; {}{}\n", signal_name(report.interrupted_by),
+                       report.seconds,
+                       report.restarts > 0 ? fmt::format(" of restart {}", report.restarts) : "",
+                       who_ended(report), who_was_killed(report));
   if (report.ok()) return "";
   if (report.first_failed_node)
     add_first_node(text, report);

@@ -91,9 +91,9 @@ TEST_F(FolderOwner, OverwritesOnlyRuns) {
   write("checkpoints/set-aside/step-00000009/manifest.json", "{}");
   write("checkpoints/.removed-step-00000006/manifest.json", "{}");
   EXPECT_EQ(refusal(FolderUse::overwrite), "");
-  EXPECT_EQ(names(),
-            (std::vector<std::string>{"buckets.csv", "checkpoints/model.pt", "checkpoints/step-00000007/mine",
-                                      "checkpoints/step-best/manifest.json", "epochs.csv", "notes.txt", "steps.csv"}));
+  EXPECT_EQ(names(), (std::vector<std::string>{
+                         "buckets.csv", "checkpoints/model.pt", "checkpoints/step-00000007/mine",
+                         "checkpoints/step-best/manifest.json", "epochs.csv", "notes.txt", "steps.csv"}));
   for (const char* name :
        {"config.json", "index.html", "latency.csv", "steps.csv", "summary.json", "trace.json"}) {
     fs::remove(folder_ / name);

@@ -138,12 +138,12 @@ struct LaunchReport {
   std::optional<int> first_failed_node = {};  // or, where none did: the node that was lost or interrupted
   std::vector<std::string> last_lines = {};   // that this rank wrote
   int interrupted_by = 0;                     // the signal that told the launcher to stop, 0 when none did
-  // Workers of this machine that were told to stop and were killed, because `grace` was over or a second signal
-  // came: what they had not saved is lost.
+  // Workers of this machine that were told to stop and were killed, because `grace` was over or a second
+  // signal came: what they had not saved is lost.
   int killed_workers = 0;
-  bool killed_by_signal = false;              // by the second signal
-  double grace_s = 0;                         // that they had
-  std::string output_lost = {};               // why standard output could not be written; empty when it could
+  bool killed_by_signal = false;  // by the second signal
+  double grace_s = 0;             // that they had
+  std::string output_lost = {};   // why standard output could not be written; empty when it could
   int restarts = 0;
   int max_restarts = 0;
   double seconds = 0;                   // of the last start

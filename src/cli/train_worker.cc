@@ -437,10 +437,11 @@ class Worker {
       return;
     }
     // Nobody changes the weights, or ends, before they are on disk.
-    run_on_leader(world_, "writing a checkpoint",
-                  [&] { checkpoint_ = save_training(options_, data_record_, state_, *model_, *optimizer_); });
-    if (leads())
+    run_on_leader(world_, "writing a checkpoint", [&] {
+      checkpoint_ = save_training(options_, data_record_, state_, *model_, *optimizer_);
+      // Here, where it is there: a peer that was lost meanwhile is told only behind it.
       sink_({{"event", "checkpoint"}, {"path", checkpoint_.string()}, {"resume", resume_command(options_)}});
+    });
   }
 
   int stop() {

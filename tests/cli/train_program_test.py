@@ -142,7 +142,7 @@ class Resume(Case):
         self.assertEqual(self.workers_of("killed"), [])
         # They were told to stop, and that is what they did.
         done = len(self.rows("killed", "steps.csv"))
-        self.assertEqual(os.listdir(self.path("killed", "checkpoints")), [f"step-{done:08}"])
+        self.assertIn(f"step-{done:08}", os.listdir(self.path("killed", "checkpoints")))
 
     def test_sigint_writes_a_checkpoint_and_says_how_to_go_on(self):
         process = self.start("stopped", "-n", 2, *LANES, "--steps", "100000")

@@ -15,20 +15,21 @@
 #include "lockstep/comm/memory.h"  // IWYU pragma: export
 #include "lockstep/comm/work.h"    // IWYU pragma: export
 
-#ifdef LOCKSTEP_WITH_TORCH                    // the target lockstep says so
-#include "lockstep/checkpoint/hash.h"         // IWYU pragma: export
-#include "lockstep/checkpoint/leader.h"       // IWYU pragma: export
-#include "lockstep/checkpoint/safetensors.h"  // IWYU pragma: export
-#include "lockstep/checkpoint/state.h"        // IWYU pragma: export
-#include "lockstep/checkpoint/store.h"        // IWYU pragma: export
-#include "lockstep/data/dataset.h"            // IWYU pragma: export
-#include "lockstep/data/datasets.h"           // IWYU pragma: export
-#include "lockstep/data/loader.h"             // IWYU pragma: export
-#include "lockstep/data/open_dataset.h"       // IWYU pragma: export
-#include "lockstep/data/sampler.h"            // IWYU pragma: export
-#include "lockstep/models/models.h"           // IWYU pragma: export
-#include "lockstep/optim/clip.h"              // IWYU pragma: export
-#include "lockstep/optim/optimizer.h"         // IWYU pragma: export
-#include "lockstep/optim/schedule.h"          // IWYU pragma: export
-#include "lockstep/parallel/data_parallel.h"  // IWYU pragma: export
+#ifdef LOCKSTEP_WITH_TORCH                      // the target lockstep says so
+#include "lockstep/checkpoint/hash.h"           // IWYU pragma: export
+#include "lockstep/checkpoint/leader.h"         // IWYU pragma: export
+#include "lockstep/checkpoint/safetensors.h"    // IWYU pragma: export
+#include "lockstep/checkpoint/state.h"          // IWYU pragma: export
+#include "lockstep/checkpoint/store.h"          // IWYU pragma: export
+#include "lockstep/data/dataset.h"              // IWYU pragma: export
+#include "lockstep/data/datasets.h"             // IWYU pragma: export
+#include "lockstep/data/distributed_sampler.h"  // IWYU pragma: export
+#include "lockstep/data/loader.h"               // IWYU pragma: export
+#include "lockstep/data/open_dataset.h"         // IWYU pragma: export
+#include "lockstep/data/sampler.h"              // IWYU pragma: export
+#include "lockstep/models/models.h"             // IWYU pragma: export
+#include "lockstep/optim/clip.h"                // IWYU pragma: export
+#include "lockstep/optim/optimizer.h"           // IWYU pragma: export
+#include "lockstep/optim/schedule.h"            // IWYU pragma: export
+#include "lockstep/parallel/data_parallel.h"    // IWYU pragma: export
 #endif

@@ -129,12 +129,13 @@ void verify_checkpoint(const std::filesystem::path& checkpoint) {
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
   const auto folder = without_slash(path);
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored)) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) {
+    if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+      throw SystemError("cannot look for a checkpoint at " + path.string(), error.value());
     throw UsageError(fmt::format("no checkpoint at {}: there is no such folder", path.string()));
   }
-  if (parse_step_name(folder.filename().string()) ||
-      std::filesystem::exists(folder / kManifestName, ignored)) {
+  if (parse_step_name(folder.filename().string()) || std::filesystem::exists(folder / kManifestName, error)) {
     return folder;
   }
   for (const auto& place : {folder, folder / "checkpoints"}) {

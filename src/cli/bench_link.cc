@@ -51,13 +51,13 @@ UniqueFd local_socket(int flags = 0) {
   return fd;
 }
 
-// Under nohup a hangup is nobody's business; blocked, it would be read all the same.
+// By nohup, or a shell that started this process in the background.
 bool is_ignored(int signal) {
   struct sigaction action {};
   return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// Signals to this process as a descriptor, for the lifetime of the object.
+// Signals to this process as a descriptor, for the lifetime of the object. What is ignored stays so.
 class SignalReader {
  public:
   SignalReader() {

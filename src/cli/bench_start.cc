@@ -164,11 +164,13 @@ Starter start_workers(const StartOptions& options) {
   if (!starter.errors || !starter.report) throw SystemError("memory for what the workers say", errno);
   if (std::getenv("LOCKSTEP_DUMP_DIR") == nullptr) starter.dump_dir = new_dump_dir();
   // A process of its own: the launcher takes over the signals of the process that it runs in.
+  const pid_t parent = ::getpid();
   starter.pid = ::fork();
   if (starter.pid < 0) throw SystemError("bench: fork", errno);
   if (starter.pid != 0) return starter;
 
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) std::_Exit(1);  // it was killed before the line above
   if (!starter.dump_dir.empty()) ::setenv("LOCKSTEP_DUMP_DIR", starter.dump_dir.c_str(), 1);
   const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null >= 0) ::dup2(null, 0);

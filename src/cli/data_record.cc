@@ -70,9 +70,10 @@ TrainOptions locate_data(TrainOptions o, const DataRecord& before) {
   std::error_code ignored;
   std::string& place = place_of(o);
   if (place.empty() || before.path.empty()) return o;
+  const bool made_again = o.data == "shapes" || o.data == "synthetic";
   if (fs::exists(before.path, ignored))
     place = before.path;
-  else if (!fs::exists(place, ignored) && o.data != "shapes")  // those are drawn again
+  else if (!fs::exists(place, ignored) && !made_again)
     throw UsageError(fmt::format("the run's data is not at {} any more; {} says where it is now", before.path,
                                  is_name(o.data) ? "--data-dir" : "--data"));
   return o;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/folder_lock.h"
+#include "cli/job_name.h"
 #include "cli/run_folder.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/folder.h"
@@ -30,9 +31,9 @@ constexpr Mark kFiles[] = {{"config.json", "\"lane_batch\""},
                            {"epochs.csv", "epoch,step,seconds_per_step,"},
                            {"buckets.csv", "step,bucket,bytes,"},
                            {"latency.csv", "bucket,bytes,count,p50_us,"},
-                           {"trace.json", "\"traceEvents\""},
+                           {"trace.json", R"("process_name","pid":0,"tid":0,"args":{"name":"rank 0"}})"},
                            {"index.html", ".figures{display:flex"},
-                           {"job.txt", ""}};
+                           {"job.txt", ""}};  // see is_ours
 constexpr std::streamsize kMarkedBytes = 16384;
 
 bool is_ours(const fs::path& file, const Mark& mark) {
@@ -42,8 +43,11 @@ bool is_ours(const fs::path& file, const Mark& mark) {
   std::ifstream in(file, std::ios::binary);
   in.read(begin.data(), kMarkedBytes);
   begin.resize(static_cast<std::size_t>(in.gcount()));
-  if (mark.name == std::string_view("job.txt")) return std::ranges::count(begin, '\n') <= 1;  // one line
-  return begin.find(mark.text) != std::string::npos;
+  if (mark.name != std::string_view("job.txt")) return begin.find(mark.text) != std::string::npos;
+  // One line, which earlier versions filled with any name: then what lies beside it tells.
+  const std::size_t end = begin.find('\n');
+  return end == begin.size() - 1 &&
+         (is_job_name(begin.substr(0, end)) || is_ours(file.parent_path() / kFiles[0].name, kFiles[0]));
 }
 
 std::vector<fs::path> list(const fs::path& folder) {
@@ -63,17 +67,20 @@ void erase(const fs::path& path) {
   if (error) throw SystemError("cannot remove " + path.string(), error.value());
 }
 
-// The step in "step-00000120"; -1 for any other name, such as a user's "step-best".
+// The step in "step-00000120"; -1 for any other name, such as a user's "step-best" or "step-1000".
 std::int64_t step_of(const fs::path& path) {
-  const std::string name = path.filename().string();
   constexpr std::string_view kBegin = "step-";
+  constexpr std::size_t kFewestDigits = 8;
+  const std::string name = path.filename().string();
+  if (!name.starts_with(kBegin) || name.size() < kBegin.size() + kFewestDigits ||
+      name.find_first_not_of("0123456789", kBegin.size()) != std::string::npos)
+    return -1;
   std::int64_t step = -1;
-  if (!name.starts_with(kBegin)) return -1;
   const auto [end, error] = std::from_chars(name.data() + kBegin.size(), name.data() + name.size(), step);
-  return error == std::errc() && end == name.data() + name.size() ? step : -1;
+  return error == std::errc() ? step : -1;
 }
 
-// A checkpoint is a folder of its name with a manifest in it.
+// A checkpoint is a folder of its name, "step-00000120", with a manifest in it.
 bool is_checkpoint(const fs::path& path) {
   std::error_code ignored;
   return step_of(path) >= 0 && fs::exists(path / "manifest.json", ignored);
@@ -122,8 +129,12 @@ void remove_run(const fs::path& folder) {
   for (const Mark& mark : kFiles) erase(folder / mark.name);
   const fs::path checkpoints = RunFolder::checkpoints_of(folder);
   for (const fs::path& place : {checkpoints / kSetAside, checkpoints}) {
-    std::error_code ignored;
-    if (!fs::is_directory(place, ignored)) continue;
+    std::error_code error, ignored;
+    if (!fs::is_directory(place, error)) {
+      if (error && error != std::errc::no_such_file_or_directory)  // two runs' checkpoints would lie together
+        throw SystemError("cannot look at " + place.string(), error.value());
+      continue;
+    }
     for (const fs::path& path : list(place))
       if (is_checkpoint(path) || is_hidden_checkpoint(path)) erase(path);
     if (!fs::is_symlink(place, ignored) && fs::is_empty(place, ignored)) erase(place);

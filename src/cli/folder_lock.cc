@@ -65,6 +65,12 @@ FolderLock::FolderLock(const fs::path& folder) : file_(folder / kName) {
     }
     if (is_named(fd_.get(), file_)) break;
   }
+  // An earlier owner's, or none's: anything else is a file of the user's.
+  if (const std::string before = owner_in(fd_.get()); !before.empty() && !before.starts_with("process ")) {
+    fd_.reset();
+    throw UsageError(fmt::format(
+        "{} is no lock of lockstep train; accepted: another folder, or move that file away", file_.string()));
+  }
   const std::string owner = fmt::format("process {} on {}\n", ::getpid(), host());
   // For a message only: an old name there, or none, does no harm.
   if (::ftruncate(fd_.get(), 0) == 0) [[maybe_unused]]

@@ -14,8 +14,8 @@ class FolderLock {
  public:
   static constexpr const char* kName = ".lock";
 
-  // Throws UsageError that names the owner when another process has it, SystemError when the file can't be
-  // made.
+  // Throws UsageError that names the owner when another process has it, or the file when it is none of ours;
+  // SystemError when the file can't be made.
   explicit FolderLock(const std::filesystem::path& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "cli/lost_output.h"
+#include "cli/printer.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::cli {
@@ -194,6 +194,7 @@ int run_command(Cli& cli, std::vector<std::string> arguments) {
 int run_command_line(Cli& cli, std::vector<std::string> arguments) {
   const std::string program = cli.app.get_name();
   const int status = run_command(cli, std::move(arguments));
+  // Whoever reads a file that this was sent to must not take a part of it for all.
   const std::string lost = lost_output();
   return lost.empty() || status != 0 ? status : complain(program, lost, 1);
 }

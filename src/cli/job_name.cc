@@ -57,4 +57,13 @@ std::string job_name() {
                      content("/proc/sys/kernel/random/boot_id").substr(0, 36));
 }
 
+bool is_job_name(const std::string& text) {
+  const bool of_lockstep_run =
+      text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+  std::size_t at = 0;
+  for (const char* const word : {" agent ", " started ", " boot "})
+    if (at != std::string::npos) at = text.find(word, at);
+  return of_lockstep_run || at != std::string::npos;
+}
+
 }  // namespace lockstep::cli

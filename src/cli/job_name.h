@@ -9,4 +9,7 @@ namespace lockstep::cli {
 // Empty without a launcher that starts workers again.
 std::string job_name();
 
+// Whether job_name() gives names of this form.
+bool is_job_name(const std::string& text);
+
 }  // namespace lockstep::cli

@@ -1,4 +1,6 @@
 // The program `lockstep`. Its subcommands are listed in commands.cc.
+#include <csignal>
+
 #include "cli/command.h"
 #include "cli/frame.h"
 #include "lockstep/base/standard_fds.h"
@@ -9,6 +11,8 @@
 
 int main(int argc, char** argv) {
   lockstep::open_standard_descriptors();
+  std::signal(SIGCHLD,
+              SIG_DFL);  // ignored by some who start programs; then nobody would learn how a child ended
   CLI::App app("Lockstep: data-parallel training for C++, and the tools around it", "lockstep");
   app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   app.get_formatter()->column_width(34);

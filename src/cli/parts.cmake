@@ -2,8 +2,8 @@
 add_library(lockstep_parts STATIC
   bench_link.cc
   bench_start.cc
-  lost_output.cc
   own_core.cc
+  printer.cc
   progress.cc
   suggest.cc
   svg_plot.cc

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "cli/printer.h"
+
 namespace lockstep::cli {
 
 bool is_terminal(int fd) { return ::isatty(fd) == 1; }
@@ -15,6 +17,7 @@ bool wants_colours(int fd) {
 }
 
 void Progress::show(const std::string& text) {
+  if (terminal_ && !takes_text(2)) return;  // after Ctrl-S: nobody waits for what only shows that time passes
   clear();
   std::fprintf(stderr, terminal_ ? "%s" : "%s\n", text.c_str());
   std::fflush(stderr);
@@ -22,7 +25,7 @@ void Progress::show(const std::string& text) {
 }
 
 void Progress::clear() {
-  if (!shown_) return;
+  if (!shown_ || !takes_text(2)) return;
   std::fputs("\r\033[K", stderr);
   std::fflush(stderr);
   shown_ = false;

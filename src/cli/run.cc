@@ -1,39 +1,36 @@
 // lockstep run: starts a program as the workers of a job. Flags are torchrun's where it has them.
-#include <poll.h>
-
 #include <iostream>
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/printer.h"
 #include "cli/run_options.h"
 #include "lockstep/launch/launcher.h"
 
 namespace lockstep::cli {
 namespace {
 
-// Whether somebody who may have stopped reading takes a little more.
-bool takes_text(int fd) {
-  pollfd ready{.fd = fd, .events = POLLOUT, .revents = 0};
-  return ::poll(&ready, 1, 0) > 0;
-}
-
-void print(const LaunchReport& report) {
-  if (report.interrupted_by != 0 && !takes_text(2)) return;
-  if (const std::string text = describe(report); !text.empty()) std::cerr << "lockstep run: " << text;
+std::string text_of(const LaunchReport& report) {
+  const std::string text = describe(report);
+  return text.empty() ? "" : "lockstep run: " + text;
 }
 
 int start(const RunOptions& options, const std::vector<std::string>& program) {
   LaunchOptions launch_options = launch_options_of(options, program);
-  launch_options.on_restart = [](const LaunchReport& report) {
-    print(report);
-    std::cerr << "lockstep run: starting all workers again, restart " << report.restarts + 1 << " of "
-              << report.max_restarts << '\n';
+  // While the job runs signals are held back for the launcher, which reads none while it waits for a reader.
+  Printer printer;
+  printer.give_up_when(stop_is_pending);
+  launch_options.on_restart = [&printer](const LaunchReport& report) {
+    printer.print(stderr, text_of(report) + "lockstep run: starting all workers again, restart " +
+                              std::to_string(report.restarts + 1) + " of " +
+                              std::to_string(report.max_restarts) + "\n");
   };
-  launch_options.on_notice = [](const std::string& text) {
-    if (takes_text(2)) std::cerr << "lockstep run: " << text << std::endl;
+  launch_options.on_notice = [&printer](const std::string& text) {
+    printer.print(stderr, "lockstep run: " + text + "\n");
   };
   const LaunchReport report = launch(launch_options);
-  print(report);
+  printer.give_up_when([&report] { return report.interrupted_by != 0; });
+  printer.print(stderr, text_of(report));
   if (report.ok() && !report.log_dir.empty()) std::cerr << "lockstep run: logs in " << report.log_dir << '\n';
   if (report.interrupted_by != 0 && !takes_text(1)) return report.exit_status();
   if (options.json) std::cout << to_json(report) << std::endl;

@@ -1,15 +1,19 @@
 #include "cli/run_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cli/folder_content.h"
 #include "cli/job_name.h"
 #include "cli/shell_word.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/fd.h"
 #include "lockstep/base/folder.h"
 
 namespace lockstep::cli {
@@ -33,9 +37,16 @@ fs::path made(const fs::path& folder) {
 }  // namespace
 
 bool RunFolder::begun_by_this_job(const fs::path& folder) {
-  std::ifstream file(folder / "job.txt");
-  std::string job;
-  return std::getline(file, job) && !job.empty() && job == job_name();
+  const fs::path file = folder / "job.txt";
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!fd && (errno == ENOENT || errno == ENOTDIR)) return false;
+  std::array<char, 1024> text{};  // a name is shorter
+  const ssize_t length = fd ? ::read(fd.get(), text.data(), text.size()) : -1;
+  // Not the same as none: who took it for that would begin anew.
+  if (length < 0) throw SystemError("cannot read " + file.string(), errno);
+  const std::string_view line(text.data(), static_cast<std::size_t>(length));
+  const std::string job(line.substr(0, line.find('\n')));
+  return !job.empty() && job == job_name();
 }
 
 RunFolder::RunFolder(const fs::path& folder, FolderUse use, std::int64_t steps_done)

@@ -47,7 +47,8 @@ class RunFolder {
   // UsageError that names the process which has the folder.
   RunFolder(const std::filesystem::path& folder, FolderUse use, std::int64_t steps_done);
 
-  // By the job that this process belongs to, perhaps before its launcher started the workers again.
+  // By the job that this process belongs to, perhaps before its launcher started the workers again. Throws
+  // SystemError when that can't be read.
   static bool begun_by_this_job(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return folder_; }

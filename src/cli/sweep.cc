@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -74,7 +75,7 @@ SweepRow run_one(const TrainOptions& options, Given given, const std::string& va
   row.step_ms = s.at("step_ms_p50").get<double>();
   row.comm_fraction = s.at("comm_fraction").get<double>();
   row.overlap_fraction = s.at("overlap_fraction").get<double>();
-  row.final_loss = s.at("final_loss").get<double>();
+  row.final_loss = s.at("final_loss").is_number() ? s.at("final_loss").get<double>() : NAN;
   row.params_sha256 = s.at("params_sha256").get<std::string>();
   return row;
 }

@@ -15,6 +15,7 @@
 #include "cli/bench_link.h"
 #include "cli/bench_start.h"
 #include "cli/command.h"
+#include "cli/printer.h"
 #include "cli/train_flags.h"
 #include "cli/train_program.h"
 #include "lockstep/base/error.h"
@@ -137,6 +138,7 @@ int start_training(const TrainOptions& options, const Given& given, TrainReport&
                      .grace = std::chrono::minutes(2)});
   const WithoutPipeSignal quiet;
   bool told = false;
+  report.give_up_when([&] { return listener.interrupted_by() != 0 || stop_is_pending(); });
   const int status = listener.serve(
       starter.pid,
       [&](const Json& event) {
@@ -145,6 +147,7 @@ int start_training(const TrainOptions& options, const Given& given, TrainReport&
           ::kill(starter.pid, SIGTERM);
       },
       [&](int signal) { report.told_to_stop(signal); });
+  report.give_up_when([told_at_all = listener.interrupted_by() != 0] { return told_at_all; });
   report.finish();
   const int signal =
       listener.interrupted_by() == 0 && report.reader_gone() ? SIGPIPE : listener.interrupted_by();

@@ -12,7 +12,7 @@
 #include "cli/bench_link.h"
 #include "cli/bench_start.h"
 #include "cli/infer.h"
-#include "cli/lost_output.h"
+#include "cli/printer.h"
 #include "cli/step_bench.h"
 #include "cli/train_worker.h"
 #include "lockstep/base/error.h"
@@ -49,18 +49,23 @@ int run_train(const Json& request, std::string& hint) {
   const TrainPlan plan = make_train_plan(request, world);
   std::unique_ptr<BenchReporter> reporter;
   TrainReport report(plan.show);
-  bool parent_gone = false;
   if (world.rank() == 0 && !plan.report_to.empty())
     reporter = std::make_unique<BenchReporter>(plan.report_to);
+  report.give_up_when(stop_was_noted);
+  bool parent_gone = false;
   const EventSink sink = [&](const Json& event) {
-    if (!reporter) report.handle(event);
-    hint = report.hint();
-    if (reporter && !parent_gone) try {
-        reporter->send(event);
-      } catch (const SystemError&) {
-        parent_gone =
-            true;  // the launcher has been told, and tells us to stop: there is still a checkpoint to write
-      }
+    if (!reporter) {
+      report.handle(event);
+      hint = report.hint();
+      return;
+    }
+    // A parent that is killed takes its launcher along, which tells the workers to stop: nothing that was
+    // trained is to be lost because nobody can be told.
+    try {
+      if (!parent_gone) reporter->send(event);
+    } catch (const SystemError&) {
+      parent_gone = true;
+    }
   };
   const int stopped_by = train(plan, world, sink);
   world.barrier();
@@ -100,10 +105,9 @@ int main(int argc, char** argv) {
   try {
     const int status = lockstep::cli::run(what, request, hint);
     const std::string lost = lockstep::cli::lost_output();
+    if (!lost.empty()) std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), lost.c_str());
     std::fflush(nullptr);
-    if (lost.empty() || status != 0) return status;
-    std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), lost.c_str());
-    return 1;
+    return status == 0 && !lost.empty() ? 1 : status;
   } catch (const lockstep::UsageError& e) {
     lockstep::cli::fail(report_to, command, lockstep::to_string(e.kind()), e.what(), "");
   } catch (const lockstep::Error& e) {

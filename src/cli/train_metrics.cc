@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 namespace lockstep::cli {
 
@@ -44,6 +46,20 @@ StepFigures figures_of(std::span<const StepRecord> steps) {
   figures.data_wait_fraction = time > 0 ? waited / time : 0;
   figures.mean_loss = loss / static_cast<double>(steps.size());
   return figures;
+}
+
+FinalLoss final_loss(std::span<const double> losses, std::int64_t steps_per_epoch, NotFinite not_finite) {
+  const auto count = std::min(losses.size(), static_cast<std::size_t>(steps_per_epoch));
+  FinalLoss result;
+  double sum = 0;
+  for (const double loss : losses.last(count)) {
+    if (!std::isfinite(loss) && not_finite == NotFinite::was_skipped) continue;
+    sum += loss;
+    ++result.steps;
+  }
+  result.mean =
+      result.steps == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(result.steps);
+  return result;
 }
 
 std::span<const StepRecord> settled(std::span<const StepRecord> steps) {

@@ -60,6 +60,17 @@ struct StepFigures {
 // Zeros of no steps.
 StepFigures figures_of(std::span<const StepRecord> steps);
 
+// What a run has come to: the mean loss of its last epoch. A single step's says little.
+struct FinalLoss {
+  double mean = 0;  // NaN of no steps
+  std::int64_t steps = 0;
+};
+// `losses`: of every step so far. The mean is over the last `steps_per_epoch` of them, or all where there are
+// fewer: the last epoch where the run ends with one, and as many steps where it ends within one. Steps whose
+// loss is not finite count unless they were skipped.
+enum class NotFinite : std::uint8_t { counts, was_skipped };
+FinalLoss final_loss(std::span<const double> losses, std::int64_t steps_per_epoch, NotFinite not_finite);
+
 // Steps that tell how fast the run is: without the first few, in which memory is touched for the first time,
 // costs are measured and buckets are laid out anew.
 std::span<const StepRecord> settled(std::span<const StepRecord> steps);

@@ -83,6 +83,7 @@ void check_ranges(const TrainOptions& o) {
   within("--dropout", o.dropout, 0.0, 0.99);
   within<I>("--examples", o.examples, 0, kMany);
   within<I>("--lane-batch", o.lane_batch, 1, 1 << 20);
+  within<I>("--loader-threads", o.loader_threads, 1, 1024);
   within<I>("--eval-batch", o.eval_batch, 1, 1 << 20);
   within<I>("--eval-examples", o.eval_examples, 0, kMany);
   within<I>("-n (--workers)", o.workers, 0, kMostWorkers);
@@ -127,6 +128,7 @@ void check_values(const TrainOptions& o) {
   one_of("--optimizer", o.optimizer, {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
   one_of("--schedule", o.schedule, {"constant", "cosine", "linear", "step"});
   one_of("--on-nan", o.on_nan, {"stop", "skip", "go-on"});
+  one_of("--last-step", o.last_step, {"short", "drop", "wrap"});
   one_of("--order", o.order, {"canonical", "any"});
   one_of("--engine", o.engine, {"shm"});
   one_of("--strategy", o.strategy, {"ddp"});

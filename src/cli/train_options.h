@@ -28,6 +28,8 @@ struct TrainOptions {
   std::int64_t examples = 0;  // 0: all
   bool no_augment = false;
   std::int64_t lane_batch = 32;
+  std::string last_step = "wrap";
+  std::int64_t loader_threads = 1;
   std::int64_t eval_batch = 100;
   std::int64_t eval_examples = 0;  // 0: all
 
@@ -112,6 +114,12 @@ void visit_options(Options& o, Visit&& visit) {
         o.examples);
   visit(OptionInfo{"no_augment", data, Role::defines, "no random crops and flips"}, o.no_augment);
   visit(OptionInfo{"lane_batch", data, Role::defines, "samples of a lane in a step"}, o.lane_batch);
+  visit(OptionInfo{"last_step", data, Role::defines,
+                   "examples that fill no step at an epoch's end: short (a smaller step), drop, or wrap "
+                   "(filled up with the epoch's first)"},
+        o.last_step);
+  visit(OptionInfo{"loader_threads", data, Role::runs, "of a worker, that make its batches"},
+        o.loader_threads);
   visit(OptionInfo{"eval_batch", data, Role::defines, "samples of a batch of the evaluation"}, o.eval_batch);
   visit(OptionInfo{"eval_examples", data, Role::defines, "evaluate on so many test examples (0: all)"},
         o.eval_examples);

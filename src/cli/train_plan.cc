@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/folder_content.h"
 #include "cli/folder_lock.h"
 #include "cli/shell_word.h"
 #include "cli/train_exchange.h"
@@ -35,13 +36,20 @@ std::string default_out(const TrainOptions& o) {
 // A run that its launcher started again goes on from its own newest checkpoint, or, before its first one,
 // from the beginning. Its own: a folder that this job has not begun is treated as at the first start, and an
 // older run in it is left alone. Nothing is ever overwritten: the first start did that, where it was asked
-// to.
+// to, or did not get so far.
 void go_on_after_restart(TrainPlan& plan) {
   TrainOptions& o = plan.options;
   const std::string out = o.out.empty() ? default_out(o) : o.out;
-  if (restarts() == 0 || !RunFolder::begun_by_this_job(out)) return;
-  plan.folder_use = FolderUse::resume;
+  if (restarts() == 0) return;
+  const bool own = RunFolder::begun_by_this_job(out);
+  if (!own && o.resume.empty() && o.overwrite && !is_unused(out))
+    throw UsageError(
+        fmt::format("--overwrite: this job has not begun the run in {}, and a restart removes none; "
+                    "accepted: another folder, or a new start",
+                    out));
   o.overwrite = false;
+  if (!own) return;
+  plan.folder_use = FolderUse::resume;
   if (CheckpointStore(RunFolder::checkpoints_of(out)).list().empty()) return;
   o.resume = out;
   o.init.clear();
@@ -74,10 +82,13 @@ bool would_remove_its_weights(const TrainPlan& plan) {
 // The weights of a checkpoint for a new run. One that was not written by `lockstep train` says nothing of its
 // model.
 void take_weights(TrainPlan& plan, const Given& given) {
-  plan.init = find_checkpoint(plan.options.init);
-  verify_checkpoint(plan.init);
-  if (fs::exists(plan.init / "state.json"))
-    take_model(plan.options, given, options_of_state(read_state(plan.init), plan.init));
+  use_checkpoint(plan.options.init, [&](const fs::path& found) {  // its run may go on meanwhile
+    plan.init = found;
+    if (fs::exists(found / "state.json"))
+      take_model(plan.options, given, options_of_state(read_state(found), found));
+    else if (!fs::exists(found / "manifest.json"))
+      throw SystemError(found.string() + " was removed while it was read");
+  });
   if (would_remove_its_weights(plan))
     throw UsageError(
         fmt::format("--overwrite would remove {}, with which --init begins; accepted: another folder "
@@ -194,6 +205,7 @@ Json read_state(const fs::path& checkpoint) {
 
 TrainOptions options_of_state(const Json& state, const fs::path& checkpoint) {
   TrainOptions options;
+  options.last_step = "short";  // what there was before it could be chosen
   merge_json(options, state.at("options"), (checkpoint / "state.json").string());
   return options;
 }

@@ -35,13 +35,10 @@ std::span<const StepRecord> last_of(std::span<const StepRecord> steps, std::size
 
 }  // namespace
 
-TrainRecorder::TrainRecorder(const TrainPlan& plan, Group world, EventSink sink, std::int64_t total_steps)
-    : plan_(plan),
-      world_(std::move(world)),
-      sink_(std::move(sink)),
-      total_steps_(total_steps),
-      origin_ns_(now_ns()) {
-  if (leads()) {
+TrainRecorder::TrainRecorder(const TrainPlan& plan, Group world, EventSink sink, RunLength length)
+    : plan_(plan), world_(std::move(world)), sink_(std::move(sink)), length_(length), origin_ns_(now_ns()) {
+  // What rank 0 can't do nobody does, and all say why: none is taken for lost.
+  run_on_leader(world_, "opening the run's folder", [&] {
     folder_.emplace(plan_.options.out, plan_.folder_use, plan_.first_step);
     for (const std::string& name : folder_->set_aside())
       sink_({{"event", "note"},
@@ -51,7 +48,7 @@ TrainRecorder::TrainRecorder(const TrainPlan& plan, Group world, EventSink sink,
     recipe.resume.clear();
     recipe.overwrite = false;
     folder_->replace("config.json", to_json(recipe).dump(2) + "\n");
-  }
+  });
   // One zero of time for all ranks' traces. Machines have clocks of their own: there it is the end of a
   // barrier.
   if (std::ranges::adjacent_find(world_.nodes(), std::not_equal_to<>()) != world_.nodes().end()) {
@@ -81,20 +78,20 @@ void TrainRecorder::add_step(const StepRecord& step, std::vector<BucketTimes> bu
 }
 
 void TrainRecorder::report_step(const StepRecord& step) {
-  if (step.end_ns - last_report_ns_ < kReportEvery_ns && step.step != total_steps_) return;
+  if (step.end_ns - last_report_ns_ < kReportEvery_ns && step.step != length_.steps) return;
   last_report_ns_ = step.end_ns;
   const auto recent = last_of(steps_, kRecent);
   const StepFigures figures = figures_of(recent);
   const double span = static_cast<double>(recent.back().end_ns - recent.front().begin_ns) / 1e9;
-  sink_(
-      {{"event", "step"},
-       {"step", step.step},
-       {"steps", total_steps_},
-       {"epoch", step.epoch},
-       {"loss", step.loss},
-       {"samples_per_s", figures.samples_per_s},
-       {"comm_fraction", figures.comm_fraction},
-       {"eta_s", span / static_cast<double>(recent.size()) * static_cast<double>(total_steps_ - step.step)}});
+  sink_({{"event", "step"},
+         {"step", step.step},
+         {"steps", length_.steps},
+         {"epoch", step.epoch},
+         {"loss", step.loss},
+         {"samples_per_s", figures.samples_per_s},
+         {"comm_fraction", figures.comm_fraction},
+         {"eta_s",
+          span / static_cast<double>(recent.size()) * static_cast<double>(length_.steps - step.step)}});
 }
 
 void TrainRecorder::end_epoch(std::int64_t epoch, std::optional<double> validation_loss,
@@ -151,14 +148,26 @@ Json TrainRecorder::write_summary(const Json& rest, const std::vector<std::strin
                   {"step_ms_p95", figures.step_ms_p95},
                   {"comm_fraction", figures.comm_fraction},
                   {"overlap_fraction", figures.overlap_fraction},
-                  {"data_wait_fraction", figures.data_wait_fraction},
-                  {"final_loss", steps_.empty() ? Json() : Json(steps_.back().loss)}};
+                  {"data_wait_fraction", figures.data_wait_fraction}};
+  add_losses(summary);
   summary.update(rest);
   folder_->replace("latency.csv", latencies_.csv());
   folder_->replace("trace.json", trace_document(trace_parts));
   folder_->replace("summary.json", summary.dump(2) + "\n");
   write_page();
   return summary;
+}
+
+// From the folder, which has the steps that other processes did before this one too: a run that was stopped
+// comes to the same figure as one that was not.
+void TrainRecorder::add_losses(Json& summary) const {
+  const std::vector<double> losses = read_csv(folder_->path() / "steps.csv").numbers("loss");
+  const bool skipped = plan_.options.on_nan == "skip";
+  const FinalLoss last_epoch =
+      final_loss(losses, length_.steps_per_epoch, skipped ? NotFinite::was_skipped : NotFinite::counts);
+  summary["final_loss"] = last_epoch.mean;
+  summary["final_loss_steps"] = last_epoch.steps;
+  summary["last_step_loss"] = losses.empty() ? Json() : Json(losses.back());
 }
 
 std::vector<std::string> TrainRecorder::gather_trace() const {

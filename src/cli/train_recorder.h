@@ -23,10 +23,16 @@ inline constexpr int kCommunicationTrack = 1;
 
 using EventSink = std::function<void(const nlohmann::ordered_json&)>;
 
+// Of the whole run, those done before included.
+struct RunLength {
+  std::int64_t steps = 0;
+  std::int64_t steps_per_epoch = 0;
+};
+
 class TrainRecorder {
  public:
-  // Rank 0 opens the run's folder. `total_steps` of the whole run.
-  TrainRecorder(const TrainPlan& plan, Group world, EventSink sink, std::int64_t total_steps);
+  // Rank 0 opens the run's folder.
+  TrainRecorder(const TrainPlan& plan, Group world, EventSink sink, RunLength length);
 
   void add_step(const StepRecord& step, std::vector<BucketTimes> buckets, std::vector<TraceSpan> spans);
   // Writes the epoch's row and the page as it is so far. Collective.
@@ -45,6 +51,7 @@ class TrainRecorder {
                    std::optional<double> validation_loss, std::optional<double> accuracy);
   nlohmann::ordered_json write_summary(const nlohmann::ordered_json& rest,
                                        const std::vector<std::string>& trace_parts) const;
+  void add_losses(nlohmann::ordered_json& summary) const;
   std::vector<std::string> gather_trace() const;
   std::vector<TimelineRow> timeline() const;
   void write_page() const;
@@ -52,7 +59,7 @@ class TrainRecorder {
   const TrainPlan& plan_;
   Group world_;
   EventSink sink_;
-  std::int64_t total_steps_;
+  RunLength length_;
   std::int64_t origin_ns_;
   std::int64_t last_report_ns_ = 0;
   std::optional<RunFolder> folder_;

@@ -73,9 +73,11 @@ void TrainReport::handle(const Json& event) {
     resume_ = event.at("resume").get<std::string>();
   } else if (kind == "stopped") {
     stopped_by_ = event.at("signal").get<int>();
-    note(fmt::format("stopped at step {}; the checkpoint is {}\nto resume: {}",
-                     event.at("step").get<std::int64_t>(), event.at("checkpoint").get<std::string>(),
-                     event.at("resume").get<std::string>()));
+    const std::string checkpoint = event.at("checkpoint").get<std::string>();
+    note(fmt::format("stopped at step {}; {}", event.at("step").get<std::int64_t>(),
+                     checkpoint.empty() ? "there is no checkpoint"  // of weights that are not finite
+                                        : fmt::format("the checkpoint is {}\nto resume: {}", checkpoint,
+                                                      event.at("resume").get<std::string>())));
   } else if (kind == "done")
     finished(event);
   else if (kind == "through")
@@ -135,7 +137,7 @@ void TrainReport::step(const Json& event) {
   if (last_plain_ns_ == 0) last_plain_ns_ = now;
   if (now - last_plain_ns_ < kPlainEvery_ns) return;
   last_plain_ns_ = now;
-  std::fprintf(stderr, "%s  %s\n", place.c_str(), figures.c_str());
+  printer_.print(stderr, place + "  " + figures + "\n");
 }
 
 void TrainReport::epoch(const Json& event) {
@@ -168,7 +170,9 @@ void TrainReport::finished(const Json& event) {
     line(fmt::format("accuracy       {}{}{}  (validation loss {:.4f})", bold, percent(number(s, "accuracy")),
                      plain, number(s, "validation_loss")));
   if (std::isfinite(number(s, "final_loss")))
-    line(fmt::format("final loss     {:.4f}", number(s, "final_loss")));
+    line(fmt::format("final loss     {:.4f}  (mean of the last {:.0f} step{}; the last one {:.4f})",
+                     number(s, "final_loss"), number(s, "final_loss_steps"),
+                     number(s, "final_loss_steps") == 1 ? "" : "s", number(s, "last_step_loss")));
   const double predicted_ms = number(s, "predicted_step_ms");
   line(fmt::format("throughput     {}{}{} samples/s  (step {:.1f} ms{}, p95 {:.1f} ms)", bold,
                    format_number(number(s, "samples_per_s")), plain, number(s, "step_ms_p50"),
@@ -200,7 +204,7 @@ void TrainReport::line(const std::string& text) {
 
 void TrainReport::print(std::FILE* to, const std::string& text) {
   errno = 0;
-  if (std::fprintf(to, "%s\n", text.c_str()) >= 0 && std::fflush(to) == 0) return;
+  printer_.print(to, text + "\n");
   if (errno != EPIPE || to != stdout) return;  // what else is lost the frame says at the end
   ::__fpurge(stdout);                          // nobody will take it later either
   if (std::exchange(reader_gone_, true) || told_ns_ != 0 || done_) return;
@@ -209,7 +213,7 @@ void TrainReport::print(std::FILE* to, const std::string& text) {
 
 void TrainReport::note(const std::string& text) {
   progress_.clear();
-  std::fprintf(stderr, "%s\n", text.c_str());
+  printer_.print(stderr, text + "\n");
 }
 
 }  // namespace lockstep::cli

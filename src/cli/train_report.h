@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/bench_start.h"
+#include "cli/printer.h"
 #include "cli/progress.h"
 
 namespace lockstep::cli {
@@ -28,6 +30,8 @@ class TrainReport {
   void handle(const nlohmann::ordered_json& event);
   // Somebody told this process to stop: says what happens now, unless it is the same telling once more.
   void told_to_stop(int signal);
+  // Asked while nobody reads what is shown: then it is dropped, so that the run can be stopped.
+  void give_up_when(std::function<bool()> told_to_stop) { printer_.give_up_when(std::move(told_to_stop)); }
   // Takes the progress bar away.
   void finish() { progress_.clear(); }
 
@@ -54,6 +58,7 @@ class TrainReport {
   bool terminal_;
   bool colours_;
   Progress progress_;
+  Printer printer_;
   std::int64_t last_plain_ns_ = 0;
   int stopped_by_ = 0;
   std::int64_t told_ns_ = 0;  // when it was told to stop first

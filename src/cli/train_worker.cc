@@ -25,6 +25,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/checkpoint/leader.h"
+#include "lockstep/checkpoint/store.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/optim/schedule.h"
@@ -59,8 +60,8 @@ void note_stop(int signal) {
   }
 }
 
-// While it lives the signals that stop a job are remembered, unless they are ignored (nohup); another one,
-// kOneStop later or more, ends the process.
+// While it lives the signals that stop a job (SIGHUP: a terminal or a connection is gone) are remembered, but
+// for those that are ignored (nohup); another one, kOneStop later or more, ends the process.
 class StopWatch {
  public:
   StopWatch() {
@@ -69,19 +70,19 @@ class StopWatch {
     action.sa_flags = SA_RESTART;
     for (const int signal : kStops) {
       struct sigaction before {};
-      if (::sigaction(signal, nullptr, &before) == 0 && before.sa_handler != SIG_IGN)
-        ::sigaction(signal, &action, nullptr);
+      if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
+      ::sigaction(signal, &action, nullptr);
+      watched_.push_back(signal);
     }
   }
   ~StopWatch() {
-    for (const int signal : kStops) {
-      struct sigaction now {};
-      if (::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == note_stop)
-        std::signal(signal, SIG_DFL);
-    }
+    for (const int signal : watched_) std::signal(signal, SIG_DFL);
   }
   StopWatch(const StopWatch&) = delete;
   StopWatch& operator=(const StopWatch&) = delete;
+
+ private:
+  std::vector<int> watched_;
 };
 
 // From /proc/self/status: "VmRSS" now, "VmHWM" the most so far.
@@ -122,9 +123,11 @@ LoaderOptions loader_options(const TrainPlan& plan) {
           .lane_batch = static_cast<int>(o.lane_batch),
           .seed = o.seed,
           .augment = !o.no_augment,
+          .last_step = parse_last_step(o.last_step),
           .epochs = o.epochs,
           .steps = o.steps,
-          .first_step = plan.first_step};
+          .first_step = plan.first_step,
+          .threads = static_cast<int>(o.loader_threads)};
 }
 
 ScheduleOptions schedule_options(const TrainOptions& o) {
@@ -164,7 +167,9 @@ class Worker {
   int run() {
     if (plan_.first_step > loader_.steps() || (plan_.first_step == loader_.steps() && summarised()))
       return nothing_left();
-    recorder_.emplace(plan_, world_, sink_, loader_.steps());  // all is checked: now the folder may change
+    // All is checked: now the folder may change.
+    recorder_.emplace(plan_, world_, sink_,
+                      RunLength{.steps = loader_.steps(), .steps_per_epoch = loader_.steps_per_epoch()});
     announce();
     const StopWatch watch;
     while (Step* const step = next()) {
@@ -248,9 +253,11 @@ class Worker {
   // Everybody gets rank 0's weights: only its machine needs the checkpoint.
   std::shared_ptr<Model> load_model() const {
     auto model = make_model(options_, *data_.train);
-    const std::filesystem::path& weights = plan_.checkpoint.empty() ? plan_.init : plan_.checkpoint;
-    if (!weights.empty())
-      run_on_leader(world_, "reading the weights", [&] { load_weights(weights, *model); });
+    const auto load = [&](const std::filesystem::path& checkpoint) { load_weights(checkpoint, *model); };
+    if (!plan_.checkpoint.empty())
+      run_on_leader(world_, "reading the weights", [&] { load(plan_.checkpoint); });
+    else if (!plan_.init.empty())  // of a run that may go on meanwhile
+      run_on_leader(world_, "reading the weights", [&] { use_checkpoint(options_.init, load); });
     model->train();
     return model;
   }
@@ -334,18 +341,23 @@ class Worker {
     if (const std::string found = finite_.end_step(state_.step); !found.empty()) stop_not_finite(found);
   }
 
+  // That this process knows of; empty: none.
+  std::string newest_checkpoint() const {
+    return (checkpoint_.empty() ? plan_.checkpoint : checkpoint_).string();
+  }
+
   // Rank 0 knows the checkpoints; all say what it says.
   [[noreturn]] void stop_not_finite(const std::string& found) {
     recorder_->end_epoch(state_.epoch, {}, {});
     run_on_leader(world_, "stopping", [&] {
-      const std::filesystem::path& newest = checkpoint_.empty() ? plan_.checkpoint : checkpoint_;
+      const std::string newest = newest_checkpoint();
       // To go on as it was would lead to the same place.
       sink_({{"event", "checkpoint"}, {"path", ""}, {"resume", ""}});
       throw SystemError(found + "; stopped (--on-nan skip leaves such steps out); " +
                         (newest.empty()
                              ? "there is no checkpoint; a smaller --lr may help"
                              : fmt::format("the newest checkpoint is {}; to go on with a smaller rate: {}",
-                                           newest.string(), calmer_command(options_, newest))));
+                                           newest, calmer_command(options_, newest))));
     });
     throw SystemError(found);  // not reached: the leader has thrown
   }
@@ -451,7 +463,7 @@ class Worker {
       sink_({{"event", "stopped"},
              {"signal", stop_},
              {"step", state_.step},
-             {"checkpoint", checkpoint_.string()},
+             {"checkpoint", newest_checkpoint()},
              {"resume", resume_command(options_)}});
     return stop_;
   }
@@ -506,6 +518,8 @@ class Worker {
 };
 
 }  // namespace
+
+bool stop_was_noted() { return told_to_stop != 0; }
 
 int train(const TrainPlan& plan, const Group& world, const EventSink& sink) {
   pin_threads(plan.options.threads);

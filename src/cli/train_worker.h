@@ -11,4 +11,7 @@ namespace lockstep::cli {
 // stop together and a checkpoint is written. Gives 0, or the signal. Collective; throws Error.
 int train(const TrainPlan& plan, const Group& world, const EventSink& sink);
 
+// Whether such a signal has come while this process trained.
+bool stop_was_noted();
+
 }  // namespace lockstep::cli

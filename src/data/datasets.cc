@@ -33,6 +33,15 @@ std::string text_of(const ImageShape& shape) {
 
 }  // namespace
 
+const torch::Tensor& Batch::operator[](const std::string& name) const {
+  if (name == "data") return data;
+  if (name == "target") return target;
+  if (const auto found = more.find(name); found != more.end()) return found->second;
+  std::string accepted = "data, target";
+  for (const auto& [known, tensor] : more) accepted += ", " + known;
+  throw UsageError("a batch has no '" + name + "'; accepted: " + accepted);
+}
+
 ImageDataset::ImageDataset(Images images, ImageOptions options)
     : images_(std::move(images)), options_(std::move(options)) {
   const ImageShape& from = images_.shape;

@@ -110,6 +110,11 @@ void Reducer::Impl::on_gradient(std::size_t i) {
   if (lane_loop && !lanes && sync)
     throw UsageError(
         "backward in a loop over lanes, but in no lane; begin each with `auto scope = ddp.lane(lane);`");
+  // As if the lane had run no backward: what it computed may be anything, a mean over no samples too.
+  if (lanes && part.weight == 0) {
+    parameters[i].tensor.mutable_grad() = torch::Tensor();
+    return;
+  }
   phase = Phase::gathering;
   if (!lanes && !exchanges_now()) return store.adopt(i);
 

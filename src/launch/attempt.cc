@@ -251,6 +251,7 @@ void Attempt::interrupt(int signal) {
   if (interrupted_by_ != 0 && Clock::now() < interrupted_at_ + kOneStop) return;
   if (running_ == 0 && (link_ == nullptr || interrupted_by_ != 0)) {
     abandoned_ = true;
+    if (interrupted_by_ == 0) interrupted_by_ = signal;  // output is lost, and nothing is started again
   } else if (interrupted_by_ != 0) {
     killed_ = running_;
     killed_by_signal_ = true;

@@ -21,6 +21,13 @@ bool is_ignored(int signal) {
 }  // namespace
 
 SignalWatch::SignalWatch() {
+  // Who started this process may have it ignored; then workers would vanish without a word of how they ended.
+  ::sigaction(SIGCHLD, nullptr, &original_child_);
+  if (original_child_.sa_handler == SIG_IGN || (original_child_.sa_flags & SA_NOCLDWAIT) != 0) {
+    struct sigaction standard {};
+    standard.sa_handler = SIG_DFL;
+    ::sigaction(SIGCHLD, &standard, nullptr);
+  }
   sigset_t watched;
   ::sigemptyset(&watched);
   for (const int signal : kAnswered)
@@ -39,6 +46,7 @@ SignalWatch::~SignalWatch() {
   ::sigaddset(&pipe, SIGPIPE);
   const timespec now{};
   if (::sigismember(&original_, SIGPIPE) == 0) ::sigtimedwait(&pipe, nullptr, &now);
+  ::sigaction(SIGCHLD, &original_child_, nullptr);
   ::pthread_sigmask(SIG_SETMASK, &original_, nullptr);
 }
 

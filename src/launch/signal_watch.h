@@ -10,7 +10,7 @@
 namespace lockstep::launcher {
 
 // Holds back the signals that the launcher answers itself, and SIGPIPE, until destroyed. A signal that
-// was ignored when the launcher started (nohup, a shell's background job) stays ignored.
+// was ignored when the launcher started (nohup, a shell's background job) stays ignored, but for SIGCHLD.
 class SignalWatch {
  public:
   SignalWatch();  // throws SystemError
@@ -26,6 +26,7 @@ class SignalWatch {
 
  private:
   sigset_t original_{};
+  struct sigaction original_child_ {};
   UniqueFd fd_;
 };
 

@@ -178,10 +178,10 @@ DataParallel::NoSync DataParallel::no_sync() { return NoSync(*this); }
 void DataParallel::begin_lane(const LaneInfo& info) {
   Lanes& lanes = *lanes_;
   if (lanes.open) throw UsageError("a lane begins inside another; end its scope first");
-  if (!(info.weight > 0) || !(info.total_weight >= info.weight))
+  if (!(info.weight >= 0) || !(info.total_weight >= info.weight))
     throw UsageError("lane " + std::to_string(info.index) + " of step " + std::to_string(info.step) +
                      " has weight " + std::to_string(info.weight) + " of " +
-                     std::to_string(info.total_weight) + "; accepted: a positive part of the total");
+                     std::to_string(info.total_weight) + "; accepted: 0 or more, a part of the total");
   const int position = info.first ? 0 : lanes.position + 1;
   reducer_->begin_lane({.step = info.step,
                         .position = position,

@@ -178,8 +178,10 @@ TEST(BenchStart, AUsageErrorLeavesNoFlightRecorders) {
     } catch (const UsageError& error) {
       EXPECT_STREQ(error.what(), "text");
     }
-    ::testing::internal::GetCapturedStderr();
+    const std::string said = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(std::filesystem::exists(folder), std::string(kind) == "peer");
+    EXPECT_EQ(said.find("flight recorders are in " + folder) != std::string::npos,
+              std::string(kind) == "peer");
     std::filesystem::remove_all(folder);
   }
 }

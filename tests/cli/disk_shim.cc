@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdarg>
+#include <cstdio>
 #include <cstdlib>
 #include <list>
 #include <sstream>
@@ -103,6 +104,14 @@ ssize_t read(int fd, void* data, size_t size) {
 
 DIR* opendir(const char* path) {
   return fails("opendir", path) ? nullptr : real<DIR*(const char*)>("opendir")(path);
+}
+
+FILE* fopen(const char* path, const char* mode) {
+  return fails("open", path) ? nullptr : real<FILE*(const char*, const char*)>("fopen")(path, mode);
+}
+
+FILE* fopen64(const char* path, const char* mode) {
+  return fails("open", path) ? nullptr : real<FILE*(const char*, const char*)>("fopen64")(path, mode);
 }
 
 #define DISK_SHIM_OPEN(name)                     \

@@ -89,15 +89,17 @@ TEST_F(FolderOwner, OverwritesOnlyRuns) {
   write("checkpoints/step-00000008/manifest.json", "{}");
   write("checkpoints/step-best/manifest.json", "a copy of the user's");
   write("checkpoints/set-aside/step-00000009/manifest.json", "{}");
+  write("checkpoints/step-1000/manifest.json", "another program's");
   write("checkpoints/.removed-step-00000006/manifest.json", "{}");
   EXPECT_EQ(refusal(FolderUse::overwrite), "");
   EXPECT_EQ(names(), (std::vector<std::string>{
                          "buckets.csv", "checkpoints/model.pt", "checkpoints/step-00000007/mine",
-                         "checkpoints/step-best/manifest.json", "epochs.csv", "notes.txt", "steps.csv"}));
+                         "checkpoints/step-1000/manifest.json", "checkpoints/step-best/manifest.json",
+                         "epochs.csv", "notes.txt", "steps.csv"}));
   for (const char* name :
-       {"config.json", "index.html", "latency.csv", "steps.csv", "summary.json", "trace.json"}) {
+       {"config.json", "index.html", "job.txt", "latency.csv", "steps.csv", "summary.json", "trace.json"}) {
     fs::remove(folder_ / name);
-    write(name, "something of a user's\n");
+    write(name, "something of a user's, of traceEvents too: {\"traceEvents\":[]}\n");
     const std::string said = refusal(FolderUse::overwrite);
     EXPECT_NE(said.find("would remove " + (folder_ / name).string()), std::string::npos) << said;
     EXPECT_TRUE(fs::exists(folder_ / "epochs.csv")) << "removed before all was checked";
@@ -105,6 +107,33 @@ TEST_F(FolderOwner, OverwritesOnlyRuns) {
   }
   fs::create_symlink(folder_ / "notes.txt", folder_ / "config.json");
   EXPECT_NE(refusal(FolderUse::overwrite), "");
+}
+
+TEST_F(FolderOwner, KnowsTheNamesOfJobs) {
+  for (const char* const name :
+       {"0123456789abcdef0123456789abcdef\n", "none agent 7 started 12 boot 1-2-3\n"}) {
+    write("job.txt", name);
+    EXPECT_EQ(refusal(FolderUse::overwrite), "") << name;
+  }
+  // Earlier versions wrote any name: in a run's folder it is that of its job.
+  write("job.txt", "none\n");
+  write("config.json", "{\"lane_batch\": 4}\n");
+  EXPECT_EQ(refusal(FolderUse::overwrite), "");
+}
+
+TEST_F(FolderOwner, LeavesALockOfSomebodyElseAlone) {
+  write(".lock", "for another program\n");
+  EXPECT_NE(refusal(FolderUse::fresh).find((folder_ / ".lock").string() + " is no lock of lockstep train"),
+            std::string::npos);
+  EXPECT_EQ(names(), std::vector<std::string>{".lock"});
+  EXPECT_GT(fs::file_size(folder_ / ".lock"), 0U);
+}
+
+// Whoever took that for "begun by another job" would begin anew.
+TEST_F(FolderOwner, AJobThatCantBeReadIsAnError) {
+  fs::create_directory(folder_ / "job.txt");
+  EXPECT_THROW(RunFolder::begun_by_this_job(folder_), SystemError);
+  EXPECT_FALSE(RunFolder::begun_by_this_job(folder_ / "none"));
 }
 
 TEST_F(FolderOwner, BelongsToTheJobThatBeganIt) {

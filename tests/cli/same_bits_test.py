@@ -58,8 +58,8 @@ class Model:
     def args(self, optimizer):
         # Steps must be large enough to show: a wrong gradient that the optimizer rounds away is not seen.
         return ["--model", self.NAME, "--data", self.DATA.format(self.shared), "--data-dir",
-                os.path.join(self.shared, "data"), *self.ARGS, "--lanes", "8", "--optimizer", optimizer, "--lr", "0.01",
-                "--seed", "7"]
+                os.path.join(self.shared, "data"), *self.ARGS, "--lanes", "8", "--last-step", "short", "--optimizer",
+                optimizer, "--lr", "0.01", "--seed", "7"]
 
     def bits(self, name):
         summary = self.summary(name)

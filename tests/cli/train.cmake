@@ -1,6 +1,6 @@
 # The trainer: its parts, and the program itself where libtorch is.
 lockstep_test(trainer_test
-  SOURCES run_folder_test.cc train_options_test.cc train_prediction_test.cc train_report_test.cc
+  SOURCES printer_test.cc run_folder_test.cc train_options_test.cc train_prediction_test.cc train_report_test.cc
   LINK lockstep_trainer)
 
 if(TARGET lockstep_train)
@@ -25,7 +25,7 @@ if(TARGET lockstep_train)
   add_test(NAME train.stop
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/train_stop_test.py $<TARGET_FILE:lockstep_cli>)
   set_tests_properties(train.stop PROPERTIES LABELS fast TIMEOUT 300 PROCESSORS 2
-    ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
+    ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0;DISK_SHIM=$<TARGET_FILE:disk_shim>")
   fails_without_tests(train.stop)
   # The same bits for every number of workers, model by model. Many runs, none of them for a sanitizer.
   if(LOCKSTEP_SANITIZE STREQUAL "")

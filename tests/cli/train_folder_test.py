@@ -51,6 +51,21 @@ class Folders(Case):
                      env=self.faults(f"opendir {self.path('run', 'checkpoints')} errno=13"),
                      words=["cannot list the checkpoints in", "Permission denied"])
 
+    def test_a_restart_never_overwrites(self):
+        """Not its own run, when it can't read whose that is; and no other, which the first start did not get to."""
+        script = 'if [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then "$@" --steps 4; exit 1; fi; exec "$@" --steps 6'
+        done = self.restarted(*ARGS, "--overwrite", shim_at=1, faults=f"open {self.path('run', 'job.txt')}@1 errno=5",
+                              script=script)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("job.txt: Input/output error", done.stderr)
+        self.assertEqual(sorted(os.listdir(self.path("run", "checkpoints"))), ["step-00000002", "step-00000004"])
+        before = self.files_of("run")
+        done = self.restarted(*ARGS, "--overwrite", "--steps", 2, shim_at=2, faults="",
+                              script='test "$TORCHELASTIC_RESTART_COUNT" = 1 && exec "$@"')
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("a restart removes none", done.stderr)
+        self.assertEqual(self.files_of("run"), before)
+
     def test_torchruns_name_for_all_runs(self):
         """Another run lies there, begun by a job of the same name: refused at the first start and at the second."""
         self.train("run", *ARGS, "--steps", 2)
@@ -112,6 +127,8 @@ class Folders(Case):
                      words=["--overwrite", self.path("mine", "index.html"), "no run of lockstep train wrote"])
         self.assertEqual(self.files_of("mine"), before)
         os.remove(self.path("mine", "index.html"))
+        with open(self.path("mine", "job.txt"), "w") as file:
+            file.write("none\n")  # as earlier versions wrote it under torchrun
         self.train("mine", *ARGS, "--steps", 2, "--overwrite")
         self.assertEqual(sorted(os.listdir(self.path("mine", "checkpoints"))), ["model.pt", "step-00000002"])
         with open(self.path("mine", "notes.txt")) as file:
@@ -252,6 +269,29 @@ class Finite(Case):
 
 
 class Messages(Case):
+    def test_what_one_worker_is_refused_all_are(self):
+        """None takes another for lost, and no flight recorder is left."""
+        os.mkdir(self.path("tmp"))
+        self.train("run", *LANES, "--steps", 1)
+        done = self.run_program("run", "-n", 2, PROGRAM, "train", *LANES, "--steps", 1, "--out", self.path("run"),
+                                env=dict(self.environment, TMPDIR=self.path("tmp")))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        for rank in (0, 1):
+            self.assertRegex(done.stderr, rf"\[rank {rank}\] lockstep train: --out .* is not empty")
+        self.assertNotIn("left group", done.stderr)
+        self.assertEqual(os.listdir(self.path("tmp")), [])
+
+    def test_output_that_is_lost_is_no_success(self):
+        self.train("run", *LANES, "--steps", 1)
+        worker = dict(self.environment, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT="29575")
+        for args, env in ((["infer", "--resume", self.path("run")], self.environment),
+                          (["train", *LANES, "--steps", "1", "--json", "--out", self.path("lost")], worker)):
+            with self.subTest(command=args[0]), open("/dev/full", "w") as full:
+                done = subprocess.run([PROGRAM, *args], env=env, stdout=full, stderr=subprocess.PIPE, text=True)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn("standard output can't be written", done.stderr)
+
     def test_flags_that_mean_nothing(self):
         for args, words in [(["--steps", "0"], ["--steps '0'", "1 or more"]),
                             (["--epochs", "0"], ["--epochs '0'", "1 or more"]),
@@ -307,13 +347,17 @@ class Messages(Case):
         for command in ("train", "infer"):
             self.refused(command, "--resume", self.path("run"), words=["state.json has format 2", "accepted: 1"])
 
-    def test_infer_beside_a_run_that_prunes(self):
+    def test_reading_beside_a_run_that_prunes(self):
         process = self.start("run", *LANES, "--steps", "100000", "--checkpoint-every", "1", "--keep", "1", "--eval-every", "0")
         self.wait_for_steps(process, "run", 3)
         found = [self.run_program("infer", "--resume", self.path("run"), "--examples", 2) for _ in range(3)]
+        slow = dict(self.environment, LD_PRELOAD=os.environ["DISK_SHIM"],
+                    DISK_FAULTS="open /model.safetensors@1 delay_ms=1500")
+        found.append(self.run_program("train", "--init", self.path("run"), "--data", "synthetic", "--steps", 1, "--out",
+                                      self.path("new"), env=slow))
         process.send_signal(signal.SIGINT)  # and its workers end before it does
         process.communicate(timeout=60)
-        self.assertEqual([(done.returncode, done.stderr) for done in found], [(0, "")] * 3)
+        self.assertEqual([(done.returncode, done.stderr) for done in found], [(0, "")] * 4)
 
 
 if __name__ == "__main__":

@@ -95,6 +95,7 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
   expect_words(message([](auto& o) { o.device = "cuda"; }), {"--device", "cuda", "cpu"});
   expect_words(message([](auto& o) { o.strategy = "zero1"; }), {"--strategy", "zero1", "ddp"});
   expect_words(message([](auto& o) { o.lane_batch = 0; }), {"--lane-batch", "0", "1 to"});
+  expect_words(message([](auto& o) { o.last_step = "keep"; }), {"--last-step", "keep", "short, drop, wrap"});
   expect_words(message([](auto& o) { o.lr = -1; }), {"--lr", "-1"});
   expect_words(message([](auto& o) { o.lr = NAN; }), {"--lr", "nan"});
   expect_words(message([](auto& o) { o.nesterov = true; }), {"--nesterov", "sgd"});

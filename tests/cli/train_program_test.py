@@ -40,8 +40,26 @@ class Bits(Case):
         self.same([1, 2, 3, 4], *LANES, "--steps", "6", "--seed", "3")
 
     def test_any_number_of_workers_over_an_epochs_end_with_momentum(self):
-        self.same([1, 2, 4], *LANES, "--steps", "10", "--optimizer", "sgd", "--lr", "0.1", "--schedule", "cosine",
-                  "--warmup-steps", "2")
+        args = [*LANES, "--steps", "10", "--optimizer", "sgd", "--lr", "0.1", "--schedule", "cosine",
+                "--warmup-steps", "2"]
+        self.same([1, 2, 4], *args, "--last-step", "short")
+        self.same([1, 3], *args)
+
+    def test_what_becomes_of_the_last_step(self):
+        """230 examples are 7 steps of 32 and 6 examples."""
+        epochs = {"short": [32] * 7 + [6], "drop": [32] * 7, "wrap": [32] * 8}
+        hashes = set()
+        for last_step, samples in epochs.items():
+            summary = self.train(last_step, *LANES, "--epochs", 2, "--last-step", last_step)
+            self.assertEqual([int(r["samples"]) for r in self.rows(last_step, "steps.csv")], 2 * samples)
+            hashes.add(summary["params_sha256"])
+        self.assertEqual(len(hashes), 3)
+        self.assertEqual(self.train("default", *LANES, "--epochs", 2)["params_sha256"],
+                         self.summary("wrap")["params_sha256"])
+        self.refused("train", *LANES, "--examples", 31, "--last-step", "drop", "--out", self.path("none"),
+                     words=["31 examples", "8 lanes × 4", "32 examples or more"])
+        self.refused("train", *LANES, "--last-step", "keep", "--out", self.path("none"),
+                     words=["--last-step 'keep'", "short, drop, wrap"])
 
     def test_batch_norm_and_dropout(self):
         self.same([1, 2], "--model", "resnet18", "--data", "shapes", "--examples", "40", "--eval-examples", "20",
@@ -53,7 +71,7 @@ class Bits(Case):
     def test_algorithms_and_buckets_change_no_bit(self):
         base = self.train("base", "-n", 2, *LANES, "--steps", 4)["params_sha256"]
         for name, args in {"tree": ["--algorithm", "tree"], "halving": ["--algorithm", "halving-doubling"],
-                           "one": ["--bucket-cap-mb", "25"]}.items():
+                           "one": ["--bucket-cap-mb", "25"], "threads": ["--loader-threads", "3"]}.items():
             self.assertEqual(self.train(name, "-n", 2, *LANES, *args, "--steps", 4)["params_sha256"], base, name)
 
     def test_the_seed_and_the_lanes_do(self):
@@ -88,6 +106,17 @@ class Resume(Case):
                 self.assertEqual(part["params_sha256"], whole["params_sha256"])
                 self.assertEqual(part["steps"], 12)
                 self.assertEqual(self.losses(f"part-{optimizer}"), losses[4:])
+
+    def test_the_last_step_of_an_epoch_is_a_part_of_the_run(self):
+        args = [*LANES, "--steps", 10, "--checkpoint-every", 4, "--keep", 0]
+        whole = self.train("whole", *args, "--last-step", "short")
+        checkpoint = self.path("whole", "checkpoints", "step-00000004")
+        self.refused("train", "--resume", checkpoint, "--last-step", "wrap", "--out", self.path("other"),
+                     words=["--last-step", "wrap", "another run", "short"])
+        self.assertEqual(self.train("rest", "--resume", checkpoint)["params_sha256"], whole["params_sha256"])
+        # Checkpoints of versions that knew nothing else.
+        self.change_state(checkpoint, lambda state: state["options"].pop("last_step"))
+        self.assertEqual(self.train("old", "--resume", checkpoint, "-n", 2)["params_sha256"], whole["params_sha256"])
 
     def test_only_rank_zero_needs_the_folder(self):
         """As on machines that share no files: each worker in a folder of its own."""
@@ -125,7 +154,8 @@ class Resume(Case):
         done = self.run_program("train", "--resume", self.path("killed"), "-n", 3, "--steps", steps)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         whole = self.train("whole", "-n", 2, *LANES, "--steps", steps)
-        self.assertEqual(self.summary("killed")["params_sha256"], whole["params_sha256"])
+        for key in ("params_sha256", "final_loss", "final_loss_steps", "last_step_loss"):
+            self.assertEqual(self.summary("killed")[key], whole[key], key)
         self.assertEqual(self.losses("killed"), self.losses("whole"))
         self.assertEqual([int(r["step"]) for r in self.rows("killed", "steps.csv")], list(range(1, steps + 1)))
 
@@ -217,7 +247,8 @@ class Resume(Case):
             done = self.run_program("train", "--resume", self.path("run"))
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             after = self.summary("run")
-            for key in ("steps", "params_sha256", "accuracy", "validation_loss", "best_accuracy"):
+            for key in ("steps", "params_sha256", "accuracy", "validation_loss", "best_accuracy", "final_loss",
+                        "final_loss_steps", "last_step_loss"):
                 self.assertEqual(after[key], before[key], key)
 
     def test_started_again_when_the_run_was_through(self):
@@ -297,8 +328,11 @@ class Folder(Case):
         steps, epochs = self.rows("run", "steps.csv"), self.rows("run", "epochs.csv")
         self.assertEqual(summary["steps"], len(steps))
         self.assertEqual(len(epochs), 2)
-        self.assertEqual(sum(int(r["samples"]) for r in steps), 2 * 230)
-        self.assertEqual(float(steps[-1]["loss"]), summary["final_loss"])
+        self.assertEqual(sum(int(r["samples"]) for r in steps), 2 * 8 * 32)
+        last_epoch = [float(r["loss"]) for r in steps[8:]]
+        self.assertAlmostEqual(sum(last_epoch) / 8, summary["final_loss"], places=12)
+        self.assertEqual(float(epochs[-1]["train_loss"]), summary["final_loss"])
+        self.assertEqual((summary["final_loss_steps"], summary["last_step_loss"]), (8, last_epoch[-1]))
         self.assertEqual(float(epochs[-1]["accuracy"]), summary["accuracy"])
         for r in steps:
             parts = float(r["compute_ms"]) + float(r["exposed_comm_ms"]) + float(r["data_wait_ms"])
@@ -348,22 +382,31 @@ class Folder(Case):
         return total
 
     def test_overlap(self):
-        """The part of the exchange that backward hides: as the trace shows it, and as the summary says."""
+        """The part of the exchange that backward hides: as the trace shows it, and as the summary says. Whether there is any
+        is for the scheduler to say too, so that on a busy machine it may take more than one run."""
+        hidden = 0
+        for attempt in range(4):
+            hidden = hidden or self.check_overlap(f"run{attempt}")
+        self.assertGreater(hidden, 0)
+
+    def check_overlap(self, name):
         # Layers large enough that a processor is found for the exchange before the last one's gradient has come.
-        summary = self.train("run", "-n", 2, *LANES, "--width", 512, "--lane-batch", 64, "--steps", 12, "--trace-steps", 12)
-        with open(self.path("run", "trace.json")) as file:
+        summary = self.train(name, "-n", 2, *LANES, "--width", 512, "--lane-batch", 64, "--steps", 12, "--trace-steps", 12)
+        with open(self.path(name, "trace.json")) as file:
             spans = [e for e in json.load(file)["traceEvents"] if e["ph"] == "X" and e["pid"] == 0]
         waits = {e["args"]["step"]: e["ts"] for e in spans if e["name"] == "wait for buckets"}
         hidden = moved = 0
         for step in range(4, 13):  # once it has settled
             moves = [(e["ts"], e["ts"] + e["dur"]) for e in spans
                      if e["name"].startswith("bucket ") and e["args"]["step"] == step]
-            self.assertGreater(len(moves), 1)
+            ready = [float(row["ready"]) for row in self.rows(name, "buckets.csv") if int(row["step"]) == step]
+            self.assertEqual(len(ready), len(moves))
+            self.assertLess(min(ready), max(ready))  # some bucket may leave before the last gradient has come
             hidden += self.union(moves, waits[step])
             moved += self.union(moves)
-        self.assertGreater(hidden, 0)  # some bucket leaves before the last gradient has come
         self.assertLess(hidden, moved)  # the last one can't
         self.assertAlmostEqual(hidden / moved, summary["overlap_fraction"], places=2)
+        return hidden
 
     def test_page(self):
         self.train("run", "-n", 2, *LANES, "--epochs", 2)

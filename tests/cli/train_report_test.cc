@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -67,6 +68,20 @@ TEST(TrainMetrics, FiguresFollowTheirDefinitions) {
   EXPECT_DOUBLE_EQ(f.overlap_fraction, 0.75);
   EXPECT_DOUBLE_EQ(f.data_wait_fraction, 3.0 / 40.0);
   EXPECT_EQ(figures_of({}).samples_per_s, 0);
+}
+
+TEST(TrainMetrics, TheFinalLossIsThatOfTheLastEpoch) {
+  const auto mean = [](std::vector<double> losses, NotFinite not_finite = NotFinite::counts) {
+    const FinalLoss found = final_loss(losses, 3, not_finite);
+    return std::pair(found.mean, found.steps);
+  };
+  EXPECT_EQ(mean({9, 9, 9, 1, 2, 6}), std::pair(3.0, std::int64_t{3}));
+  EXPECT_EQ(mean({9, 9, 9, 1, 2, 6, 4}), std::pair(4.0, std::int64_t{3})) << "within an epoch";
+  EXPECT_EQ(mean({2, 4}), std::pair(3.0, std::int64_t{2})) << "less than one";
+  EXPECT_TRUE(std::isnan(mean({}).first));
+  EXPECT_TRUE(std::isnan(mean({1, NAN, 3}).first));
+  EXPECT_EQ(mean({1, NAN, 3}, NotFinite::was_skipped), std::pair(2.0, std::int64_t{2}));
+  EXPECT_TRUE(std::isnan(mean({NAN}, NotFinite::was_skipped).first));
 }
 
 TEST(TrainMetrics, TheFirstStepsDontCountInALongRun) {

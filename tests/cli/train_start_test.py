@@ -94,6 +94,13 @@ class Data(Case):
         done = self.run_program("train", "--resume", "run", "--steps", 4, cwd=self.folder)
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_synthetic_data_has_no_folder_to_be_missed(self):
+        args = ["--model", "mlp", "--width", 8, "--lanes", 2, "--lane-batch", 2, "--data", "synthetic", "--data-dir",
+                "nowhere", "--examples", 40, "--eval-examples", 10]
+        self.train("run", *args, "--steps", 2)
+        done = self.run_program("train", "--resume", self.path("run"), "--steps", 4)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_every_rank_reads_the_same(self):
         self.write("two/book.txt", "to be or not to me ")
         start = 'test "$RANK" = 0 && cd one || cd two; exec "$@"'

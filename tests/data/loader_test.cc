@@ -7,6 +7,7 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -82,18 +83,49 @@ void expect_same(const Pieces& a, const Pieces& b) {
 
 TEST(Loader, TheSameBitsForEveryNumberOfWorkers) {
   const auto dataset = drawings(107);  // 8 lanes of 4: three steps of 32 and one of 11
-  const LoaderOptions options{.lanes = 8, .lane_batch = 4, .seed = 9, .epochs = 2};
-  const Pieces one = collect(dataset, 1, options);
-  EXPECT_EQ(one.size(), 2u * (3 * 8 + 5));
-  for (const int workers : {2, 3, 4, 8}) {
-    SCOPED_TRACE(::testing::Message() << workers << " workers");
-    expect_same(one, collect(dataset, workers, options));
+  for (const auto& [last_step, lanes] :
+       {std::pair(LastStep::short_, 3u * 8 + 5), {LastStep::drop, 3u * 8}, {LastStep::wrap, 4u * 8}}) {
+    SCOPED_TRACE(to_string(last_step));
+    const LoaderOptions options{.lanes = 8, .lane_batch = 4, .seed = 9, .last_step = last_step, .epochs = 2};
+    const Pieces one = collect(dataset, 1, options);
+    EXPECT_EQ(one.size(), 2 * lanes);
+    for (const int workers : {2, 3, 4, 8}) {
+      SCOPED_TRACE(::testing::Message() << workers << " workers");
+      expect_same(one, collect(dataset, workers, options));
+    }
   }
+}
+
+TEST(Loader, LanesAreFullAndEquallyHeavyUnlessAskedForShort) {
+  const Pieces pieces = collect(drawings(11), 2, {.lanes = 4, .lane_batch = 2, .augment = false});
+  EXPECT_EQ(pieces.size(), 8u);
+  for (const auto& [key, piece] : pieces) {
+    EXPECT_EQ(piece.samples, 2);
+    EXPECT_EQ(piece.info.weight, 1);
+    EXPECT_EQ(piece.info.total_weight, 4);
+  }
+  // Three are left for the second step, so that its second lane ends with the first example of the epoch.
+  EXPECT_TRUE(torch::equal(pieces.at({1, 1}).data[1], pieces.at({0, 0}).data[0]));
+  EXPECT_TRUE(torch::equal(pieces.at({1, 2}).data[0], pieces.at({0, 0}).data[1]));
+  EXPECT_FALSE(torch::equal(pieces.at({1, 1}).data[0], pieces.at({0, 0}).data[0]));
+}
+
+TEST(Loader, TheSameBitsInTheSameOrderForEveryNumberOfThreads) {
+  const auto dataset = drawings(107);
+  LoaderOptions options{.lanes = 8, .lane_batch = 4, .seed = 9, .last_step = LastStep::short_, .epochs = 3};
+  const Pieces one = collect(dataset, 2, options);
+  for (const int threads : {2, 3, 8})
+    for (const int prefetch : {1, 5}) {
+      SCOPED_TRACE(::testing::Message() << threads << " threads, " << prefetch << " ahead");
+      options.threads = threads;
+      options.prefetch = prefetch;
+      expect_same(one, collect(dataset, 2, options));
+    }
 }
 
 TEST(Loader, ResumesInTheMiddleOfAnEpoch) {
   const auto dataset = drawings(107);
-  LoaderOptions options{.lanes = 8, .lane_batch = 4, .seed = 9, .epochs = 2};
+  LoaderOptions options{.lanes = 8, .lane_batch = 4, .seed = 9, .last_step = LastStep::short_, .epochs = 2};
   Pieces whole = collect(dataset, 2, options);
   for (const std::int64_t first : {1, 3, 4, 6, 8}) {
     SCOPED_TRACE(first);
@@ -131,7 +163,7 @@ TEST(Loader, AugmentationIsTheLanesOwn) {
 TEST(Loader, WeightsFollowTheSamples) {
   const auto text =
       std::make_shared<TextDataset>(std::vector<std::uint8_t>(10 * 21 + 1, 'x'), 10);  // 21 windows
-  const Pieces pieces = collect(text, 3, {.lanes = 4, .lane_batch = 4});
+  const Pieces pieces = collect(text, 3, {.lanes = 4, .lane_batch = 4, .last_step = LastStep::short_});
   EXPECT_EQ(pieces.size(), 4u + 2u);
   for (int lane = 0; lane < 4; ++lane) {
     EXPECT_EQ(pieces.at({0, lane}).info.weight, 1);
@@ -140,13 +172,13 @@ TEST(Loader, WeightsFollowTheSamples) {
   EXPECT_EQ(pieces.at({1, 0}).info.weight, 30);
   EXPECT_EQ(pieces.at({1, 1}).info.weight, 20);
   EXPECT_EQ(pieces.at({1, 1}).info.total_weight, 50);
-  EXPECT_EQ(collect(text, 1, {.lanes = 4, .lane_batch = 5}).at({0, 0}).info.weight, 60)
-      << "the one that joined";
+  const LoaderOptions joining{.lanes = 4, .lane_batch = 5, .last_step = LastStep::short_};
+  EXPECT_EQ(collect(text, 1, joining).at({0, 0}).info.weight, 60) << "the one that joined";
 }
 
 TEST(Loader, AWorkerWithoutLanesStillGetsItsSteps) {
   const auto dataset = drawings(10);  // 8 lanes of 1, then 2 left: lanes 0 and 1
-  Loader loader(dataset, 7, 8, {.lane_batch = 1});
+  Loader loader(dataset, 7, 8, {.lane_batch = 1, .last_step = LastStep::short_});
   Step* step = loader.next();
   ASSERT_NE(step, nullptr);
   EXPECT_EQ(step->lanes.size(), 1u);
@@ -191,6 +223,9 @@ TEST(Loader, NamesBadOptions) {
   expect_error<UsageError>([&] { make(0, 1, {.steps = -2}); }, {"steps = -2"});
   expect_error<UsageError>([&] { make(0, 1, {.first_step = -1}); }, {"first_step = -1"});
   expect_error<UsageError>([&] { make(0, 1, {.prefetch = 0}); }, {"prefetch = 0"});
+  expect_error<UsageError>([&] { make(0, 1, {.threads = 0}); }, {"threads = 0"});
+  expect_error<UsageError>([&] { make(0, 1, {.lane_batch = 3, .last_step = LastStep::drop}); },
+                           {"2 examples", "drop", "3 examples or more"});
   expect_error<UsageError>([&] { Loader(nullptr, 0, 1, {}); }, {"without a dataset"});
 }
 
@@ -229,21 +264,84 @@ TEST(Loader, MakesAFewStepsAheadAndNoMore) {
   EXPECT_EQ(probe->made(), 5);
 }
 
-TEST(Loader, RethrowsWhatTheThreadMetAfterTheStepsBeforeIt) {
-  Loader loader(std::make_shared<Probe>(3), 0, 1, {.lane_batch = 1});
-  for (std::int64_t step = 0; step < 3; ++step) {
-    Step* const got = loader.next();
-    ASSERT_NE(got, nullptr);
-    EXPECT_EQ(got->number, step);
+// Examples of which some can't be read, ever.
+class Broken final : public Dataset {
+ public:
+  explicit Broken(std::set<std::int64_t> bad) : bad_(std::move(bad)) {}
+  std::int64_t size() const override { return 100; }
+  Batch get(std::span<const std::int64_t> indices, RandomStream* /*random*/) const override {
+    for (const std::int64_t index : indices)
+      if (bad_.contains(index)) throw std::out_of_range("bad\nexample");
+    const torch::Tensor data = torch::zeros({static_cast<std::int64_t>(indices.size())});
+    return {data, data};
   }
-  for (int i = 0; i < 2; ++i) {
-    try {
-      loader.next();
-      FAIL() << "nothing was thrown";
-    } catch (const std::runtime_error& error) {
-      EXPECT_STREQ(error.what(), "bad example");
+
+ private:
+  std::set<std::int64_t> bad_;
+};
+
+TEST(Loader, ThrowsWhatTheDatasetMetAfterTheStepsBeforeItAndNamesTheExample) {
+  for (const int threads : {1, 2, 5}) {
+    SCOPED_TRACE(threads);
+    Loader loader(std::make_shared<Broken>(std::set<std::int64_t>{30, 34, 50}), 0, 1,
+                  {.lanes = 2, .lane_batch = 4, .shuffle = false, .threads = threads});
+    for (std::int64_t step = 0; step < 3; ++step) {
+      Step* const got = loader.next();
+      ASSERT_NE(got, nullptr);
+      EXPECT_EQ(got->number, step);
+    }
+    for (int i = 0; i < 2; ++i) {
+      try {
+        loader.next();
+        FAIL() << "nothing was thrown";
+      } catch (const DatasetError& error) {
+        EXPECT_STREQ(error.what(), "step 3, lane 1: example 30: bad example");
+        EXPECT_EQ(error.examples(), std::vector<std::int64_t>{30});
+        EXPECT_THROW(std::rethrow_if_nested(error), std::out_of_range);
+      }
     }
   }
+}
+
+// What each example by itself can do: then all that were asked for are named.
+TEST(Loader, NamesTheBatchWhereNoSingleExampleFails) {
+  Loader loader(std::make_shared<Probe>(0), 0, 1, {.lane_batch = 3, .shuffle = false});
+  try {
+    loader.next();
+    FAIL() << "nothing was thrown";
+  } catch (const DatasetError& error) {
+    EXPECT_STREQ(error.what(), "step 0, lane 0: examples 0, 1, 2: bad example");
+    EXPECT_EQ(error.examples(), (std::vector<std::int64_t>{0, 1, 2}));
+  }
+}
+
+TEST(Loader, StopsAtAnyTimeWithSeveralThreads) {
+  const auto probe = std::make_shared<Probe>(-1, 1);
+  for (int taken = 0; taken < 12; ++taken) {
+    Loader loader(probe, 0, 1, {.lanes = 2, .lane_batch = 1, .threads = 4});
+    for (int i = 0; i < taken; ++i) ASSERT_NE(loader.next(), nullptr);
+  }
+  EXPECT_LT(probe->made(), 12 * 2 * (12 + 2 + 4));
+  EXPECT_EQ(probe.use_count(), 1);
+}
+
+// As many at once as there are threads: each waits until the others have come.
+TEST(Loader, ThreadsMakeStepsAtOnce) {
+  struct Meeting final : Dataset {
+    std::int64_t size() const override { return 100; }
+    Batch get(std::span<const std::int64_t> indices, RandomStream* /*random*/) const override {
+      ++here;
+      wait_until([&] { return here >= 3; });
+      const torch::Tensor data = torch::zeros({static_cast<std::int64_t>(indices.size())});
+      return {data, data};
+    }
+    mutable std::atomic<int> here = 0;
+  };
+  const auto meeting = std::make_shared<Meeting>();
+  Loader loader(meeting, 0, 1, {.lane_batch = 1, .prefetch = 1, .threads = 3});
+  wait_until([&] { return meeting->here >= 3; });
+  EXPECT_GE(meeting->here, 3);
+  ASSERT_NE(loader.next(), nullptr);
 }
 
 TEST(Loader, StopsEarlyWithoutMakingTheRest) {

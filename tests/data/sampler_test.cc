@@ -46,21 +46,24 @@ void check_epoch(const Sampler& sampler, std::int64_t epoch) {
   for (const int times : seen) ASSERT_EQ(times, 1);
 }
 
-TEST(Sampler, NothingLostNothingTwice) {
+TEST(Sampler, ShortLosesNothingAndTakesNothingTwice) {
   for (const std::int64_t size : {1, 2, 3, 5, 16, 17, 31, 63, 64, 65, 66, 97, 200, 1025})
     for (const int lanes : {1, 2, 3, 4, 7, 8, 16})
       for (const int lane_batch : {1, 2, 3, 4, 8, 32})
         for (const bool shuffle : {true, false}) {
           SCOPED_TRACE(::testing::Message() << size << " examples, " << lanes << " lanes of " << lane_batch);
-          const Sampler sampler(size,
-                                {.lanes = lanes, .lane_batch = lane_batch, .seed = 3, .shuffle = shuffle});
+          const Sampler sampler(size, {.lanes = lanes,
+                                       .lane_batch = lane_batch,
+                                       .seed = 3,
+                                       .shuffle = shuffle,
+                                       .last_step = LastStep::short_});
           for (const std::int64_t epoch : {0, 1, 7}) check_epoch(sampler, epoch);
         }
 }
 
 TEST(Sampler, SpreadsTheRestOverLanesOfTwoOrMore) {
   const auto last = [](std::int64_t size, int lanes, int lane_batch) {
-    const Sampler sampler(size, {.lanes = lanes, .lane_batch = lane_batch});
+    const Sampler sampler(size, {.lanes = lanes, .lane_batch = lane_batch, .last_step = LastStep::short_});
     return sampler.lane_sizes(sampler.steps_per_epoch() - 1);
   };
   using Sizes = std::vector<std::int64_t>;
@@ -72,8 +75,11 @@ TEST(Sampler, SpreadsTheRestOverLanesOfTwoOrMore) {
   EXPECT_EQ(last(32, 4, 8), (Sizes{8, 8, 8, 8}));
   EXPECT_EQ(last(1, 4, 8), (Sizes{1, 0, 0, 0}));
   EXPECT_EQ(last(5, 4, 1), (Sizes{1, 0, 0, 0}));
-  EXPECT_EQ(Sampler(33, {.lanes = 4, .lane_batch = 8}).steps_per_epoch(), 1);
-  EXPECT_EQ(Sampler(34, {.lanes = 4, .lane_batch = 8}).steps_per_epoch(), 2);
+  const auto steps = [](std::int64_t size) {
+    return Sampler(size, {.lanes = 4, .lane_batch = 8, .last_step = LastStep::short_}).steps_per_epoch();
+  };
+  EXPECT_EQ(steps(33), 1);
+  EXPECT_EQ(steps(34), 2);
 }
 
 std::vector<std::int64_t> epoch_of(const Sampler& sampler, std::int64_t epoch) {
@@ -86,9 +92,45 @@ std::vector<std::int64_t> epoch_of(const Sampler& sampler, std::int64_t epoch) {
   return all;
 }
 
+// Each step is full, and the epoch is its order up to the last full step (drop), or goes on with its
+// beginning.
+TEST(Sampler, DropAndWrapGiveFullStepsOfTheSameOrder) {
+  for (const std::int64_t size : {1, 2, 5, 16, 17, 63, 64, 65, 200})
+    for (const int lanes : {1, 3, 4, 8})
+      for (const int lane_batch : {1, 2, 8}) {
+        SCOPED_TRACE(::testing::Message() << size << " examples, " << lanes << " lanes of " << lane_batch);
+        const std::int64_t full = std::int64_t{lanes} * lane_batch;
+        const auto order = epoch_order(size, 3, 2);
+        for (const LastStep last_step : {LastStep::drop, LastStep::wrap}) {
+          const bool wraps = last_step == LastStep::wrap;
+          if (!wraps && size < full) continue;
+          const Sampler sampler(
+              size, {.lanes = lanes, .lane_batch = lane_batch, .seed = 3, .last_step = last_step});
+          ASSERT_EQ(sampler.steps_per_epoch(), wraps ? (size + full - 1) / full : size / full);
+          for (std::int64_t step = 0; step < sampler.steps_per_epoch(); ++step)
+            EXPECT_EQ(sampler.lane_sizes(step),
+                      std::vector<std::int64_t>(static_cast<std::size_t>(lanes), lane_batch));
+          const auto seen = epoch_of(sampler, 2);
+          ASSERT_EQ(std::ssize(seen), sampler.steps_per_epoch() * full);
+          for (std::size_t i = 0; i < seen.size(); ++i) ASSERT_EQ(seen[i], order[i % order.size()]);
+        }
+      }
+}
+
+TEST(Sampler, DropNeedsOneFullStep) {
+  expect_error<UsageError>([] { Sampler(7, {.lanes = 2, .lane_batch = 4, .last_step = LastStep::drop}); },
+                           {"7 examples", "2 lanes × 4", "drop", "8 examples or more", "short or wrap"});
+}
+
+TEST(Sampler, LastStepsHaveNames) {
+  for (const LastStep last_step : {LastStep::short_, LastStep::drop, LastStep::wrap})
+    EXPECT_EQ(parse_last_step(to_string(last_step)), last_step);
+  expect_error<UsageError>([] { parse_last_step("keep"); }, {"'keep'", "short, drop, wrap"});
+}
+
 TEST(Sampler, EpochsAndSeedsDifferAndStayWhatTheyAre) {
-  const Sampler a(50, {.lanes = 2, .lane_batch = 8, .seed = 1});
-  const Sampler b(50, {.lanes = 2, .lane_batch = 8, .seed = 2});
+  const Sampler a(50, {.lanes = 2, .lane_batch = 8, .seed = 1, .last_step = LastStep::short_});
+  const Sampler b(50, {.lanes = 2, .lane_batch = 8, .seed = 2, .last_step = LastStep::short_});
   const auto zero = epoch_of(a, 0);
   EXPECT_NE(zero, epoch_of(a, 1));
   EXPECT_NE(zero, epoch_of(b, 0));

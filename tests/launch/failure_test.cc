@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 
@@ -210,6 +211,38 @@ TEST(Failure, ASignalEndsAJobWhoseOutputNobodyReads) {
     EXPECT_EQ(program.finish().status, 128 + SIGTERM);
     EXPECT_TRUE(program.leftovers().empty());
   }
+}
+
+std::ptrdiff_t lines_in(const std::string& file) {
+  std::ifstream in(file);
+  return std::count(std::istreambuf_iterator<char>(in), {}, '\n');
+}
+
+// The workers are through, well or not: the job is told to stop all the same, and is not started again.
+TEST(Failure, ASignalWhileOnlyOutputIsLeft) {
+  for (const char* const status : {"0", "1"}) {
+    const TempFolder folder;
+    const std::string file = folder.path() + "/starts";
+    Program program({"run", "-n", "2", "--max-restarts", "3", "sh", "-c",
+                     "head -c 300000 /dev/zero | tr '\\0' x; echo $RANK >> " + file + "; exit " + status});
+    ASSERT_TRUE(program.wait_until_stuck());
+    ASSERT_TRUE(program.wait_for_workers_end());
+    ::kill(program.pid(), SIGTERM);
+    ASSERT_TRUE(wait_for_zombie(program.pid())) << status;
+    EXPECT_EQ(program.finish().status, 128 + SIGTERM);
+    EXPECT_EQ(lines_in(file), 2);
+    EXPECT_TRUE(program.leftovers().empty());
+  }
+}
+
+// As some servers start programs: then children leave no trace when they end.
+TEST(Failure, EndsAreSeenWhereSigchldIsIgnored) {
+  Program program({"run", "-n", "2", "sh", "-c", "exit $((3 * RANK))"}, {},
+                  [] { ::signal(SIGCHLD, SIG_IGN); });
+  const Outcome outcome = program.finish();
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("rank 1 failed first: it exited with status 3"), std::string::npos)
+      << outcome.err;
 }
 
 // The number that a worker's script wrote to `file`, once it has; -1 after 10 s.

@@ -6,6 +6,8 @@
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/sgd.h>
 
+#include <cmath>
+
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
@@ -243,7 +245,9 @@ TEST(DataParallel, BadOptionsAreNamed) {
   EXPECT_THROW(DataParallel(net, group, {.check_replicas_every = -1}), UsageError);
   EXPECT_THROW(DataParallel(std::shared_ptr<Net>(), group), UsageError);
   DataParallel ddp(net, group);
-  EXPECT_THROW((void)ddp.lane({.weight = 0}), UsageError);
+  EXPECT_THROW((void)ddp.lane({.weight = -1}), UsageError);
+  EXPECT_THROW((void)ddp.lane({.weight = NAN}), UsageError);
+  EXPECT_THROW((void)ddp.lane({.weight = 2, .total_weight = 1}), UsageError);
 }
 
 }  // namespace

@@ -177,7 +177,12 @@ Tensors through_loader(int n, int lanes, std::int64_t examples, Clip clip, bool 
     SGD ours(ddp, {.lr = 0.5, .momentum = 0.9});
     torch::optim::SGD theirs(net.parameters(), torch::optim::SGDOptions(0.5).momentum(0.9));
     auto data = std::make_shared<SmallExamples>(examples);
-    for (auto& step : loader(data, group, {.lanes = lanes, .lane_batch = 4, .shuffle = false, .epochs = 2})) {
+    for (auto& step : loader(data, group,
+                             {.lanes = lanes,
+                             .lane_batch = 4,
+                             .shuffle = false,
+                             .last_step = LastStep::short_,
+                             .epochs = 2})) {
       for (auto& lane : step) {
         auto scope = ddp.lane(lane);
         torch::mse_loss(net.forward(lane.data), lane.target).backward();
@@ -218,7 +223,7 @@ TEST(Idle, EvaluatingThroughALoaderExchangesNothing) {
     DataParallel ddp(borrowed(net), group);
     auto data = std::make_shared<SmallExamples>(34);
     net.eval();
-    for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4}))
+    for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4, .last_step = LastStep::short_}))
       for (auto& lane : step) {
         const torch::NoGradGuard no_grad;
         (void)net.forward(lane.data);
@@ -267,7 +272,7 @@ TEST(Idle, ALoopWithoutBackwardExchangesNothing) {
   on_workers(2, [&](const Group& group, SmallNet& net) {
     DataParallel ddp(borrowed(net), group);
     auto data = std::make_shared<SmallExamples>(34);
-    for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4}))
+    for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4, .last_step = LastStep::short_}))
       for (auto& lane : step) {
         const torch::NoGradGuard no_grad;
         (void)net.forward(lane.data);  // batch norm's statistics alone, so in training mode
@@ -284,7 +289,8 @@ TEST(Idle, AStepsLanesMayBeLookedAtBeforeTheyAreTrainedWith) {
       SGD optimizer(ddp, {.lr = 0.5});
       auto data = std::make_shared<SmallExamples>(34);
       std::int64_t seen = 0;
-      for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4, .epochs = 2})) {
+      for (auto& step :
+           loader(data, group, {.lanes = 8, .lane_batch = 4, .last_step = LastStep::short_, .epochs = 2})) {
         for (const auto& lane : step) seen += lane.samples;
         for (auto& lane : step) {
           auto scope = ddp.lane(lane);
@@ -306,7 +312,7 @@ TEST(Idle, NoSyncHoldsOnAWorkerWithoutLanesToo) {
     DataParallel ddp(borrowed(net), group);
     SGD optimizer(ddp, {.lr = 0.5});
     auto data = std::make_shared<SmallExamples>(34);
-    for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4})) {
+    for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4, .last_step = LastStep::short_})) {
       std::vector<double> loss = {0};
       {
         auto guard = ddp.no_sync();
@@ -337,7 +343,8 @@ Tensors clipped(int n, Beside what) {
       net.eval();
     SGD optimizer(ddp, {.lr = 0.5});
     auto data = std::make_shared<SmallExamples>(34);
-    for (auto& step : loader(data, group, {.lanes = 8, .lane_batch = 4, .shuffle = false})) {
+    for (auto& step : loader(
+             data, group, {.lanes = 8, .lane_batch = 4, .shuffle = false, .last_step = LastStep::short_})) {
       for (auto& lane : step) {
         auto scope = ddp.lane(lane);
         torch::mse_loss(net.forward(lane.data), lane.target).backward();

@@ -128,7 +128,7 @@ class Reference(unittest.TestCase):
         environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
         environment["LOCKSTEP_CACHE_DIR"] = os.path.join(self.folder, "cache")
         done = subprocess.run([PROGRAM, "train", "--out", self.path("run"), "--data", "shapes", "--data-dir",
-                               self.path("data"), "--no-augment", "--seed", str(SEED), "--weight-decay", "1e-3",
+                               self.path("data"), "--no-augment", "--last-step", "short", "--seed", str(SEED), "--weight-decay", "1e-3",
                                "--eval-examples", "20", "--keep", "0", *map(str, args)],
                               env=environment, capture_output=True, text=True, timeout=240)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -124,8 +124,9 @@ struct Shape {
 Result train_plainly(const Task& task, Shape shape, Rule rule, double lr) {
   Result result{.losses = {}, .model = make_seeded(task, kSeed)};
   const auto optimizer = make_theirs(rule, lr, result.model->parameters());
-  const Sampler sampler(task.data->size(),
-                        {.lanes = shape.lanes, .lane_batch = shape.lane_batch, .seed = kSeed});
+  const Sampler sampler(
+      task.data->size(),
+      {.lanes = shape.lanes, .lane_batch = shape.lane_batch, .seed = kSeed, .last_step = LastStep::short_});
   for (std::int64_t step = 0; step < shape.steps; ++step) {
     std::vector<std::int64_t> indices;
     for (int lane = 0; lane < shape.lanes; ++lane)
@@ -170,6 +171,7 @@ Result train_in_lockstep(const Task& task, Shape shape, Rule rule, double lr, Ma
                              .lane_batch = shape.lane_batch,
                              .seed = kSeed,
                              .augment = false,
+                             .last_step = LastStep::short_,
                              .epochs = 0,
                              .steps = shape.steps})) {
       for (Lane& lane : step) {

@@ -31,7 +31,7 @@ struct LaneInfo {
   std::uint64_t seed = 0;
   std::int64_t step = 0;  // of the run, counted from 0
   int index = 0;          // among all lanes
-  double weight = 1;      // 1 everywhere when all lanes carry equally much
+  double weight = 1;      // 1 everywhere when all lanes carry equally much; 0: the lane counts for nothing
   double total_weight = 1;
   bool first = true;  // of this worker's lanes in this step
   bool last = true;   // then the gradients leave during its backward

@@ -1,10 +1,11 @@
-// Feeds a worker its lanes, step by step, made ahead of time on a thread of its own.
+// Feeds a worker its lanes, step by step, made ahead of time on threads of its own.
 //
 //   for (auto& step : lockstep::loader(dataset, world, {.lanes = 8, .lane_batch = 32}))
 //     for (auto& lane : step) { auto scope = ddp.lane(lane); … lane.data, lane.target … }
 //
 // Iterating goes through the epochs from the position on; `epochs` or `steps` ends it. What a lane holds is a
-// function of (dataset, seed, step, lane): the same bits whichever worker carries it, and after any resume.
+// function of (dataset, seed, step, lane): the same bits whichever worker carries it, after any resume, and
+// for any number of threads.
 #pragma once
 
 #include <cstddef>
@@ -26,27 +27,35 @@ struct LoaderOptions {
   std::uint64_t seed = 0;
   bool shuffle = true;
   bool augment = true;
+  LastStep last_step = LastStep::wrap;  // what becomes of the examples that fill no step (sampler.h)
   std::int64_t epochs =
       1;  // how many epochs in all, counted from the start of the run; 0: as many as `steps` needs
   std::int64_t steps = 0;       // at most so many steps in all; 0: as the epochs have
   std::int64_t first_step = 0;  // resume: steps done before
   int prefetch = 2;             // steps made ahead, 1 or more
+  int threads = 1;  // that make steps, beside those made ahead; the dataset is asked by all of them
 };
 
-struct Lane : LaneInfo {
-  torch::Tensor data;
-  torch::Tensor target;
+// data, target and whatever else the dataset gives: lane.data, lane["mask"].
+struct Lane : LaneInfo, Batch {
   std::int64_t samples = 0;
+  // f32 [samples], where the dataset's examples weigh differently. The lane's loss is then their weighted
+  // mean, (weights × losses).sum() / weight.
+  torch::Tensor weights;
 };
 
-// This worker's lanes of one step. May be empty (fewer examples than lanes in the last step of an epoch): the
-// worker then takes part in the step without a lane.
+// This worker's lanes of one step. May be empty (with LastStep::short_, fewer examples than lanes in the last
+// step of an epoch; or more workers than subtrees, comm/lanes.h): the worker then takes part in the step
+// without a lane.
 //
 // Going through it tells the group's strategies (comm/lane_board.h), so that gradients are there when the
 // loop ends on a worker without lanes too. So every worker goes through it, also one that has none.
 //
 // weight and total_weight: 1 and the number of lanes when all lanes of the step are equally large; otherwise
-// a lane's samples × Dataset::weight() and the sum of that over all lanes.
+// a lane's samples × Dataset::weight() and the sum of that over all lanes. Where the examples have weights of
+// their own (Dataset::weights): always the sum over the lane's samples, and over all lanes in their order. A
+// lane may then weigh 0: whatever it computes, NaN too, it counts for nothing, and its backward may be left
+// out. A step of weight 0 changes neither parameters nor buffers.
 struct Step {
   std::int64_t number = 0;  // of the run, from 0
   std::int64_t epoch = 0;
@@ -98,14 +107,14 @@ class Loader {
   // Starts making steps at once. Throws UsageError naming the option and what it accepts.
   // Strategies of `group` are told of loops over lanes.
   Loader(std::shared_ptr<const Dataset> dataset, int rank, int size, LoaderOptions options, Group group = {});
-  ~Loader();  // at any time; waits for the lane that is being made
+  ~Loader();  // at any time; waits for the lanes that are being made
   Loader(Loader&&) noexcept;
   Loader& operator=(Loader&&) noexcept;
 
   std::int64_t steps() const;  // of the whole run, those done before included
   std::int64_t steps_per_epoch() const;
-  // The next step, or null at the end. Rethrows what the thread met, after the steps made before it, and
-  // again on every later call. Valid until the next call.
+  // The next step, or null at the end. Valid until the next call. Throws DatasetError where the dataset
+  // threw, after the steps before that one, and again on every later call.
   Step* next();
   // How long next() has waited for data so far, in nanoseconds.
   std::int64_t waited_ns() const;

@@ -1,0 +1,111 @@
+// Lanes whose samples weigh differently, and lanes and steps that weigh nothing. Threads as ranks.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <functional>
+
+#include "comm/thread_ranks.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/data_parallel.h"
+#include "parallel/small_net.h"
+
+namespace lockstep {
+namespace {
+
+using lockstep::testing::copies;
+using lockstep::testing::equal;
+using lockstep::testing::on_threads;
+using lockstep::testing::small_sample;
+using lockstep::testing::SmallNet;
+
+using Weight = std::function<double(std::int64_t)>;
+
+struct WeightedExamples final : Dataset {
+  WeightedExamples(std::int64_t count_, Weight weight_) : count(count_), weight_of(std::move(weight_)) {}
+  std::int64_t size() const override { return count; }
+  Batch get(std::span<const std::int64_t> indices, RandomStream*) const override {
+    std::vector<torch::Tensor> rows;
+    for (const std::int64_t i : indices) rows.push_back(small_sample(static_cast<int>(i)));
+    return {.data = torch::stack(rows),
+            .target = torch::zeros({static_cast<std::int64_t>(indices.size()), 3})};
+  }
+  std::vector<double> weights(std::span<const std::int64_t> indices) const override {
+    std::vector<double> all;
+    for (const std::int64_t i : indices) all.push_back(weight_of(i));
+    return all;
+  }
+  std::int64_t count;
+  Weight weight_of;
+};
+
+enum class Norm { trained, frozen };
+
+// A lane's loss is the weighted mean of its samples', which is NaN where they weigh nothing.
+std::vector<torch::Tensor> train(int workers, int lanes, int lane_batch, const Weight& weight,
+                                 Norm norm = Norm::trained, std::int64_t examples = 64) {
+  std::vector<std::vector<torch::Tensor>> results(static_cast<std::size_t>(workers));
+  on_threads(thread_groups(workers, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    if (norm == Norm::frozen) net->norm->eval();
+    DataParallel ddp(net, group);
+    SGD optimizer(ddp, {.lr = 0.5, .momentum = 0.9});
+    for (auto& step : loader(std::make_shared<WeightedExamples>(examples, weight), group,
+                             {.lanes = lanes, .lane_batch = lane_batch, .shuffle = false, .epochs = 2})) {
+      for (auto& lane : step) {
+        auto scope = ddp.lane(lane);
+        const auto losses = (net->forward(lane.data) - lane.target).square().mean(1);
+        ((losses * lane.weights).sum() / lane.weight).backward();
+      }
+      optimizer.step();
+    }
+    ddp.check_replicas();
+    results[static_cast<std::size_t>(group.rank())] = copies(*net);
+  });
+  for (const auto& result : results) EXPECT_TRUE(equal(result, results[0]));
+  return results[0];
+}
+
+double uneven(std::int64_t i) { return static_cast<double>(i % 7) / 3; }
+
+TEST(Weights, TheSameBitsForEveryNumberOfWorkers) {
+  // Lane 2 of every step, lanes 4 to 7 of the first, and the whole second step weigh nothing.
+  const Weight gaps = [](std::int64_t i) {
+    const std::int64_t step = i / 32, lane = i % 32 / 4;
+    return lane == 2 || (step == 0 && lane >= 4) || step == 1 ? 0.0 : uneven(i) + 0.1;
+  };
+  for (const Weight& weight : {Weight(uneven), gaps})
+    for (const int lanes : {6, 8}) {
+      const auto alone = train(1, lanes, 4, weight, Norm::trained, 96);
+      for (const auto& tensor : alone) EXPECT_TRUE(torch::isfinite(tensor).all().item<bool>());
+      for (const int workers : {2, 3, 4})
+        EXPECT_TRUE(equal(train(workers, lanes, 4, weight, Norm::trained, 96), alone))
+            << workers << " workers, " << lanes << " lanes";
+    }
+}
+
+// However the samples are cut into lanes: the weighted mean over the step's samples.
+TEST(Weights, AStepIsTheWeightedMeanOverItsSamples) {
+  const auto whole = train(1, 1, 32, uneven, Norm::frozen);
+  for (const int lanes : {4, 8}) {
+    const auto cut = train(2, lanes, 32 / lanes, uneven, Norm::frozen);
+    for (std::size_t i = 0; i < whole.size(); ++i)
+      EXPECT_TRUE(torch::allclose(cut[i], whole[i], 1e-4, 1e-6)) << i;
+  }
+  const auto unweighted = train(
+      1, 1, 32, [](std::int64_t) { return 1.0; }, Norm::frozen);
+  EXPECT_FALSE(torch::allclose(unweighted[0], whole[0], 1e-3, 1e-5));
+}
+
+TEST(Weights, AStepOfWeightZeroChangesNothing) {
+  const auto before = copies(SmallNet());
+  for (const int workers : {1, 2}) {
+    const auto after = train(workers, 8, 4, [](std::int64_t) { return 0.0; });
+    EXPECT_TRUE(equal(after, before)) << workers;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

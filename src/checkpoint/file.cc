@@ -28,7 +28,12 @@ void sync(const std::filesystem::path& path, int flags) {
 InputFile::InputFile(std::filesystem::path file) : file_(std::move(file)) {
   // O_NONBLOCK: opening a pipe by mistake must not wait for its writer.
   fd_.reset(::open(file_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd_) throw SystemError("cannot open " + file_.string(), errno);
+  if (!fd_) {
+    const int why = errno;
+    if (why == EACCES || why == EPERM || why == EMFILE || why == ENFILE || why == ENOMEM)
+      throw RefusedFile("cannot open " + file_.string(), why);
+    throw SystemError("cannot open " + file_.string(), why);
+  }
   struct stat status {};
   if (::fstat(fd_.get(), &status) != 0) throw SystemError("cannot look at " + file_.string(), errno);
   if (!S_ISREG(status.st_mode)) throw SystemError("cannot read " + file_.string() + ": it is no plain file");

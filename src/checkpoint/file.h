@@ -7,12 +7,20 @@
 #include <span>
 #include <string>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep {
 
+// The file is there, and this process may not open it, or can't just now (too many are open): nothing is
+// known of what is in it.
+class RefusedFile : public SystemError {
+ public:
+  using SystemError::SystemError;
+};
+
 // A plain file, read from its beginning. Throws SystemError: it is not there, is no plain file, can't be
-// read.
+// read; RefusedFile.
 class InputFile {
  public:
   explicit InputFile(std::filesystem::path file);

@@ -107,6 +107,8 @@ std::string find_damage(const std::filesystem::path& checkpoint) {
         return fmt::format("{} was altered (its SHA-256 differs)", path.string());
     }
     return "";
+  } catch (const RefusedFile&) {
+    throw;
   } catch (const SystemError& error) {
     return error.what();  // "cannot open …: No such file or directory"
   }

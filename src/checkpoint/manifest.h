@@ -35,7 +35,7 @@ Manifest parse_manifest(
 Manifest describe_folder(const std::filesystem::path& folder, std::int64_t step);
 
 // Compares the folder `checkpoint` with its manifest. Empty when it is whole; else one clause that names the
-// file and what is wrong with it.
+// file and what is wrong with it. Throws RefusedFile.
 std::string find_damage(const std::filesystem::path& checkpoint);
 
 }  // namespace lockstep

@@ -24,6 +24,14 @@ std::filesystem::path without_slash(const std::filesystem::path& path) {
   return plain.has_filename() ? plain : plain.parent_path();
 }
 
+bool is_whole(const std::filesystem::path& checkpoint) {
+  try {
+    return find_damage(checkpoint).empty();
+  } catch (const RefusedFile&) {
+    return false;  // nobody knows
+  }
+}
+
 // The newest whole checkpoint beside a damaged one: before it if there is any, else after it.
 std::filesystem::path find_whole_sibling(const std::filesystem::path& checkpoint) {
   std::vector<PublishedCheckpoint> found;
@@ -36,7 +44,7 @@ std::filesystem::path find_whole_sibling(const std::filesystem::path& checkpoint
   const auto step = parse_step_name(checkpoint.filename().string());
   std::ranges::stable_partition(found, [&](const auto& other) { return step && other.step < *step; });
   for (const auto& other : found) {
-    if (other.folder != checkpoint && find_damage(other.folder).empty()) return other.folder;
+    if (other.folder != checkpoint && is_whole(other.folder)) return other.folder;
   }
   return {};
 }

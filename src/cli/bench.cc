@@ -157,6 +157,7 @@ int run_bench(const BenchFlags& flags) {
   results.finish();
   print(results, flags, plan, plot);
   if (listener.interrupted_by() != 0) {
+    forget_dumps(starter);
     std::fprintf(stderr, "lockstep bench: stopped by %s\n", ::strsignal(listener.interrupted_by()));
     return 128 + listener.interrupted_by();
   }

@@ -63,7 +63,7 @@ class SignalReader {
   SignalReader() {
     sigset_t wanted;
     sigemptyset(&wanted);
-    for (const int s : {SIGINT, SIGTERM, SIGHUP})
+    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT})
       if (!is_ignored(s)) sigaddset(&wanted, s);
     sigprocmask(SIG_BLOCK, &wanted, &before_);
     fd_.reset(::signalfd(-1, &wanted, SFD_CLOEXEC));
@@ -100,7 +100,7 @@ BenchListener::BenchListener(uid_t user)
     throw SystemError("bench: listening for the workers", errno);
 }
 
-int BenchListener::serve(pid_t child, const Handler& handle) {
+int BenchListener::serve(pid_t child, const Handler& handle, const SignalHandler& told) {
   const SignalReader signals;
   const UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));  // readable once it has ended
   if (!end) throw SystemError("bench: watching the workers", errno);
@@ -118,7 +118,7 @@ int BenchListener::serve(pid_t child, const Handler& handle) {
       if (p.fd == end.get())
         ended = true;
       else if (p.fd == signals.fd())
-        interrupted_by_ = signals.pass_on(child);
+        note_signal(signals.pass_on(child), told);
       else if (p.fd != listener_.get())
         take(p.fd, handle);
       if (p.fd != listener_.get() || let_in()) only_strangers = false;
@@ -129,6 +129,12 @@ int BenchListener::serve(pid_t child, const Handler& handle) {
   while (::waitpid(child, &status, 0) < 0)
     if (errno != EINTR) throw SystemError("bench: waiting for the workers", errno);
   return status;
+}
+
+void BenchListener::note_signal(int signal, const SignalHandler& told) {
+  if (signal == 0) return;
+  if (interrupted_by_ == 0) interrupted_by_ = signal;
+  if (told) told(signal);
 }
 
 bool BenchListener::let_in() {

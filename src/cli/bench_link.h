@@ -25,12 +25,14 @@ class BenchListener {
 
   const std::string& name() const { return name_; }
   // Hands every event to `handle` until the child process has ended and all that arrived is handled.
-  // SIGINT, SIGTERM and SIGHUP to this process meanwhile go to the child. Gives its wait status.
+  // SIGINT, SIGTERM, SIGHUP and SIGQUIT to this process meanwhile go to the child, and `told` hears of each.
+  // Gives its wait status.
   // What is no report, or one that `handle` can't read (it throws a JSON exception), is passed over and
   // mentioned once.
   using Handler = std::function<void(const nlohmann::ordered_json&)>;
-  int serve(pid_t child, const Handler& handle);
-  // The signal that this process got while it served; 0 if none.
+  using SignalHandler = std::function<void(int)>;
+  int serve(pid_t child, const Handler& handle, const SignalHandler& told = {});
+  // The first signal that this process got while it served; 0 if none.
   int interrupted_by() const { return interrupted_by_; }
 
  private:
@@ -38,6 +40,7 @@ class BenchListener {
     UniqueFd fd;
     std::string partial;  // of the line that has not ended
   };
+  void note_signal(int signal, const SignalHandler& told);
   bool let_in();  // false when only strangers knocked
   void take(int fd, const Handler& handle);
   void hand_on(const std::string& line, const Handler& handle);

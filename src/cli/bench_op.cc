@@ -42,7 +42,7 @@ std::vector<std::string> bench_op_names() {
 BenchOp parse_bench_op(const std::string& text) {
   for (std::size_t i = 0; i < kTraits.size(); ++i)
     if (text == kTraits[i].name) return static_cast<BenchOp>(i);
-  throw UsageError("bench: collective " + not_understood(text, bench_op_names()));
+  throw UsageError("collective " + not_understood(text, bench_op_names()));
 }
 
 Collective collective_of(BenchOp op) { return traits(op).collective; }

@@ -108,8 +108,11 @@ BenchPlan make_plan(const BenchFlags& flags) {
   for (const auto& memory : plan.memories)
     if (memory != "comm" && memory != "private")
       throw UsageError("--memory: " + not_understood(memory, {"comm", "private"}));
-  if (flags.iterations < 0) throw UsageError(fmt::format("--iterations: {} is negative", flags.iterations));
-  if (flags.warmup < 0) throw UsageError(fmt::format("--warmup: {} is negative", flags.warmup));
+  if (flags.iterations < 0)
+    throw UsageError(fmt::format("--iterations '{}' is out of range; accepted: 0 (as many as fit) or more",
+                                 flags.iterations));
+  if (flags.warmup < 0)
+    throw UsageError(fmt::format("--warmup '{}' is out of range; accepted: 0 or more", flags.warmup));
   if (!(flags.min_time_s >= 0 && flags.min_time_s <= 3600))
     throw UsageError(fmt::format("--min-time: {} seconds; accepted: 0 to 3600", flags.min_time_s));
   plan.iterations = flags.iterations;

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -13,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 
 #include "launch/worker_environment.h"
 #include "lockstep/base/error.h"
@@ -58,15 +60,37 @@ std::string new_dump_dir() {
   std::_Exit(1);
 }
 
-[[noreturn]] void run_launcher(const StartOptions& options) {
+void write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;  // memory: there is no better place to say so
+    text.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  std::array<char, 4096> chunk{};
+  off_t at = 0;
+  for (ssize_t n = 0; (n = ::pread(fd, chunk.data(), chunk.size(), at)) > 0; at += n)
+    text.append(chunk.data(), static_cast<std::size_t>(n));
+  return text;
+}
+
+// Only heard of from the others: the worker that it is about said nothing itself.
+bool is_hearsay(const WorkerError& error) { return error.kind == "peer" || error.kind == "timeout"; }
+
+[[noreturn]] void run_launcher(const StartOptions& options, int report_fd) {
   int status = 1;
   try {
     const LaunchReport report = launch({.program = options.program,
                                         .workers = options.workers,
                                         .console = Console::errors,
                                         .pinning = options.pinning,
-                                        .grace = options.grace});
-    if (report.first_failed) std::fputs(describe(report).c_str(), stderr);
+                                        .grace = options.grace,
+                                        .grace_after_failure = options.grace});
+    if (report.first_failed || report.killed_workers > 0) write_all(report_fd, describe(report));
     status = report.exit_status();
   } catch (const Error& e) {
     std::fprintf(stderr, "%s\n", e.what());
@@ -84,25 +108,34 @@ std::string own_path() {
   return std::string(path.data(), static_cast<std::size_t>(length));
 }
 
+std::string launchers_words(const Starter& starter) { return read_all(starter.report.get()); }
+
+void forget_dumps(const Starter& starter) {
+  std::error_code ignored;
+  if (!starter.dump_dir.empty()) std::filesystem::remove_all(starter.dump_dir, ignored);
+}
+
 int conclude(const std::string& command, const std::vector<WorkerError>& errors, const Starter& starter,
              int wait_status) {
   for (const WorkerError& error : errors) {
     if (error.kind != "usage") continue;
-    std::error_code ignored;
-    if (!starter.dump_dir.empty()) std::filesystem::remove_all(starter.dump_dir, ignored);
+    forget_dumps(starter);
     throw UsageError(error.text);
   }
   for (const WorkerError& error : errors)
     std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), error.text.c_str());
-  std::error_code none;
-  if (!errors.empty() && !starter.dump_dir.empty() && std::filesystem::exists(starter.dump_dir, none))
-    std::fprintf(stderr, "lockstep %s: flight recorders are in %s\n", command.c_str(),
-                 starter.dump_dir.c_str());
-  if (!errors.empty()) return 1;
-  std::array<char, 4096> chunk{};
-  off_t at = 0;
-  for (ssize_t n = 0; (n = ::pread(starter.errors.get(), chunk.data(), chunk.size(), at)) > 0; at += n)
-    std::fwrite(chunk.data(), 1, static_cast<std::size_t>(n), stderr);
+  const std::string words = launchers_words(starter);
+  if (!errors.empty()) {
+    if (std::ranges::all_of(errors, is_hearsay)) {
+      if (!words.empty()) std::fprintf(stderr, "lockstep %s: %s", command.c_str(), words.c_str());
+    } else if (std::ranges::all_of(errors, [](const WorkerError& e) { return e.kind == "system"; })) {
+      forget_dumps(starter);
+    } else if (std::error_code ignored; std::filesystem::exists(starter.dump_dir, ignored)) {
+      std::fprintf(stderr, "  flight recorder: %s\n", starter.dump_dir.c_str());
+    }
+    return 1;
+  }
+  std::fputs(read_all(starter.errors.get()).c_str(), stderr);
   if (wait_status == 0) return 0;
   if (WIFSIGNALED(wait_status)) {
     const int signal = WTERMSIG(wait_status);
@@ -111,8 +144,11 @@ int conclude(const std::string& command, const std::vector<WorkerError>& errors,
                  signal == SIGKILL ? "; out of memory? `dmesg` would say so" : "");
     return 128 + signal;
   }
-  std::fprintf(stderr, "lockstep %s: the workers failed (exit status %d)\n", command.c_str(),
-               WEXITSTATUS(wait_status));
+  if (words.empty())
+    std::fprintf(stderr, "lockstep %s: the workers failed (exit status %d)\n", command.c_str(),
+                 WEXITSTATUS(wait_status));
+  else
+    std::fprintf(stderr, "lockstep %s: %s", command.c_str(), words.c_str());
   return WEXITSTATUS(wait_status) > 128 ? WEXITSTATUS(wait_status) : 1;
 }
 
@@ -124,7 +160,8 @@ Starter start_workers(const StartOptions& options) {
         "the mpi engine needs mpirun, which is not on the path (Debian's package is openmpi-bin)");
   Starter starter;
   starter.errors.reset(::memfd_create("bench-errors", MFD_CLOEXEC));
-  if (!starter.errors) throw SystemError("bench: memfd_create", errno);
+  starter.report.reset(::memfd_create("bench-report", MFD_CLOEXEC));
+  if (!starter.errors || !starter.report) throw SystemError("memory for what the workers say", errno);
   if (std::getenv("LOCKSTEP_DUMP_DIR") == nullptr) starter.dump_dir = new_dump_dir();
   // A process of its own: the launcher takes over the signals of the process that it runs in.
   const pid_t parent = ::getpid();
@@ -140,7 +177,7 @@ Starter start_workers(const StartOptions& options) {
   ::dup2(starter.errors.get(), 1);
   ::dup2(starter.errors.get(), 2);
   if (options.with_mpi) exec_mpirun(options);
-  run_launcher(options);
+  run_launcher(options, starter.report.get());
 }
 
 }  // namespace lockstep::cli

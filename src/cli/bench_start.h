@@ -26,8 +26,9 @@ struct StartOptions {
 };
 
 struct Starter {
-  pid_t pid = 0;              // ends when all workers have
-  UniqueFd errors;            // what the workers and their launcher wrote, to be read from the start
+  pid_t pid = 0;    // ends when all workers have
+  UniqueFd errors;  // what the workers and their launcher wrote, to be read from the start
+  UniqueFd report;  // how the workers ended, where one failed or had to be killed: the launcher's words
   std::string dump_dir = {};  // for flight recorders, in the temporary folder; empty when the user named one
 };
 
@@ -43,9 +44,15 @@ struct WorkerError {
   std::string text;
 };
 
+// How the workers ended, in the launcher's words: several lines, or none.
+std::string launchers_words(const Starter& starter);
+
+// Flight recorders of workers that only waited for one who knows why it failed, or that were told to stop,
+// help nobody: they are removed, unless the user named their folder.
+void forget_dumps(const Starter& starter);
+
 // Says what went wrong, if anything did, and gives the exit status: a usage error is thrown for the frame to
-// print, and the flight recorders of those who waited for a worker that was used wrongly are removed.
-// `wait_status` is the starter's.
+// print. Where no worker knows why, the launcher's words follow. `wait_status` is the starter's.
 int conclude(const std::string& command, const std::vector<WorkerError>& errors, const Starter& starter,
              int wait_status);
 

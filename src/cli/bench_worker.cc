@@ -38,7 +38,7 @@ class Measurement {
       rows += measure_size(plan_.sizes[i]);
     }
     if (rows == 0)
-      throw UsageError(fmt::format("bench: no engine of {} has {} {}", fmt::join(plan_.engines, ","),
+      throw UsageError(fmt::format("no engine of {} has {} {}", fmt::join(plan_.engines, ","),
                                    to_string(plan_.what), fmt::join(plan_.algorithms, ",")));
   }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <string_view>
 #include <system_error>
@@ -12,6 +13,7 @@
 #include "cli/job_name.h"
 #include "cli/run_folder.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/folder.h"
 
 namespace lockstep::cli {
 namespace {
@@ -65,15 +67,23 @@ void erase(const fs::path& path) {
   if (error) throw SystemError("cannot remove " + path.string(), error.value());
 }
 
-// A checkpoint is a folder of its name, "step-00000120", with a manifest in it.
-bool is_checkpoint(const fs::path& path) {
+// The step in "step-00000120"; -1 for any other name, such as a user's "step-best" or "step-1000".
+std::int64_t step_of(const fs::path& path) {
   constexpr std::string_view kBegin = "step-";
   constexpr std::size_t kFewestDigits = 8;
   const std::string name = path.filename().string();
+  if (!name.starts_with(kBegin) || name.size() < kBegin.size() + kFewestDigits ||
+      name.find_first_not_of("0123456789", kBegin.size()) != std::string::npos)
+    return -1;
+  std::int64_t step = -1;
+  const auto [end, error] = std::from_chars(name.data() + kBegin.size(), name.data() + name.size(), step);
+  return error == std::errc() ? step : -1;
+}
+
+// A checkpoint is a folder of its name, "step-00000120", with a manifest in it.
+bool is_checkpoint(const fs::path& path) {
   std::error_code ignored;
-  return name.starts_with(kBegin) && name.size() >= kBegin.size() + kFewestDigits &&
-         name.find_first_not_of("0123456789", kBegin.size()) == std::string::npos &&
-         fs::exists(path / "manifest.json", ignored);
+  return step_of(path) >= 0 && fs::exists(path / "manifest.json", ignored);
 }
 
 bool is_hidden_checkpoint(const fs::path& path) {
@@ -97,27 +107,56 @@ bool is_unused(const fs::path& folder) {
                              [](const fs::path& path) { return is_leftover(path.filename().string()); });
 }
 
-void remove_run(const fs::path& folder) {
+fs::path find_foreign_file(const fs::path& folder) {
   std::error_code ignored;
-  for (const Mark& mark : kFiles) {
-    const fs::path file = folder / mark.name;
-    if (fs::exists(fs::symlink_status(file, ignored)) && !is_ours(file, mark))
-      throw UsageError(
-          fmt::format("--overwrite would remove {}, which no run of lockstep train wrote; accepted: "
-                      "another folder, or move that file away",
-                      file.string()));
-  }
+  for (const Mark& mark : kFiles)
+    if (const fs::path file = folder / mark.name;
+        fs::exists(fs::symlink_status(file, ignored)) && !is_ours(file, mark))
+      return file;
+  return {};
+}
+
+bool has_checkpoint(const fs::path& folder) {
+  return std::ranges::any_of(list(RunFolder::checkpoints_of(folder)), is_checkpoint);
+}
+
+void remove_run(const fs::path& folder) {
+  if (const fs::path file = find_foreign_file(folder); !file.empty())
+    throw UsageError(
+        fmt::format("--overwrite would remove {}, which no run of lockstep train wrote; accepted: "
+                    "another folder, or move that file away",
+                    file.string()));
   for (const Mark& mark : kFiles) erase(folder / mark.name);
   const fs::path checkpoints = RunFolder::checkpoints_of(folder);
-  std::error_code error;
-  if (!fs::is_directory(checkpoints, error)) {
-    if (error && error != std::errc::no_such_file_or_directory)  // two runs' checkpoints would lie together
-      throw SystemError("cannot look at " + checkpoints.string(), error.value());
-    return;
+  for (const fs::path& place : {checkpoints / kSetAside, checkpoints}) {
+    std::error_code error, ignored;
+    if (!fs::is_directory(place, error)) {
+      if (error && error != std::errc::no_such_file_or_directory)  // two runs' checkpoints would lie together
+        throw SystemError("cannot look at " + place.string(), error.value());
+      continue;
+    }
+    for (const fs::path& path : list(place))
+      if (is_checkpoint(path) || is_hidden_checkpoint(path)) erase(path);
+    if (!fs::is_symlink(place, ignored) && fs::is_empty(place, ignored)) erase(place);
   }
-  for (const fs::path& path : list(checkpoints))
-    if (is_checkpoint(path) || is_hidden_checkpoint(path)) erase(path);
-  if (!fs::is_symlink(checkpoints, ignored) && fs::is_empty(checkpoints, ignored)) erase(checkpoints);
+}
+
+std::vector<std::string> set_aside_later(const fs::path& folder, std::int64_t step) {
+  const fs::path checkpoints = RunFolder::checkpoints_of(folder);
+  std::vector<std::string> moved;
+  for (const fs::path& path : list(checkpoints)) {
+    if (step_of(path) <= step) continue;
+    const std::string name = path.filename().string();
+    make_folder(checkpoints / kSetAside);
+    fs::path target = checkpoints / kSetAside / name;
+    std::error_code error;
+    for (int i = 2; fs::exists(target, error); ++i) target.replace_filename(fmt::format("{}.{}", name, i));
+    fs::rename(path, target, error);
+    if (error) throw SystemError("cannot move " + path.string() + " to " + target.string(), error.value());
+    moved.push_back(name);
+  }
+  std::ranges::sort(moved);
+  return moved;
 }
 
 void remove_leftovers(const fs::path& folder) {

@@ -1,8 +1,10 @@
 // What may lie in a run's folder: what Lockstep wrote, by the marks that it carries, and what it did not.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace lockstep::cli {
 
@@ -11,6 +13,19 @@ bool is_leftover(const std::string& name);
 
 // Nothing but leftovers.
 bool is_unused(const std::filesystem::path& folder);
+
+// A file that is called as one of a run's and that no run wrote; empty when there is none.
+std::filesystem::path find_foreign_file(const std::filesystem::path& folder);
+
+// Something that --resume may take.
+bool has_checkpoint(const std::filesystem::path& folder);
+
+// Where checkpoints lie from which the run did not go on, in `checkpoints`.
+inline constexpr const char* kSetAside = "set-aside";
+
+// Moves the checkpoints of steps after `step` there: a run that went back to an older one would otherwise go
+// on from them, later, with a gap. Gives their names. Throws SystemError.
+std::vector<std::string> set_aside_later(const std::filesystem::path& folder, std::int64_t step);
 
 // Removes a run: only files that Lockstep wrote, and of checkpoints/ only checkpoints. Throws UsageError,
 // before anything is removed, that names a file of a run's name which is none of ours.

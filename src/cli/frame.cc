@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iostream>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "cli/printer.h"
 #include "lockstep/base/error.h"
@@ -73,6 +75,20 @@ std::vector<std::string> flags_of(const CLI::App& command) {
   return flags;
 }
 
+// What other launchers and trainers call it.
+std::string known_elsewhere(const std::string& flag) {
+  static constexpr std::pair<std::string_view, const char*> kNames[] = {{"-np", "-n"},
+                                                                        {"--np", "-n"},
+                                                                        {"--nproc", "-n"},
+                                                                        {"--nproc-per-node", "-n"},
+                                                                        {"--num-workers", "-n"},
+                                                                        {"--batch-size", "--lane-batch"},
+                                                                        {"--learning-rate", "--lr"}};
+  for (const auto& [theirs, ours] : kNames)
+    if (flag == theirs) return ours;
+  return "";
+}
+
 std::string describe_extra(const CLI::App& command) {
   const std::vector<std::string> extras = command.remaining(true);
   if (extras.empty()) return "an argument was not expected";
@@ -82,7 +98,9 @@ std::string describe_extra(const CLI::App& command) {
     return names.empty() ? "'" + word + "' was not expected here" : not_understood(word, names);
   }
   const std::string flag = word.substr(0, word.find('='));
-  const std::string guess = nearest(flag, flags_of(command));
+  const std::vector<std::string> flags = flags_of(command);
+  std::string guess = known_elsewhere(flag);
+  if (std::ranges::find(flags, guess) == flags.end()) guess = nearest(flag, flags);
   return "unknown flag " + flag +
          (guess.empty() ? "; accepted: those of " + path_of(command) + " --help"
                         : "; did you mean " + guess + "?");
@@ -100,8 +118,11 @@ std::string describe_conversion(const CLI::App& command, const std::string& mess
                                : type == "UINT"  ? "a whole number, 0 or more"
                                : type == "FLOAT" ? "a number"
                                                  : nullptr;
-  return flag + " '" + message.substr(equals + 3) +
-         "' is not understood; accepted: " + (accepted != nullptr ? accepted : type);
+  std::string value = message.substr(equals + 3);
+  // Of a flag that was given several times the last one counts, and CLI11 shows all.
+  if (option != nullptr && option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeLast)
+    value.erase(0, value.rfind(',') + 1);
+  return flag + " '" + value + "' is not understood; accepted: " + (accepted != nullptr ? accepted : type);
 }
 
 int complain(const std::string& where, std::string message, int status) {
@@ -153,6 +174,9 @@ int run_command(Cli& cli, std::vector<std::string> arguments) {
   else
     std::transform(arguments.begin(), arguments.end(), arguments.begin(), with_hyphens);
 
+  // CLI11 would read -n with the value p.
+  if (std::ranges::find(arguments, "-np") != arguments.end())
+    return complain(program + " " + first, "unknown flag -np; did you mean -n?", kBadUsage);
   if (const auto status = parse(cli, std::move(arguments))) return *status;
   const std::string where = path_of(innermost(cli.app));
   try {

@@ -22,7 +22,9 @@ int main(int argc, char** argv) {
       "  lockstep run -n 4 ./train --epochs 3       four workers on this machine\n"
       "  lockstep <command> --help                  flags and examples of a command\n"
       "\n"
-      "Exit status: 0, 1 when the run failed, 2 for bad usage (one line says what is accepted).");
+      "Exit status: 0, 1 when the run failed, 2 for bad usage (one line says what is accepted), 128 + signal "
+      "when it\n"
+      "was told to stop.");
 
   lockstep::cli::Cli cli{.app = app, .action = {}, .program = {}};
   lockstep::cli::add_commands(cli);

@@ -60,8 +60,9 @@ void add_common_flags(CLI::App& command, RunOptions& options) {
       ->group(group)
       ->type_name("K");
   command
-      .add_option("--grace", options.grace,
-                  "seconds from SIGTERM to SIGKILL when workers are stopped; default 5")
+      .add_option(
+          "--grace", options.grace,
+          "seconds from being told to stop to SIGKILL; default 30, and 5 after another worker's failure")
       ->group(group)
       ->type_name("S");
   command
@@ -184,7 +185,7 @@ void add_run(Cli& cli) {
       "\n"
       "SIGINT, SIGTERM, SIGHUP and SIGQUIT end the job: workers have --grace seconds from the first; repeats "
       "within\n"
-      "3 s are one, a later one kills at once.\n"
+      "3 s are one, a later one kills at once. The report says who had to be killed.\n"
       "\n"
       "On several machines run it once on each, at about the same time, with one --rdzv-endpoint and one\n"
       "secret. The workers may differ in number; ranks follow the machines' numbers. A failure anywhere "

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/folder_content.h"
@@ -52,12 +53,17 @@ RunFolder::RunFolder(const fs::path& folder, FolderUse use, std::int64_t steps_d
     : folder_(made(folder)), lock_(folder_) {
   if (use == FolderUse::overwrite) remove_run(folder_);
   if (use == FolderUse::fresh && !is_unused(folder_)) {
+    // Only what would be taken is offered.
     const std::string name = shell_word(folder_.string());
-    throw UsageError(fmt::format(
-        "--out {} is not empty; accepted: another folder, --resume {} to go on, or --overwrite for a new run",
-        name, name));
+    throw UsageError(fmt::format("--out {} is not empty; accepted: another folder{}{}", name,
+                                 has_checkpoint(folder_) ? fmt::format(", --resume {} to go on", name) : "",
+                                 find_foreign_file(folder_).empty() ? ", or --overwrite for a new run" : ""));
   }
   remove_leftovers(folder_);
+  if (use == FolderUse::resume) {
+    set_aside_ = set_aside_later(folder_, steps_done);
+    read_earlier_steps(steps_done);
+  }
   // First of all: a launcher that starts the workers again knows the folder by it.
   if (const std::string job = job_name(); !job.empty()) replace("job.txt", job + "\n");
   const auto keep = [steps_done](std::int64_t step) { return step <= steps_done; };
@@ -65,14 +71,45 @@ RunFolder::RunFolder(const fs::path& folder, FolderUse use, std::int64_t steps_d
                  std::vector<std::string>{"step", "epoch", "loss", "lr", "samples", "step_ms", "compute_ms",
                                           "comm_ms", "exposed_comm_ms", "data_wait_ms"},
                  keep);
+  open_epochs(steps_done);
+  buckets_.emplace(folder_ / "buckets.csv",
+                   std::vector<std::string>{"step", "bucket", "bytes", "ready", "start", "end", "algorithm"},
+                   keep);
+}
+
+void RunFolder::open_epochs(std::int64_t last_step) {
   epochs_.emplace(
       folder_ / "epochs.csv",
       std::vector<std::string>{"epoch", "step", "seconds_per_step", "comm_fraction", "overlap_fraction",
                                "train_loss", "validation_loss", "accuracy", "samples_per_s", "lr"},
-      keep);
-  buckets_.emplace(folder_ / "buckets.csv",
-                   std::vector<std::string>{"step", "bucket", "bytes", "ready", "start", "end", "algorithm"},
-                   keep);
+      [last_step](std::int64_t step) { return step <= last_step; });
+}
+
+void RunFolder::read_earlier_steps(std::int64_t steps_done) {
+  std::error_code ignored;
+  if (!fs::exists(folder_ / "steps.csv", ignored)) return;
+  std::vector<std::string> left_out;  // CsvFile says so
+  const CsvTable table = read_csv(folder_ / "steps.csv", &left_out);
+  const std::vector<double> steps = table.numbers("step"), epochs = table.numbers("epoch"),
+                            losses = table.numbers("loss"), samples = table.numbers("samples");
+  if (epochs.size() != steps.size() || losses.size() != steps.size() || samples.size() != steps.size())
+    return;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (!(steps[i] <= static_cast<double>(steps_done)) || !std::isfinite(epochs[i]) ||
+        !std::isfinite(samples[i]))
+      continue;
+    const auto epoch = static_cast<std::int64_t>(epochs[i]);
+    if (!earlier_.empty() && earlier_.back().epoch != epoch) earlier_.clear();
+    earlier_.push_back({.step = static_cast<std::int64_t>(steps[i]),
+                        .epoch = epoch,
+                        .loss = losses[i],
+                        .samples = static_cast<std::int64_t>(samples[i])});
+  }
+}
+
+std::span<const StepRecord> RunFolder::earlier_steps(std::int64_t epoch) const {
+  if (earlier_.empty() || earlier_.back().epoch != epoch) return {};
+  return earlier_;
 }
 
 void RunFolder::add_step(const StepRecord& s, std::span<const BucketTimes> buckets, std::int64_t origin_ns) {
@@ -88,6 +125,7 @@ void RunFolder::add_step(const StepRecord& s, std::span<const BucketTimes> bucke
 }
 
 void RunFolder::add_epoch(const EpochRecord& e) {
+  if (const auto earlier = earlier_steps(e.epoch); !earlier.empty()) open_epochs(earlier.front().step - 1);
   epochs_->add_row(fmt::format("{},{},{:.6f},{:.6f},{:.6f},{},{},{},{:.3f},{}", e.epoch, e.step,
                                e.seconds_per_step, e.figures.comm_fraction, e.figures.overlap_fraction,
                                e.figures.mean_loss, cell(e.validation_loss), cell(e.accuracy),

@@ -170,8 +170,10 @@ LaunchOptions launch_options_of(const RunOptions& options, const std::vector<std
   result.program = program;
   result.workers = workers_of(options.workers);
   result.max_restarts = number("--max-restarts", options.max_restarts, 0, 1'000'000, "0 to 1000000");
-  const double grace = number("--grace", options.grace, 0.0, 1e6, "seconds, for example 5 or 0.5");
-  result.grace = std::chrono::milliseconds(std::llround(grace * 1000));
+  if (!options.grace.empty()) {
+    const double grace = number("--grace", options.grace, 0.0, 1e6, "seconds, for example 5 or 0.5");
+    result.grace = result.grace_after_failure = std::chrono::milliseconds(std::llround(grace * 1000));
+  }
   if (options.threads)
     result.threads =
         number("--threads", *options.threads, 1, kMostThreads, "1 to " + std::to_string(kMostThreads));

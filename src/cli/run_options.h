@@ -14,7 +14,7 @@ struct RunOptions {
   std::string workers;  // empty: one
   std::string nodes;    // empty: one, unless SLURM says otherwise
   std::string max_restarts = "0";
-  std::string grace = "5";
+  std::string grace;  // empty: as the launcher has it
   std::optional<std::string> threads;
   std::string pin = "cores";
   std::string log_dir;

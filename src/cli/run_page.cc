@@ -153,7 +153,7 @@ std::string render_page(const fs::path& folder, const std::vector<TimelineRow>& 
   std::string head = kHead;
   head.replace(head.find("{title}"), 7, escape_markup(title) + " – Lockstep");
   std::string out = head + fmt::format("<h1>{}</h1>\n", escape_markup(title));
-  out += fmt::format("<p>{} workers, {} lanes × {} samples, {} from seed {}</p>\n",
+  out += fmt::format("<p>workers: {}, lanes: {} × {} samples, {} from seed {}</p>\n",
                      config.value("workers", Json(0)).dump(), config.value("lanes", Json(0)).dump(),
                      config.value("lane_batch", Json(0)).dump(),
                      escape_markup(config.value("optimizer", "?")), config.value("seed", Json(0)).dump());

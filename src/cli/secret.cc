@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/command.h"
@@ -30,29 +31,39 @@ void write_new(const std::string& file, const std::string& text) {
   }
 }
 
-int make_secret(const std::optional<std::string>& out) {
-  const std::string text = net::Secret::make().hex() + "\n";
+struct SecretFlags {
+  std::optional<std::string> out;
+  bool json = false;
+};
+
+int make_secret(const SecretFlags& flags) {
+  const std::optional<std::string>& out = flags.out;
+  const std::string secret = net::Secret::make().hex(), text = secret + "\n";
   if (out && out->empty())
     throw UsageError("--out '' names no file; accepted: a new file, for example job.key");
-  if (out)
-    write_new(*out, text);
-  else if (!(std::cout << text << std::flush))
-    throw SystemError("standard output can't be written");
+  if (out) write_new(*out, text);
+  // A secret that is in a file is not printed too.
+  if (flags.json)
+    std::cout << nlohmann::ordered_json({{out ? "file" : "secret", out.value_or(secret)}}).dump() << '\n';
+  else if (!out)
+    std::cout << text;
+  if (!(std::cout << std::flush)) throw SystemError("standard output can't be written");
   return 0;
 }
 
 }  // namespace
 
 void add_secret(Cli& cli) {
-  auto out = std::make_shared<std::optional<std::string>>();
+  auto flags = std::make_shared<SecretFlags>();
   CLI::App* const command =
       cli.app.add_subcommand("secret", "Make the secret that the machines of a job share");
   command->group(kStart);
   command
       ->add_option_function<std::string>(
-          "--out", [out](const std::string& file) { *out = file; },
+          "--out", [flags](const std::string& file) { flags->out = file; },
           "write it to this new file, which only you may read; default: print it")
       ->type_name("FILE");
+  command->add_flag("--json", flags->json, "one JSON object: the secret, or the file that has it");
   command->footer(
       "Whoever has the secret may join the job; nobody else gets a byte. Copy it to every machine and give "
       "it\n"
@@ -62,7 +73,7 @@ void add_secret(Cli& cli) {
       "Examples:\n"
       "  lockstep secret --out job.key\n"
       "  export LOCKSTEP_SECRET=$(lockstep secret)         for srun, which passes the environment on");
-  command->callback([&cli, out] { cli.action = [out] { return make_secret(*out); }; });
+  command->callback([&cli, flags] { cli.action = [flags] { return make_secret(*flags); }; });
 }
 
 }  // namespace lockstep::cli

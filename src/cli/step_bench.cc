@@ -77,6 +77,7 @@ int run_step_bench(TrainFlags& flags) {
   });
   progress.clear();
   if (listener.interrupted_by() != 0) {
+    forget_dumps(starter);
     std::fprintf(stderr, "lockstep bench step: stopped by %s\n", ::strsignal(listener.interrupted_by()));
     return 128 + listener.interrupted_by();
   }

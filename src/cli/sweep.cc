@@ -13,6 +13,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/folder_content.h"
+#include "cli/folder_lock.h"
+#include "cli/shell_word.h"
 #include "cli/train.h"
 #include "cli/train_flags.h"
 #include "lockstep/base/error.h"
@@ -77,6 +80,63 @@ SweepRow run_one(const TrainOptions& options, Given given, const std::string& va
   return row;
 }
 
+// What says where runs lie, not what they are: a sweep decides on it itself.
+constexpr std::string_view kOfFolders[] = {"out", "overwrite", "resume", "init"};
+
+// A file of a sweep, and a text near its beginning without which it is somebody else's.
+struct SweepFile {
+  const char* name;
+  std::string_view mark;
+};
+constexpr SweepFile kSweepFiles[] = {{"sweep.csv", ",samples_per_s,step_ms_p50,"},
+                                     {"sweep.svg", "Throughput against"}};
+
+bool is_of_a_sweep(const fs::path& file, std::string_view mark) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(fs::symlink_status(file, ignored))) return false;
+  std::string begin(4096, '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  return begin.find(mark) != std::string::npos;
+}
+
+// The same rules as for the folder of a run. Throws UsageError.
+void check_folder(const fs::path& folder, bool overwrite) {
+  const std::string name = shell_word(folder.string());
+  if (!overwrite && !is_unused(folder))
+    throw UsageError(
+        fmt::format("--out {} is not empty; accepted: another folder, or --overwrite for a new sweep", name));
+  std::error_code ignored;
+  for (const SweepFile& file : kSweepFiles)
+    if (const fs::path path = folder / file.name;
+        fs::exists(fs::symlink_status(path, ignored)) && !is_of_a_sweep(path, file.mark))
+      throw UsageError(
+          fmt::format("--overwrite would remove {}, which no sweep wrote; accepted: another folder, or move "
+                      "that file away",
+                      path.string()));
+}
+
+// A value as a part of a folder's name: it may be a path itself.
+std::string in_a_name(std::string value) {
+  std::ranges::replace(value, '/', '_');
+  return value;
+}
+
+// The median of each value that has been run.
+std::vector<SweepRow> rows_of(const std::vector<std::vector<SweepRow>>& runs) {
+  std::vector<SweepRow> rows;
+  for (const auto& of_value : runs)
+    if (!of_value.empty()) rows.push_back(median_row(of_value));
+  return rows;
+}
+
+int give_up(const fs::path& folder, std::size_t done, std::size_t values, int status) {
+  if (done > 0)
+    std::fprintf(stderr, "lockstep sweep: %zu of %zu values are in %s\n", done, values,
+                 (folder / "sweep.csv").c_str());
+  return status;
+}
+
 int run_sweep(SweepFlags& flags) {
   if (Identity::from_environment().launcher != "none")
     throw UsageError("sweep starts its own workers (-n); it is not for a launcher");
@@ -86,6 +146,11 @@ int run_sweep(SweepFlags& flags) {
   const std::vector<std::string> names = option_names();
   if (std::ranges::find(names, flags.option) == names.end())
     throw UsageError("option " + not_understood(flags.option, names));
+  if (std::ranges::find(kOfFolders, flags.option) != std::end(kOfFolders))
+    throw UsageError(
+        fmt::format("option '{}' names no setting of a run, only where it lies; accepted: an option such as "
+                    "bucket_cap_mb",
+                    flags.option));
   const std::vector<std::string> values = split(flags.values);
   if (values.empty()) throw UsageError("--values is needed, for example --values 0.5,1,2,4,8");
   if (flags.repeats < 1) throw UsageError("--repeats: accepted: 1 or more");
@@ -99,24 +164,27 @@ int run_sweep(SweepFlags& flags) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw UsageError(fmt::format("--out {}: can't be made: {}", folder.string(), error.message()));
+  const FolderLock lock(folder);
+  check_folder(folder, base.overwrite);
 
   // Round by round, so that what changes on the machine meanwhile hits all values alike.
   std::vector<std::vector<SweepRow>> runs(values.size());
   for (int round = 0; round < flags.repeats; ++round)
     for (std::size_t i = 0; i < values.size(); ++i) {
       TrainOptions options = with_value(base, flags.option, values[i]);
-      options.out = (folder / fmt::format("{}-{}", flags.option, values[i])).string();
-      options.overwrite = true;
+      options.out = (folder / fmt::format("{}-{}", flags.option, in_a_name(values[i]))).string();
+      options.overwrite = base.overwrite || round > 0;  // later rounds take the place of our own
       std::fprintf(stderr, "%s %s\n", flag_of(flags.option).c_str(), values[i].c_str());
       int status = 0;
-      runs[i].push_back(run_one(options, given, values[i], status));
-      if (status != 0) return status;
+      const SweepRow row = run_one(options, given, values[i], status);
+      if (status != 0) return give_up(folder, rows_of(runs).size(), values.size(), status);
+      runs[i].push_back(row);
+      // At once: what was measured stays when a later run fails, or somebody stops the sweep.
+      const std::vector<SweepRow> rows = rows_of(runs);
+      replace_file(folder / "sweep.csv", sweep_csv(flags.option, rows));
+      replace_file(folder / "sweep.svg", sweep_plot(flags.option, rows));
     }
-  std::vector<SweepRow> rows;
-  for (auto& of_value : runs) rows.push_back(median_row(std::move(of_value)));
-
-  replace_file(folder / "sweep.csv", sweep_csv(flags.option, rows));
-  replace_file(folder / "sweep.svg", sweep_plot(flags.option, rows));
+  const std::vector<SweepRow> rows = rows_of(runs);
   if (flags.train.json) {
     for (const SweepRow& row : rows) std::printf("%s\n", sweep_json(flags.option, row).dump().c_str());
   } else {
@@ -141,7 +209,9 @@ void add_sweep(Cli& cli) {
   command->footer(
       "Each run has 30 steps unless --steps or --epochs says otherwise, no evaluation and no checkpoint. The "
       "folder\n"
-      "(--out, default runs/sweep-OPTION) gets sweep.csv, sweep.svg and one run folder a value.\n\n"
+      "(--out, default runs/sweep-OPTION) gets sweep.csv, sweep.svg and one run folder a value; --overwrite "
+      "takes\n"
+      "the place of an earlier sweep.\n\n"
       "Examples:\n"
       "  lockstep sweep bucket_cap_mb --values 0.5,1,2,4,8 -n 2 --model mlp --data synthetic --lane-batch 8\n"
       "  lockstep sweep algorithm --values direct,tree,ring -n 4 --order any --model mlp --data synthetic");

@@ -4,8 +4,13 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/bench_link.h"
 #include "cli/bench_start.h"
@@ -25,14 +30,74 @@ Json request_of(const TrainOptions& options, const Given& given, bool json) {
   return {{"options", to_json(options)}, {"given", given}, {"json", json}};
 }
 
-// The failure that explains the others: what a worker met itself before what it heard from its peers.
-int explain(const char* what, const TrainReport& report, const Starter& starter, int wait_status) {
+// While it lives a write that nobody reads is an error, not the end of this process: the workers are told to
+// stop, and what becomes of them is still said.
+class WithoutPipeSignal {
+ public:
+  WithoutPipeSignal() : before_(std::signal(SIGPIPE, SIG_IGN)) {}
+  ~WithoutPipeSignal() { std::signal(SIGPIPE, before_); }
+  WithoutPipeSignal(const WithoutPipeSignal&) = delete;
+  WithoutPipeSignal& operator=(const WithoutPipeSignal&) = delete;
+
+ private:
+  void (*before_)(int);
+};
+
+// What workers met themselves, before what they heard from their peers.
+std::vector<WorkerError> told_by_workers(const TrainReport& report, bool& heard_only) {
   std::vector<WorkerError> own, heard;
   for (const WorkerError& error : report.errors)
     (error.kind == "peer" || error.kind == "timeout" ? heard : own).push_back(error);
-  std::vector<WorkerError>& shown = own.empty() ? heard : own;
+  heard_only = own.empty();
+  return heard_only ? heard : own;
+}
+
+// The failure that explains the others, and how to go on.
+int explain(const char* what, const TrainReport& report, const Starter& starter, int wait_status) {
+  bool heard_only = false;
+  std::vector<WorkerError> shown = told_by_workers(report, heard_only);
   if (shown.size() > 1) shown.resize(1);
-  return conclude(what, shown, starter, wait_status);
+  const std::string hint = report.hint();
+  if (!heard_only && !hint.empty() && shown.front().kind != "usage") shown.front().text += "; " + hint;
+  const int status = conclude(what, shown, starter, wait_status);
+  if (heard_only && !hint.empty()) std::fprintf(stderr, "lockstep %s: %s\n", what, hint.c_str());
+  return status;
+}
+
+// Told to stop, and it came to no checkpoint: too early, or told twice, or it took too long.
+int explain_stop(const char* what, const TrainReport& report, const Starter& starter, int signal) {
+  forget_dumps(starter);
+  const char* const name = ::sigabbrev_np(signal);
+  const std::string hint = report.hint();
+  std::fprintf(stderr, "lockstep %s: stopped by SIG%s%s%s\n", what, name != nullptr ? name : "?",
+               report.begun() ? (hint.empty() ? "" : "; ") : " before the first step", hint.c_str());
+  if (const std::string words = launchers_words(starter); !words.empty())
+    std::fprintf(stderr, "  %s", words.c_str());
+  return 128 + signal;
+}
+
+// What the parent has to know of a run that is gone on with, before it starts workers. Nothing where the
+// files can't be read: the workers say why.
+struct EarlierRun {
+  std::int64_t workers = 0;
+  std::int64_t lanes = 0;
+};
+EarlierRun look_at_run(const std::filesystem::path& path) {
+  for (const auto& [file, inside] : {std::pair(path / "state.json", true),
+                                     {path / "config.json", false},
+                                     {path.parent_path() / "config.json", false}}) {
+    std::ifstream in(file);
+    Json json = Json::parse(in, nullptr, false);
+    if (inside && json.is_object()) json = Json(json.value("options", Json()));
+    if (!json.is_object()) continue;
+    const auto number = [&](const char* key) {
+      const Json value = json.value(key, Json());
+      return value.is_number_integer() ? value.get<std::int64_t>() : 0;
+    };
+    if (number("workers") >= 1 && number("workers") <= kMostWorkers)
+      return {number("workers"), number("lanes")};
+  }
+  return {};
 }
 
 int run_train(TrainFlags& flags) {
@@ -50,6 +115,12 @@ int run_train(TrainFlags& flags) {
                                    identity.launcher, identity.size));
     become_train_program("train", request_of(flags.options, given, flags.json));
   }
+  if (const std::string& resume = flags.options.resume; !resume.empty()) {
+    const EarlierRun run = look_at_run(resume);
+    if (flags.options.workers == 0) flags.options.workers = run.workers;
+    if (run.lanes > 0 && !given.contains("lanes"))
+      check_resumed_lanes(resume, run.lanes, flags.options.workers);
+  }
   TrainReport report(flags.json ? Show::json : Show::text);
   return start_training(flags.options, given, report, "train");
 }
@@ -65,16 +136,29 @@ int start_training(const TrainOptions& options, const Given& given, TrainReport&
                      .workers = options.workers == 0 ? 1 : static_cast<int>(options.workers),
                      .pinning = Pinning::cores,
                      .grace = std::chrono::minutes(2)});
+  const WithoutPipeSignal quiet;
+  bool told = false;
   report.give_up_when([&] { return listener.interrupted_by() != 0 || stop_is_pending(); });
-  const int status = listener.serve(starter.pid, [&](const Json& event) { report.handle(event); });
-  report.give_up_when([told = listener.interrupted_by() != 0] { return told; });
+  const int status = listener.serve(
+      starter.pid,
+      [&](const Json& event) {
+        report.handle(event);
+        if (report.reader_gone() && listener.interrupted_by() == 0 && !std::exchange(told, true))
+          ::kill(starter.pid, SIGTERM);
+      },
+      [&](int signal) { report.told_to_stop(signal); });
+  report.give_up_when([told_at_all = listener.interrupted_by() != 0] { return told_at_all; });
   report.finish();
-  if (report.stopped_by() != 0) return 128 + report.stopped_by();
-  if (report.done() && status == 0) return 0;
-  if (listener.interrupted_by() != 0 && report.errors.empty()) {
-    std::fprintf(stderr, "lockstep %s: stopped by signal %d\n", what, listener.interrupted_by());
-    return 128 + listener.interrupted_by();
+  const int signal =
+      listener.interrupted_by() == 0 && report.reader_gone() ? SIGPIPE : listener.interrupted_by();
+  if (report.stopped_by() != 0) {
+    forget_dumps(starter);
+    return 128 + (signal == SIGPIPE ? signal : report.stopped_by());
   }
+  if (report.done() && status == 0) return signal == SIGPIPE ? 128 + signal : 0;
+  bool heard_only = false;
+  told_by_workers(report, heard_only);
+  if (signal != 0 && heard_only) return explain_stop(what, report, starter, signal);
   return explain(what, report, starter, status);
 }
 
@@ -88,12 +172,17 @@ void add_train(Cli& cli) {
   command->footer(
       "A run is defined by its lanes, not by its workers: with the same --lanes, --lane-batch and --seed "
       "any\n"
-      "number of workers gives the same weights, bit for bit. Ctrl-C ends the step, writes a checkpoint and "
-      "says\n"
-      "how to resume (exit status 128 + signal); a second one stops at once. The run's folder holds "
-      "index.html\n"
-      "with the plots, summary.json, steps.csv, epochs.csv, buckets.csv, latency.csv, trace.json (for\n"
+      "number of workers gives the same weights, bit for bit. The run's folder holds index.html with the "
+      "plots,\n"
+      "config.json, summary.json, steps.csv, epochs.csv, buckets.csv, latency.csv, trace.json (for\n"
       "ui.perfetto.dev) and checkpoints/.\n"
+      "\n"
+      "Ctrl-C (SIGINT), SIGTERM, SIGHUP and SIGQUIT end the step, write a checkpoint and say how to resume, "
+      "and so\n"
+      "does a reader who is gone (| head). Repeats within 3 s are one; a later one stops at once, without a\n"
+      "checkpoint. Workers that take longer than 2 minutes are killed.\n"
+      "\n"
+      "Exit status: 0; 1 the run failed; 2 bad usage; 128 + signal when it was told to stop.\n"
       "\n"
       "Examples:\n"
       "  lockstep train --model resnet18 --data shapes -n 2 --accumulate 2 --epochs 3 --out runs/first\n"

@@ -6,6 +6,25 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep::cli {
+namespace {
+
+UsageError missing_value(const std::string& flag, const std::string& next) {
+  return UsageError(
+      fmt::format("{} has no value: '{}' follows it; accepted: a name, and one that begins with a hyphen as "
+                  "./{}",
+                  flag, next, next));
+}
+
+// A flag without its value takes the flag behind it for one.
+void expect_names(const TrainOptions& options, const Given& given) {
+  visit_options(options, [&](const OptionInfo& info, const auto& field) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(field)>, std::string>)
+      if (given.contains(info.name) && field.size() > 1 && field.starts_with('-'))
+        throw missing_value(flag_of(info.name), field);
+  });
+}
+
+}  // namespace
 
 void add_train_flags(CLI::App& command, TrainFlags& flags, const Given& only) {
   flags.command = &command;
@@ -50,6 +69,8 @@ Given TrainFlags::gather() {
     if (const CLI::Option* option = command->get_option_no_throw(flag_of(name));
         option != nullptr && option->count() > 0)
       given.insert(name);
+  expect_names(options, given);
+  if (config.starts_with('-')) throw missing_value("--config", config);
   // What a script's unset variable leaves.
   if (given.contains("out") && options.out.empty())
     throw UsageError("--out '' is not understood; accepted: the name of a folder");

@@ -29,19 +29,22 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 // Says what went wrong where it will be read, and ends the process without destructors, which might wait for
 // peers that are gone.
 [[noreturn]] void fail(const std::string& report_to, const std::string& command, const std::string& kind,
-                       const std::string& text) {
+                       const std::string& text, const std::string& hint) {
   try {
     if (!report_to.empty())
       BenchReporter(report_to).send({{"event", "error"}, {"kind", kind}, {"text", text}});
   } catch (const Error&) {
     // The parent is gone: then nobody asks.
   }
-  if (report_to.empty()) std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), text.c_str());
+  if (report_to.empty())
+    std::fprintf(stderr, "lockstep %s: %s%s%s\n", command.c_str(), text.c_str(), hint.empty() ? "" : "; ",
+                 hint.c_str());
   std::fflush(nullptr);
   std::_Exit(!report_to.empty() ? kReported : kind == "usage" ? 2 : 1);
 }
 
-int run_train(const Json& request) {
+// `hint`: how to go on after a failure, as far as the run has come.
+int run_train(const Json& request, std::string& hint) {
   const Group world = init();
   const TrainPlan plan = make_train_plan(request, world);
   std::unique_ptr<BenchReporter> reporter;
@@ -51,7 +54,11 @@ int run_train(const Json& request) {
   report.give_up_when(stop_was_noted);
   bool parent_gone = false;
   const EventSink sink = [&](const Json& event) {
-    if (!reporter) return report.handle(event);
+    if (!reporter) {
+      report.handle(event);
+      hint = report.hint();
+      return;
+    }
     // A parent that is killed takes its launcher along, which tells the workers to stop: nothing that was
     // trained is to be lost because nobody can be told.
     try {
@@ -65,8 +72,8 @@ int run_train(const Json& request) {
   return stopped_by == 0 ? 0 : 128 + stopped_by;
 }
 
-int run(const std::string& what, const Json& request) {
-  if (what == "train") return run_train(request);
+int run(const std::string& what, const Json& request, std::string& hint) {
+  if (what == "train") return run_train(request, hint);
   if (what == "infer") return run_infer(infer_options(request));
   if (what == "step") return run_step_bench_worker(request);
   throw UsageError("'" + what +
@@ -94,15 +101,18 @@ int main(int argc, char** argv) {
   const std::string what = argv[1];
   const std::string report_to = request.value("report_to", "");
   const std::string command = what == "step" ? "bench step" : what;
+  std::string hint;
   try {
-    const int status = lockstep::cli::run(what, request);
+    const int status = lockstep::cli::run(what, request, hint);
     const std::string lost = lockstep::cli::lost_output();
     if (!lost.empty()) std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), lost.c_str());
     std::fflush(nullptr);
     return status == 0 && !lost.empty() ? 1 : status;
+  } catch (const lockstep::UsageError& e) {
+    lockstep::cli::fail(report_to, command, lockstep::to_string(e.kind()), e.what(), "");
   } catch (const lockstep::Error& e) {
-    lockstep::cli::fail(report_to, command, lockstep::to_string(e.kind()), e.what());
+    lockstep::cli::fail(report_to, command, lockstep::to_string(e.kind()), e.what(), hint);
   } catch (const std::exception& e) {
-    lockstep::cli::fail(report_to, command, "error", lockstep::cli::first_line(e.what()));
+    lockstep::cli::fail(report_to, command, "error", lockstep::cli::first_line(e.what()), hint);
   }
 }

@@ -90,8 +90,9 @@ void check_ranges(const TrainOptions& o) {
   within<I>("--lanes", o.lanes, 0, 1 << 20);
   within<I>("--accumulate", o.accumulate, 1, 1 << 16);
   within<I>("--threads", o.threads, 1, 1024);
-  within<I>("--steps", o.steps, 0, kMany);
-  within<I>("--epochs", o.epochs, 0, kMany);
+  // 0 beside the other is how a file says which of the two counts.
+  if (o.steps != 0) within<I>("--steps", o.steps, 1, kMany);
+  if (o.epochs != 0) within<I>("--epochs", o.epochs, 1, kMany);
   if (o.lr) within("--lr", *o.lr, 0.0, 1e6);
   within("--momentum", o.momentum, 0.0, 1.0);
   if (o.weight_decay) within("--weight-decay", *o.weight_decay, 0.0, 1e6);
@@ -153,8 +154,18 @@ void check_options(TrainOptions& o) {
 
 void check_lanes(const TrainOptions& o, std::int64_t workers) {
   if (o.lanes != 0 && o.lanes < workers)
-    throw UsageError(fmt::format("--lanes {} is less than the {} workers; accepted: {} or more", o.lanes,
-                                 workers, workers));
+    throw UsageError(
+        fmt::format("--lanes {} is less than the {} workers; accepted: --lanes {} or more, or -n {} at most",
+                    o.lanes, workers, workers, o.lanes));
+}
+
+void check_resumed_lanes(const std::string& run, std::int64_t lanes, std::int64_t workers) {
+  if (workers > lanes)
+    throw UsageError(
+        fmt::format("-n {} is more than the {} lanes of {}, which define that run; accepted: -n {} at most "
+                    "(a new run with "
+                    "more lanes, from its weights: --init)",
+                    workers, lanes, run, lanes));
 }
 
 std::string beyond_range(const std::string& name, const std::string& text) {
@@ -229,8 +240,11 @@ void continue_options(TrainOptions& options, const Given& given, const TrainOpti
                             (given.contains("steps") || given.contains("epochs"));
       if (then.contains(name)) kept[name] = replaced ? Json(0) : then.at(name);
     } else if (fixed && now.at(name) != then.at(name)) {
-      throw UsageError(fmt::format("{} {} would make another run: the checkpoint's is {}", flag_of(name),
-                                   now.at(name).dump(), then.at(name).dump()));
+      throw UsageError(
+          fmt::format("{} {} would make another run: the checkpoint's is {}; accepted: --resume without {}, "
+                      "or --init for "
+                      "a new run with its weights",
+                      flag_of(name), now.at(name).dump(), then.at(name).dump(), flag_of(name)));
     }
   });
   merge_json(options, kept, "the checkpoint");

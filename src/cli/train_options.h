@@ -207,6 +207,8 @@ void check_values(const TrainOptions& options);
 void check_options(TrainOptions& options);
 // Whether so many workers can share the run's lanes, where these are given. Throws UsageError.
 void check_lanes(const TrainOptions& options, std::int64_t workers);
+// The same for a run that is gone on with, whose lanes stay as they are. `run`: what --resume names.
+void check_resumed_lanes(const std::string& run, std::int64_t lanes, std::int64_t workers);
 
 // "'99999999999999999999' is out of range; accepted: 0 to 1024" for a whole number that the option's type
 // can't hold; empty for anything else.

@@ -70,6 +70,15 @@ bool goes_on_in_its_folder(TrainOptions& o, const fs::path& checkpoint) {
   return fs::equivalent(o.out, parent.parent_path(), ignored);
 }
 
+// Whether a new run would remove the checkpoint that it begins with, however the two are spelled.
+bool would_remove_its_weights(const TrainPlan& plan) {
+  const TrainOptions& o = plan.options;
+  if (!o.overwrite) return false;
+  const fs::path out = o.out.empty() ? default_out(o) : o.out;
+  std::error_code ignored;
+  return fs::equivalent(plan.init.parent_path(), RunFolder::checkpoints_of(out), ignored);
+}
+
 // The weights of a checkpoint for a new run. One that was not written by `lockstep train` says nothing of its
 // model.
 void take_weights(TrainPlan& plan, const Given& given) {
@@ -80,14 +89,21 @@ void take_weights(TrainPlan& plan, const Given& given) {
     else if (!fs::exists(found / "manifest.json"))
       throw SystemError(found.string() + " was removed while it was read");
   });
+  if (would_remove_its_weights(plan))
+    throw UsageError(
+        fmt::format("--overwrite would remove {}, with which --init begins; accepted: another folder "
+                    "(--out), or --resume to go on",
+                    plan.init.string()));
 }
 
 void take_data(TrainPlan& plan, const Given& given, const Json& state, const TrainOptions& before) {
   plan.data = read_data_record(state.value("data", Json()), (plan.checkpoint / "state.json").string());
   const bool told = given.contains("data") || given.contains("data_dir");
   if (plan.data.train_sha256.empty() && plan.options.data != before.data)
-    throw UsageError(fmt::format("--data {} would make another run: the checkpoint's is {}",
-                                 plan.options.data, before.data));
+    throw UsageError(fmt::format(
+        "--data {} would make another run: the checkpoint's is {}; accepted: --resume without --data, or "
+        "--init for a new run with its weights",
+        plan.options.data, before.data));
   if (told) plan.data.path.clear();
 }
 
@@ -101,6 +117,7 @@ void take_checkpoint(TrainPlan& plan, const Given& given) {
   const Json state = read_state(plan.checkpoint);
   const TrainOptions before = options_of_state(state, plan.checkpoint);
   continue_options(o, given, before);
+  o.init = before.init;  // what it began with is a part of its recipe
   take_data(plan, given, state, before);
   plan.first_step = state.at("step").get<std::int64_t>();
   if (const Json best = state.value("best_accuracy", Json()); best.is_number())
@@ -163,6 +180,7 @@ TrainPlan plan_of(const Json& request, int workers) {
   check_options(o);
   o.workers = workers;
   if (o.lanes == 0) o.lanes = workers * o.accumulate;
+  if (!plan.checkpoint.empty()) check_resumed_lanes(o.resume, o.lanes, workers);
   check_lanes(o, workers);
   lanes_of(0, workers, static_cast<int>(o.lanes));
   if (o.out.empty()) o.out = default_out(o);
@@ -203,6 +221,12 @@ TrainPlan make_train_plan(const Json& request, const Group& world) {
 
 std::string resume_command(const TrainOptions& options) {
   return fmt::format("lockstep train --resume {} -n {}", shell_word(options.out), options.workers);
+}
+
+std::string calmer_command(const TrainOptions& options, const fs::path& checkpoint) {
+  return fmt::format("lockstep train --config {} --init {} --out {} --lr {}",
+                     shell_word(options.out + "/config.json"), shell_word(checkpoint.string()),
+                     shell_word(options.out + "-calmer"), *options.lr / 10);
 }
 
 }  // namespace lockstep::cli

@@ -41,5 +41,7 @@ TrainOptions options_of_state(const nlohmann::ordered_json& state, const std::fi
 
 // The command that goes on with this run.
 std::string resume_command(const TrainOptions& options);
+// The command for a new run like this one, from the weights of `checkpoint`, at a tenth of the rate.
+std::string calmer_command(const TrainOptions& options, const std::filesystem::path& checkpoint);
 
 }  // namespace lockstep::cli

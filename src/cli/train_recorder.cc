@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "cli/folder_content.h"
 #include "cli/run_page.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/checkpoint/leader.h"
@@ -39,7 +40,14 @@ TrainRecorder::TrainRecorder(const TrainPlan& plan, Group world, EventSink sink,
   // What rank 0 can't do nobody does, and all say why: none is taken for lost.
   run_on_leader(world_, "opening the run's folder", [&] {
     folder_.emplace(plan_.options.out, plan_.folder_use, plan_.first_step);
-    folder_->replace("config.json", to_json(plan_.options).dump(2) + "\n");
+    for (const std::string& name : folder_->set_aside())
+      sink_({{"event", "note"},
+             {"text", fmt::format("{} is later than step {}: it is now in {}", name, plan_.first_step,
+                                  (RunFolder::checkpoints_of(folder_->path()) / kSetAside).string())}});
+    TrainOptions recipe = plan_.options;  // of the whole run, in whatever parts it was done
+    recipe.resume.clear();
+    recipe.overwrite = false;
+    folder_->replace("config.json", to_json(recipe).dump(2) + "\n");
   });
   // One zero of time for all ranks' traces. Machines have clocks of their own: there it is the end of a
   // barrier.
@@ -104,7 +112,11 @@ void TrainRecorder::write_epoch(std::span<const StepRecord> of_epoch, std::int64
                      .validation_loss = validation_loss,
                      .accuracy = accuracy,
                      .lr = of_epoch.back().lr};
-  record.figures.mean_loss = figures_of(of_epoch).mean_loss;
+  // Of the whole epoch, in whatever parts it was done; the other figures are this part's.
+  const auto earlier = folder_->earlier_steps(epoch);
+  std::vector<StepRecord> whole(earlier.begin(), earlier.end());
+  whole.insert(whole.end(), of_epoch.begin(), of_epoch.end());
+  record.figures.mean_loss = figures_of(whole).mean_loss;
   const auto recent = last_of(of_epoch, kRecent);
   for (const StepRecord& s : recent)
     record.seconds_per_step += static_cast<double>(s.step_ns()) / 1e9 / static_cast<double>(recent.size());

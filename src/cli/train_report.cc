@@ -1,16 +1,22 @@
 #include "cli/train_report.h"
 
 #include <fmt/format.h>
+#include <stdio_ext.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/table.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/launch/launcher.h"
 
 namespace lockstep::cli {
 namespace {
@@ -62,7 +68,10 @@ void TrainReport::handle(const Json& event) {
     epoch(event);
   else if (kind == "note")
     note(event.at("text").get<std::string>());
-  else if (kind == "stopped") {
+  else if (kind == "checkpoint") {
+    checkpoint_ = event.at("path").get<std::string>();
+    resume_ = event.at("resume").get<std::string>();
+  } else if (kind == "stopped") {
     stopped_by_ = event.at("signal").get<int>();
     const std::string checkpoint = event.at("checkpoint").get<std::string>();
     note(fmt::format("stopped at step {}; {}", event.at("step").get<std::int64_t>(),
@@ -77,7 +86,36 @@ void TrainReport::handle(const Json& event) {
     errors.push_back({event.value("kind", ""), event.value("text", "")});
 }
 
-void TrainReport::begin(const Json& event) { line(event.at("text").get<std::string>()); }
+void TrainReport::begin(const Json& event) {
+  begun_ = true;
+  checkpoint_ = event.value("checkpoint", "");
+  resume_ = event.value("resume", "");
+  line(event.at("text").get<std::string>());
+}
+
+void TrainReport::told_to_stop(int signal) {
+  if (!begun_) return;  // there is nothing to save
+  const char* const known = ::sigabbrev_np(signal);
+  const std::string name = known != nullptr ? std::string("SIG") + known : fmt::format("signal {}", signal);
+  const std::int64_t now = now_ns();
+  if (told_ns_ == 0) {
+    told_ns_ = now;
+    note(fmt::format(
+        "{}: ending the step, then writing a checkpoint; once more, after {} s, stops at once without one",
+        name, kOneStop.count()));
+  } else if (now - told_ns_ >= std::chrono::nanoseconds(kOneStop).count()) {
+    note(fmt::format(
+        "{} again: stopping at once; {}", name,
+        checkpoint_.empty() ? "there is no checkpoint" : "what came after " + checkpoint_ + " is lost"));
+  }
+}
+
+std::string TrainReport::hint() const {
+  if (resume_.empty() || show_ == Show::nothing) return "";
+  return checkpoint_.empty()
+             ? "there is no checkpoint yet"
+             : fmt::format("the newest checkpoint is {}; to resume: {}", checkpoint_, resume_);
+}
 
 void TrainReport::step(const Json& event) {
   const double done = number(event, "step"), all = number(event, "steps");
@@ -115,7 +153,7 @@ void TrainReport::epoch(const Json& event) {
     return;
   }
   progress_.clear();
-  printer_.print(stdout, event.dump() + "\n");
+  print(stdout, event.dump());
 }
 
 void TrainReport::finished(const Json& event) {
@@ -123,7 +161,7 @@ void TrainReport::finished(const Json& event) {
   const Json& s = event.at("summary");
   progress_.clear();
   if (show_ == Show::json) {
-    printer_.print(stdout, s.dump() + "\n");
+    print(stdout, s.dump());
     return;
   }
   const char* const bold = colours_ ? "\033[1m" : "";
@@ -145,20 +183,32 @@ void TrainReport::finished(const Json& event) {
                    percent(number(s, "comm_fraction")), plain,
                    std::isfinite(predicted) ? " (predicted " + percent(predicted) + ")" : "",
                    percent(number(s, "overlap_fraction"))));
+  if (const double bad = number(s, "steps_not_finite"); bad > 0)
+    line(fmt::format("not finite     {}{:.0f}{} of {:.0f} steps, {}", bold, bad, plain,
+                     number(event, "steps_here"),
+                     event.value("on_nan", "") == "skip" ? "which were left out" : "which were trained on"));
   line(fmt::format("page           {}", event.at("page").get<std::string>()));
 }
 
 void TrainReport::through(const Json& event) {
   done_ = true;
   line(event.at("text").get<std::string>());
-  if (show_ != Show::json) return;
-  printer_.print(stdout, event.dump() + "\n");
+  if (show_ == Show::json) print(stdout, event.dump());
 }
 
 void TrainReport::line(const std::string& text) {
   if (show_ == Show::nothing) return;
   progress_.clear();
-  printer_.print(show_ == Show::json ? stderr : stdout, text + "\n");
+  print(show_ == Show::json ? stderr : stdout, text);
+}
+
+void TrainReport::print(std::FILE* to, const std::string& text) {
+  errno = 0;
+  printer_.print(to, text + "\n");
+  if (errno != EPIPE || to != stdout) return;  // what else is lost the frame says at the end
+  ::__fpurge(stdout);                          // nobody will take it later either
+  if (std::exchange(reader_gone_, true) || told_ns_ != 0 || done_) return;
+  note("nobody reads standard output any more: ending the step, then writing a checkpoint");
 }
 
 void TrainReport::note(const std::string& text) {

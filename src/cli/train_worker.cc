@@ -43,6 +43,7 @@ constexpr std::int64_t kLastProfiled = 50;
 
 constexpr std::size_t kPerLane = 3;  // what the workers tell of a lane: its weight, loss and number
 
+constexpr int kStops[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 volatile std::sig_atomic_t told_to_stop = 0;  // the signal
 std::atomic<std::int64_t> told_at_s = 0;      // on the monotonic clock
 
@@ -59,15 +60,15 @@ void note_stop(int signal) {
   }
 }
 
-// While it lives SIGINT, SIGTERM and SIGHUP (a terminal or a connection is gone) are remembered, but for
-// those that are ignored (nohup); another one, kOneStop later or more, ends the process.
+// While it lives the signals that stop a job (SIGHUP: a terminal or a connection is gone) are remembered, but
+// for those that are ignored (nohup); another one, kOneStop later or more, ends the process.
 class StopWatch {
  public:
   StopWatch() {
     struct sigaction action {};
     action.sa_handler = note_stop;
     action.sa_flags = SA_RESTART;
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    for (const int signal : kStops) {
       struct sigaction before {};
       if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
       ::sigaction(signal, &action, nullptr);
@@ -185,7 +186,12 @@ class Worker {
     else if (saved_step_ != state_.step && options_.checkpoint_every >= 0)
       checkpoint();
     const Json summary = finish();
-    if (leads()) sink_({{"event", "done"}, {"summary", summary}, {"page", options_.out + "/index.html"}});
+    if (leads())
+      sink_({{"event", "done"},
+             {"summary", summary},
+             {"steps_here", state_.step - plan_.first_step},
+             {"on_nan", options_.on_nan},
+             {"page", options_.out + "/index.html"}});
     return 0;
   }
 
@@ -270,7 +276,10 @@ class Worker {
                                  ? fmt::format(", going on after step {}", plan_.first_step)
                              : !plan_.init.empty() ? fmt::format(", with the weights of {}", options_.init)
                                                    : "";
+    const bool own = plan_.folder_use == FolderUse::resume;  // the checkpoint lies in this run's folder
     sink_({{"event", "begin"},
+           {"checkpoint", own ? plan_.checkpoint.string() : ""},
+           {"resume", resume_command(options_)},
            {"text", fmt::format("{} ({} parameters) on {} ({}): {}, {} × {}, {}{}", options_.model,
                                 in_words(parameters), options_.data, counted(data_.train->size(), "example"),
                                 counted(world_.size(), "worker"), counted(options_.lanes, "lane"),
@@ -342,8 +351,13 @@ class Worker {
     recorder_->end_epoch(state_.epoch, {}, {});
     run_on_leader(world_, "stopping", [&] {
       const std::string newest = newest_checkpoint();
+      // To go on as it was would lead to the same place.
+      sink_({{"event", "checkpoint"}, {"path", ""}, {"resume", ""}});
       throw SystemError(found + "; stopped (--on-nan skip leaves such steps out); " +
-                        (newest.empty() ? "there is no checkpoint" : "the newest checkpoint is " + newest));
+                        (newest.empty()
+                             ? "there is no checkpoint; a smaller --lr may help"
+                             : fmt::format("the newest checkpoint is {}; to go on with a smaller rate: {}",
+                                           newest, calmer_command(options_, newest))));
     });
     throw SystemError(found);  // not reached: the leader has thrown
   }
@@ -435,8 +449,11 @@ class Worker {
       return;
     }
     // Nobody changes the weights, or ends, before they are on disk.
-    run_on_leader(world_, "writing a checkpoint",
-                  [&] { checkpoint_ = save_training(options_, data_record_, state_, *model_, *optimizer_); });
+    run_on_leader(world_, "writing a checkpoint", [&] {
+      checkpoint_ = save_training(options_, data_record_, state_, *model_, *optimizer_);
+      // Here, where it is there: a peer that was lost meanwhile is told only behind it.
+      sink_({{"event", "checkpoint"}, {"path", checkpoint_.string()}, {"resume", resume_command(options_)}});
+    });
   }
 
   int stop() {

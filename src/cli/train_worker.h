@@ -7,8 +7,8 @@
 
 namespace lockstep::cli {
 
-// Trains to the end of the plan, or to the step after SIGINT, SIGTERM or SIGHUP, at which all ranks stop
-// together and a checkpoint is written. Gives 0, or the signal. Collective; throws Error.
+// Trains to the end of the plan, or to the step after SIGINT, SIGTERM, SIGHUP or SIGQUIT, at which all ranks
+// stop together and a checkpoint is written. Gives 0, or the signal. Collective; throws Error.
 int train(const TrainPlan& plan, const Group& world, const EventSink& sink);
 
 // Whether such a signal has come while this process trained.

@@ -1,6 +1,7 @@
 #include "launch/attempt.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -107,6 +108,9 @@ LaunchReport Attempt::run() {
   forget_asking();
   LaunchReport report;
   report.interrupted_by = interrupted_by_;
+  report.killed_workers = interrupted_by_ != 0 ? killed_ : 0;
+  report.killed_by_signal = killed_by_signal_;
+  report.grace_s = std::chrono::duration<double>(grace_).count();
   if (const int why = sinks_[0].error(); why != 0 && why != EPIPE) report.output_lost = std::strerror(why);
   report.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
   if (verdict_) {
@@ -255,6 +259,8 @@ void Attempt::interrupt(int signal) {
     abandoned_ = true;
     if (interrupted_by_ == 0) interrupted_by_ = signal;  // output is lost, and nothing is started again
   } else if (interrupted_by_ != 0) {
+    killed_ = running_;
+    killed_by_signal_ = true;
     signal_all(SIGKILL);
   } else {
     interrupted_by_ = signal;
@@ -262,7 +268,19 @@ void Attempt::interrupt(int signal) {
     told_to_stop_ = true;
     if (link_ != nullptr) link_->interrupted(signal);
     if (!stopping_) ask_then_stop(signal == SIGPIPE ? SIGTERM : signal);
+    if (signal != SIGPIPE) mention_stop(signal);
   }
+}
+
+// Whoever pressed Ctrl-C knows that it was heard, and what a second one would do.
+void Attempt::mention_stop(int signal) {
+  if (!options_.on_notice || running_ == 0) return;
+  const char* const name = ::sigabbrev_np(signal);
+  options_.on_notice(fmt::format(
+      "SIG{}: the worker{} told to stop and may take {:g} s (--grace); once more, after {} s, "
+      "kills {} at once",
+      name != nullptr ? name : std::to_string(signal), running_ == 1 ? " is" : "s are",
+      std::chrono::duration<double>(grace_).count(), kOneStop.count(), running_ == 1 ? "it" : "them"));
 }
 
 void Attempt::obey(const Link::Order& order) {
@@ -274,10 +292,11 @@ void Attempt::obey(const Link::Order& order) {
     stop_at_ = Clock::now() + options_.settle;
 }
 
-void Attempt::stop(int signal) {
+void Attempt::stop(int signal, std::chrono::milliseconds grace) {
   stopping_ = true;
   stop_at_.reset();
-  grace_end_ = Clock::now() + options_.grace;
+  grace_ = grace;
+  grace_end_ = Clock::now() + grace;
   kill_at_ = grace_end_;
   signal_all(signal);
   signal_all(SIGCONT);  // a stopped process can't answer
@@ -289,10 +308,11 @@ void Attempt::ask_then_stop(int signal) {
   made_folder_ = std::filesystem::create_directories(plan_.start.dump_dir, error);
   const UniqueFd sign(::open(stop_sign(plan_.start.dump_dir, name_for_workers(plan_.start)).c_str(),
                              O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
-  if (!sign) return stop(signal);
+  if (!sign) return stop(signal, options_.grace);
   asked_ = true;
   stopping_ = true;
   stop_at_.reset();
+  grace_ = options_.grace;
   signal_at_ = Clock::now() + kAsking;
   signal_ = signal;
 }
@@ -329,14 +349,15 @@ void Attempt::handle_deadlines() {
   // Who was told to stop does not wait for a reader who may never read again.
   if (told_to_stop_ && reaped_ && !drop_at_) drop_at_ = std::max(grace_end_, now + kDrain);
   if (drop_at_ && now >= *drop_at_) output_dropped_ = true;
-  if (stop_at_ && now >= *stop_at_ && running_ > 0) stop(SIGTERM);
+  if (stop_at_ && now >= *stop_at_ && running_ > 0) stop(SIGTERM, options_.grace_after_failure);
   if (signal_at_ && now >= *signal_at_) {
     signal_at_.reset();
-    stop(signal_);
+    stop(signal_, options_.grace);
   }
   if (kill_at_ && now >= *kill_at_ && running_ > 0) {
+    if (killed_ == 0) killed_ = running_;
     signal_all(SIGKILL);
-    kill_at_ = now + options_.grace;
+    kill_at_ = now + grace_;
   }
   if (mention_at_ && now >= *mention_at_) {
     mention_at_.reset();

@@ -70,11 +70,12 @@ class Attempt {
   void handle_signal(int signal);
   void note_end(int local_rank);
   void interrupt(int signal);
+  void mention_stop(int signal);
   void hear_others();
   void obey(const Link::Order& order);
   void mention_early_ends();
-  void report_to_others();         // once nothing is left to do here; then takes their verdict
-  void stop(int signal);           // begins to end the group
+  void report_to_others();  // once nothing is left to do here; then takes their verdict
+  void stop(int signal, std::chrono::milliseconds grace);  // begins to end the group
   void ask_then_stop(int signal);  // the same, but first asks the workers where they stand
   void signal_all(int signal);
   void kill_and_reap();
@@ -105,11 +106,13 @@ class Attempt {
   Clock::time_point begin_ = Clock::now();
   int running_ = 0;
   int interrupted_by_ = 0;
-  bool paused_ = false;          // the workers' output is not read for now
-  bool stopping_ = false;        // the others were told to end
-  bool told_to_stop_ = false;    // by a signal, here or on another machine
-  bool abandoned_ = false;       // a signal while only output was left to write
-  bool output_dropped_ = false;  // nobody reads it, and the time for that is over
+  int killed_ = 0;                 // workers, after they were told to stop
+  bool killed_by_signal_ = false;  // not because the grace period was over
+  bool paused_ = false;            // the workers' output is not read for now
+  bool stopping_ = false;          // the others were told to end
+  bool told_to_stop_ = false;      // by a signal, here or on another machine
+  bool abandoned_ = false;         // a signal while only output was left to write
+  bool output_dropped_ = false;    // nobody reads it, and the time for that is over
   bool reaped_ = false;
   bool reported_ = false;  // to the other machines
   std::array<bool, 2> sink_watched_{};
@@ -120,6 +123,7 @@ class Attempt {
   std::optional<Clock::time_point> signal_at_;  // when those that were asked are told to stop
   int signal_ = 0;                              // by this
   Clock::time_point interrupted_at_{};
+  std::chrono::milliseconds grace_{};  // that the group has, once it is being ended
   Clock::time_point grace_end_{};
   std::optional<Clock::time_point> drop_at_;     // when output that nobody reads is dropped
   std::optional<Clock::time_point> drain_by_;    // after the last worker: end of waiting for output

@@ -27,8 +27,8 @@ void check(const LaunchOptions& options) {
        {std::pair(&options.redirects, "--redirects"), std::pair(&options.tee, "--tee")})
     if (choice->largest_rank() >= options.workers)
       throw UsageError(std::string(what) + " names rank " + std::to_string(choice->largest_rank()) +
-                       ", but there are " + std::to_string(options.workers) + " workers; accepted: 0 to " +
-                       std::to_string(options.workers - 1));
+                       ", and the number of workers is " + std::to_string(options.workers) +
+                       "; accepted: 0 to " + std::to_string(options.workers - 1));
   if (options.threads < 0 || options.threads > kMostThreads)
     throw UsageError(std::to_string(options.threads) + " threads a worker can't be; accepted: 1 to " +
                      std::to_string(kMostThreads) + ", or 0 for what OMP_NUM_THREADS says");

@@ -137,8 +137,10 @@ void add_first_node(std::string& text, const LaunchReport& report) {
 std::string who_ended(const LaunchReport& report) {
   const std::size_t workers = workers_of(report);
   if (report.workers.size() == workers)
-    return fmt::format("all {} workers{} are ended", workers,
-                       several(report) ? fmt::format(" on {} machines", report.nodes.size()) : "");
+    return workers == 1
+               ? std::string("its worker is ended")
+               : fmt::format("all {} workers{} are ended", workers,
+                             several(report) ? fmt::format(" on {} machines", report.nodes.size()) : "");
   std::string text = fmt::format("{} of {} workers are ended", report.workers.size(), workers);
   for (const NodeEnd& node : report.nodes) {
     if (std::any_of(report.workers.begin(), report.workers.end(),
@@ -148,6 +150,21 @@ std::string who_ended(const LaunchReport& report) {
                         node.lost.empty() ? "has not said so" : node.lost);
   }
   return text;
+}
+
+// Who told them to stop has to know that they did not get so far.
+std::string who_was_killed(const LaunchReport& report) {
+  if (report.killed_workers == 0) return "";
+  const char* const here = several(report) ? " here" : "";
+  const std::string who = report.killed_workers == 1
+                              ? fmt::format("a worker{} was", here)
+                              : fmt::format("{} workers{} were", report.killed_workers, here);
+  return report.killed_by_signal
+             ? fmt::format("; {} killed by the second signal: what was not saved is lost", who)
+             : fmt::format(
+                   "; {} killed, because {:g} s were over: what was not saved is lost, and a larger --grace "
+                   "gives more time",
+                   who, report.grace_s);
 }
 
 }  // namespace
@@ -161,8 +178,10 @@ std::string describe(const LaunchReport& report) {
     if (!failed || report.interrupted_by != 0) return text;
   }
   if (report.interrupted_by != 0) {
-    text += fmt::format("stopped by {} after {:.1f} s; {}\n", signal_name(report.interrupted_by),
-                        report.seconds, who_ended(report));
+    text +=
+        fmt::format("stopped by {} after {:.1f} s{}; {}{}\n", signal_name(report.interrupted_by),
+                    report.seconds, report.restarts > 0 ? fmt::format(" of restart {}", report.restarts) : "",
+                    who_ended(report), who_was_killed(report));
     add_dumps(text, report);
     return text;
   }
@@ -196,6 +215,7 @@ std::string to_json(const LaunchReport& report) {
   json["interrupted_by"] = report.interrupted_by != 0
                                ? nlohmann::ordered_json(signal_name(report.interrupted_by))
                                : nlohmann::ordered_json();
+  json["killed_workers"] = report.killed_workers;
   json["output_lost"] = report.output_lost;
   json["node"] = report.node;
   json["first_failed_node"] =

@@ -87,12 +87,15 @@ TEST_F(FolderOwner, OverwritesOnlyRuns) {
   write("checkpoints/model.pt", "mine");
   write("checkpoints/step-00000007/mine", "no manifest");
   write("checkpoints/step-00000008/manifest.json", "{}");
+  write("checkpoints/step-best/manifest.json", "a copy of the user's");
+  write("checkpoints/set-aside/step-00000009/manifest.json", "{}");
   write("checkpoints/step-1000/manifest.json", "another program's");
   write("checkpoints/.removed-step-00000006/manifest.json", "{}");
   EXPECT_EQ(refusal(FolderUse::overwrite), "");
   EXPECT_EQ(names(), (std::vector<std::string>{
                          "buckets.csv", "checkpoints/model.pt", "checkpoints/step-00000007/mine",
-                         "checkpoints/step-1000/manifest.json", "epochs.csv", "notes.txt", "steps.csv"}));
+                         "checkpoints/step-1000/manifest.json", "checkpoints/step-best/manifest.json",
+                         "epochs.csv", "notes.txt", "steps.csv"}));
   for (const char* name :
        {"config.json", "index.html", "job.txt", "latency.csv", "steps.csv", "summary.json", "trace.json"}) {
     fs::remove(folder_ / name);

@@ -42,6 +42,25 @@ class Disk(Case):
         self.assertEqual(process.returncode, 1, out + err)
         self.assertRegex(err, "rank 0 of group world died")
 
+    def test_told_twice_while_it_hangs(self):
+        stuck = self.faults("fsync .staging/model.safetensors@3 delay_ms=600000")
+        with subprocess.Popen([PROGRAM, "train", "--out", self.path("run"), "-n", "2", *LANES, "--steps", "8",
+                               "--checkpoint-every", "2"], env=stuck, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True) as process:
+            while not (os.path.exists(self.path("run", "checkpoints", "step-00000002")) and
+                       os.path.exists(self.path("run", "checkpoints", ".staging", "model.safetensors"))):
+                self.assertIsNone(process.poll())
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            self.assertIn("once more, after 3 s, stops at once", process.stderr.readline())
+            time.sleep(3)  # until then it would be the same telling
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, out + err)
+        newest = self.path("run", "checkpoints", "step-00000002")
+        self.assertIn(f"SIGINT again: stopping at once; what came after {newest} is lost", err)
+        self.assertIn(f"stopped by SIGINT; the newest checkpoint is {newest}; to resume: lockstep train --resume", err)
+
     def test_a_full_one(self):
         """A file system of its own, which really has no room left."""
         disk = self.path("disk")

@@ -162,6 +162,41 @@ class Folders(Case):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(self.hidden("run"), [".mine", ".notes", ".steps.csv.old"])
 
+    def test_what_may_not_be_read_is_not_damaged(self):
+        self.train("run", *ARGS, "--steps", 2)
+        for command in ("train", "infer"):
+            self.refused(command, "--resume", self.path("run"), status=1, words=["model.safetensors: Permission denied"],
+                         env=self.faults("open step-00000002/model.safetensors errno=13"))
+
+    def test_going_back_to_an_older_checkpoint(self):
+        """Later ones are no longer the run's, whole or damaged: they are set aside, and the run goes on from where it is."""
+        self.train("run", *ARGS, "--steps", 4)
+        with open(self.path("run", "checkpoints", "step-00000004", "state.json"), "a") as file:
+            file.write(" ")
+        self.refused("train", "--resume", self.path("run"), "--steps", 5, words=["step-00000004 is damaged", "step-00000002"])
+        done = self.run_program("train", "--resume", self.path("run", "checkpoints", "step-00000002"), "--steps", 3)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"step-00000004 is later than step 2: it is now in {self.path('run', 'checkpoints', 'set-aside')}",
+                      done.stderr)
+        self.assertEqual(sorted(os.listdir(self.path("run", "checkpoints"))), ["set-aside", "step-00000002", "step-00000003"])
+        self.assertEqual(os.listdir(self.path("run", "checkpoints", "set-aside")), ["step-00000004"])
+        done = self.run_program("train", "--resume", self.path("run"), "--steps", 5)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.losses("run"), (self.train("whole", *ARGS, "--steps", 5), self.losses("whole"))[1])
+
+    def test_a_run_in_parts_has_one_line_an_epoch(self):
+        """Eight steps an epoch: stopped in the middle of the first, gone on with as it was begun."""
+        self.train("run", "-n", 2, *ARGS, "--steps", 3)
+        done = self.run_program("train", "--resume", self.path("run"), "--steps", 10)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("2 workers", done.stdout)
+        whole = self.train("whole", *ARGS, "--steps", 10)
+        for column in ("epoch", "step", "train_loss"):
+            self.assertEqual(*([row[column] for row in self.rows(name, "epochs.csv")] for name in ("run", "whole")), column)
+        # Its config.json is a recipe.
+        again = self.train("again", "--config", self.path("run", "config.json"))
+        self.assertEqual(again["params_sha256"], whole["params_sha256"])
+
 
 class Finite(Case):
     """Numbers that are not finite are told, and never push out those that are."""
@@ -192,6 +227,13 @@ class Finite(Case):
                                       r"not finite is [\w.]+).*stopped.*--on-nan.*the newest checkpoint is .*step-")
         self.assertIn(True, self.weights("run"))
         self.assertNotIn(False, self.weights("run"))
+        # What helps is another rate.
+        hint = re.search(r"to go on with a smaller rate: lockstep (.*)", done.stderr).group(1)
+        self.assertNotIn("to resume", done.stderr)
+        again = subprocess.run(["sh", "-c", f"{PROGRAM} {hint} --lr 1e-4 --steps 2"], env=self.environment, text=True,
+                               capture_output=True)
+        # (These are beyond help: what counts is that the run begins.)
+        self.assertIn("with the weights of", again.stdout, again.stderr)
         rows = self.rows("run", "steps.csv")
         self.assertLess(len(rows), 40)
         self.assertTrue(os.path.exists(self.path("run", "index.html")))
@@ -211,6 +253,8 @@ class Finite(Case):
         done = self.run_program("train", "-n", 2, *self.WILD, "--on-nan", "skip", "--out", self.path("run"))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stderr, r"step \d+: (the loss is|a gradient).*all weights are finite; the step is skipped")
+        skipped = self.summary("run")["steps_not_finite"]
+        self.assertRegex(done.stdout, rf"not finite +{skipped} of 40 steps.*left out")
         self.assertEqual(len(self.losses("run")), 40)
         self.assertGreater(self.summary("run")["steps_not_finite"], 0)
         self.assertEqual(set(self.weights("run")), {True})

@@ -109,7 +109,7 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
 
 TEST(TrainOptions, ANumberThatIsTooLongIsShownAsItWasWritten) {
   EXPECT_EQ(beyond_range("steps", "99999999999999999999"),
-            "'99999999999999999999' is out of range; accepted: 0 to 1099511627776");
+            "'99999999999999999999' is out of range; accepted: 1 to 1099511627776");
   EXPECT_EQ(beyond_range("lanes", "-99999999999999999999"),
             "'-99999999999999999999' is out of range; accepted: 0 to 1048576");
   EXPECT_EQ(beyond_range("seed", "18446744073709551616"),

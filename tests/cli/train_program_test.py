@@ -165,11 +165,14 @@ class Resume(Case):
         self.assertEqual(len(self.workers_of("killed")), 2)
         process.kill()
         process.communicate()
-        for _ in range(200):
+        for _ in range(400):
             if not self.workers_of("killed"):
-                return
+                break
             time.sleep(0.05)
-        self.fail("workers are left")
+        self.assertEqual(self.workers_of("killed"), [])
+        # They were told to stop, and that is what they did.
+        done = len(self.rows("killed", "steps.csv"))
+        self.assertIn(f"step-{done:08}", os.listdir(self.path("killed", "checkpoints")))
 
     def test_sigint_writes_a_checkpoint_and_says_how_to_go_on(self):
         process = self.start("stopped", "-n", 2, *LANES, "--steps", "100000")
@@ -185,6 +188,8 @@ class Resume(Case):
         self.assertEqual(self.summary("stopped")["params_sha256"], whole["params_sha256"])
 
     def test_a_killed_worker_is_named(self):
+        os.mkdir(self.path("tmp"))
+        self.environment["TMPDIR"] = self.path("tmp")
         process = self.start("broken", "-n", 2, *LANES, "--steps", "100000", "--checkpoint-every", "2")
         self.wait_for_steps(process, "broken", 3)
         workers = self.workers_of("broken")
@@ -193,6 +198,13 @@ class Resume(Case):
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, out + err)
         self.assertRegex(err, r"rank 1 of group world died")
+        self.assertRegex(err, r"rank 1 failed first: it was killed by SIGKILL")
+        self.assertIn("out of memory?", err)
+        for dumps in os.listdir(self.path("tmp")):
+            self.assertIn(f"in {self.path('tmp', dumps)}", err)
+        newest = max(os.listdir(self.path("broken", "checkpoints")))
+        self.assertIn(f"the newest checkpoint is {self.path('broken', 'checkpoints', newest)}; "
+                      f"to resume: lockstep train --resume {self.path('broken')} -n 2", err)
 
     def test_started_again_by_the_launcher(self):
         args = [*LANES, "--steps", 400, "--checkpoint-every", 5]
@@ -289,7 +301,8 @@ class Resume(Case):
         for args, words in [
             (["--lane-batch", "5"], ["--lane-batch", "5", "4"]),
             (["--seed", "9"], ["--seed", "9", "0"]),
-            (["--optimizer", "sgd"], ["--optimizer", "sgd", "adamw"]),
+            (["--optimizer", "sgd"], ["--optimizer", "sgd", "adamw", "accepted", "without --optimizer", "--init"]),
+            (["-n", "9"], ["-n 9", "8 lanes", "accepted: -n 8 at most"]),
         ]:
             with self.subTest(args=args):
                 self.refused("train", "--resume", self.path("run"), *args, words=words)
@@ -418,8 +431,17 @@ class Folder(Case):
 
     def test_a_folder_with_something_in_it(self):
         self.train("run", *LANES, "--steps", 2)
-        self.refused("train", "--out", self.path("run"), *LANES, "--steps", 2,
-                     words=["--out", "not empty", "--resume", "--overwrite"])
+        again = ["train", "--out", self.path("run"), *LANES, "--steps", 2]
+        self.refused(*again, words=["--out", "not empty", "--resume", "--overwrite"])
+        # Only what would be taken is offered.
+        shutil.rmtree(self.path("run", "checkpoints"))
+        with open(self.path("run", "trace.json"), "w") as file:
+            file.write("mine")
+        done = self.run_program(*again)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("accepted: another folder", done.stderr)
+        self.assertNotIn("--resume", done.stderr)
+        self.assertNotIn("--overwrite", done.stderr)
 
     def test_a_full_disk(self):
         process = self.start("run", "-n", 2, *LANES, "--steps", 100000, "--checkpoint-every", 10)
@@ -432,6 +454,7 @@ class Folder(Case):
         self.assertEqual(process.returncode, 1, out + err)
         self.assertEqual(len(err.splitlines()), 1, err)
         self.assertIn("File too large", err)
+        self.assertRegex(err, "the newest checkpoint is .*step-.*; to resume: lockstep train --resume")
         # Nothing was lost: the newest checkpoint is whole, and the run goes on from it.
         kept = os.listdir(self.path("run", "checkpoints"))
         self.assertEqual([name for name in kept if not name.startswith("step-")], [])
@@ -518,11 +541,19 @@ class Usage(Case):
 
     def test_what_was_written_is_what_is_refused(self):
         for args, words in [
-            (["--steps", "99999999999999999999"], ["--steps", "'99999999999999999999'", "0 to 1099511627776"]),
+            (["--steps", "99999999999999999999"], ["--steps", "'99999999999999999999'", "1 to 1099511627776"]),
             (["--seed", "99999999999999999999"], ["--seed", "'99999999999999999999'", "0 to 18446744073709551615"]),
             (["--bucket-cap-mb", "-1"], ["--bucket-cap-mb", "'-1'", "or 0 (auto)"]),
             (["--out", ""], ["--out ''", "folder"]),
             (["--resume", ""], ["--resume ''", "checkpoint"]),
+            (["--out", "--overwrite"], ["--out", "'--overwrite'", "./--overwrite"]),
+            (["--steps", "-5"], ["--steps", "'-5'", "accepted: 1 to"]),
+            (["--steps", "1e3"], ["--steps '1e3'", "a whole number"]),
+            (["--model", "mpl"], ["--model", "mpl", "Did you mean 'mlp'?"]),
+            (["-np", "2"], ["-np", "did you mean -n?"]),
+            (["--nproc_per_node", "2"], ["--nproc-per-node", "did you mean -n?"]),
+            (["--batch-size", "2"], ["--batch-size", "did you mean --lane-batch?"]),
+            (["--learning-rate", "2"], ["--learning-rate", "did you mean --lr?"]),
         ]:
             with self.subTest(args=args):
                 self.refused("train", *MLP, "--steps", "1", *args, words=words, cwd=self.folder)
@@ -600,8 +631,33 @@ class Tools(Case):
         for r in rows:
             self.assertGreater(float(r["samples_per_s"]), 0)
         self.assertIn("samples/s", done.stdout)
+        # Nothing is written over unless it is asked for, nor then what no sweep wrote, or somebody is writing.
+        sweep = ["sweep", "bucket_cap_mb", "--values", "0.02", *MLP, "--steps", 2, "--out", self.path("sweep")]
+        before = self.files_of("sweep")
+        self.refused(*sweep, words=["--out", "not empty", "--overwrite"])
+        with open(self.path("sweep", ".lock"), "w") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+            self.refused(*sweep, "--overwrite", words=["is being written by"])
+        os.remove(self.path("sweep", ".lock"))
+        self.assertEqual(self.files_of("sweep"), before)
+        os.rename(self.path("sweep", "sweep.csv"), self.path("kept.csv"))
+        with open(self.path("sweep", "sweep.csv"), "w") as file:
+            file.write("mine\n")
+        self.refused(*sweep, "--overwrite", words=[self.path("sweep", "sweep.csv"), "no sweep wrote"])
+        os.rename(self.path("kept.csv"), self.path("sweep", "sweep.csv"))
+        done = self.run_program(*sweep, "--overwrite")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(self.rows("sweep", "sweep.csv")), 1)
+
+    def test_a_sweep_that_fails_keeps_what_it_found(self):
+        done = self.run_program("sweep", "lr", "--values", "0.001,1e6", *MLP, "--optimizer", "sgd", "--out", self.path("sweep"))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual([row["lr"] for row in self.rows("sweep", "sweep.csv")], ["0.001"])
+        self.assertIn(f"1 of 2 values are in {self.path('sweep', 'sweep.csv')}", done.stderr)
 
     def test_sweep_refuses_before_it_runs(self):
+        for option in ("resume", "init", "out", "overwrite"):
+            self.refused("sweep", option, "--values", "a,b", *MLP, words=[option, "names no setting of a run"])
         self.refused("sweep", "bucket_cap", "--values", "1", words=["bucket_cap", "bucket_cap_mb"])
         self.refused("sweep", "lanes", "--values", "2,many", *MLP, words=["lanes", "many", "a whole number"])
         self.refused("sweep", "lanes", *MLP, words=["--values"])
@@ -616,6 +672,12 @@ class Tools(Case):
         self.assertLessEqual(row["latency_ms_p50"], row["latency_ms_p95"])
         text = self.run_program("infer", "--resume", self.path("run"))
         self.assertRegex(text.stdout, r"latency +p50 .* p95 .* ms an image\naccuracy")
+        with open("/dev/full", "w") as full:
+            for flags in ([], ["--json"]):
+                done = subprocess.run([PROGRAM, "infer", "--resume", self.path("run"), *flags], stdout=full, text=True,
+                                      stderr=subprocess.PIPE, env=self.environment)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn("standard output can't be written", done.stderr)
         self.refused("infer", "--resume", self.path("none"), words=["none"])
         self.refused("infer", words=["--resume"])
 

@@ -153,6 +153,13 @@ class Init(Case):
                 self.refused("train", "--init", self.path("old"), "--data", "synthetic", "--steps", 1, "-n", 2,
                              "--out", self.path("new"), *args, words=words)
         self.assertFalse(os.path.exists(self.path("new")))
+        # What it begins with is not removed first, however it is called.
+        before = self.files_of("old")
+        os.symlink(self.path("old"), self.path("link"))
+        for init in (self.path("old"), self.path("link", "checkpoints", "step-00000001")):
+            self.refused("train", "--init", init, "--out", self.path("old"), "--overwrite", "--data", "synthetic",
+                         "--steps", 1, words=["--overwrite", "--init", "another folder"])
+        self.assertEqual(self.files_of("old"), before)
 
 
 class Threads(Case):

@@ -66,6 +66,7 @@ class Stop(unittest.TestCase):
         self.assertEqual(process.returncode, status, f"{out}{err}")
         self.expect_the_last_step(f"{out}{err}")
         self.assertIn("to resume:", err)
+        return err
 
     def expect_the_last_step(self, message=""):
         checkpoints = os.path.join(self.out, "checkpoints")
@@ -92,6 +93,23 @@ class Stop(unittest.TestCase):
                     pass  # it was quick
             time.sleep(0.01)
         self.expect_checkpoint(process, 128 + signal.SIGTERM)
+
+    def test_a_quit_too_and_it_is_heard_at_once(self):
+        process = self.start()
+        process.send_signal(signal.SIGQUIT)
+        err = self.expect_checkpoint(process, 128 + signal.SIGQUIT)
+        self.assertRegex(err, r"SIGQUIT: .*a checkpoint.*once more.*at once")
+
+    def test_a_reader_who_is_gone(self):
+        """`| head -1` is being told to stop; `| tee` that Ctrl-C ended too is not why it stops."""
+        for args, sent, status in ((["--examples", "64"], None, 128 + signal.SIGPIPE), ([], signal.SIGINT, 130)):
+            with self.subTest(status=status):
+                process = self.start(*args)
+                process.stdout.close()
+                process.stdout = None
+                if sent:
+                    process.send_signal(sent)
+                self.assertIn("nobody reads" if sent is None else "SIGINT", self.expect_checkpoint(process, status))
 
     def test_timeout_tells_it_and_its_group(self):
         process = self.start(before=["timeout", "--signal=TERM", "1000"])

@@ -191,7 +191,7 @@ TEST(AgentsFailure, AnInterruptDoesNotWaitForOneThatHangs) {
   EXPECT_EQ(outcome.status, 143);
   expect_words(outcome.err, {"stopped by SIGTERM", "1 of 2 workers are ended; node 1 (",
                              "does not answer for ", ", its workers may still run\n"});
-  EXPECT_EQ(lines_of(outcome.err).size(), 1U) << outcome.err;
+  EXPECT_EQ(lines_of(outcome.err).size(), 2U) << outcome.err;
 }
 
 TEST(AgentsFailure, ASecondInterruptClaimsNothingOfTheOthers) {

@@ -129,7 +129,8 @@ TEST(Failure, KillsWorkersThatIgnoreSigterm) {
   const std::vector<std::string> lines = lines_of(outcome.out);
   const auto told = std::find(lines.begin(), lines.end(), "[rank 1] told");
   ASSERT_NE(told, lines.end()) << outcome.out;
-  EXPECT_LT(std::count(told, lines.end(), "[rank 1] tick"), 20) << outcome.out;  // 5 s, the default, are 50
+  EXPECT_LT(std::count(told, lines.end(), "[rank 1] tick"), 20)
+      << outcome.out;  // 5 s, the default after a failure, are 50
   EXPECT_TRUE(program.leftovers().empty());
 }
 
@@ -227,7 +228,27 @@ TEST(Failure, ASecondInterruptKillsAtOnce) {
   ::kill(program.pid(), SIGINT);
   const Outcome outcome = program.finish();
   EXPECT_EQ(outcome.status, 130);  // long before the 60 s
+  EXPECT_NE(outcome.err.find("SIGINT: the workers are told to stop and may take 60 s (--grace); once more"),
+            std::string::npos)
+      << outcome.err;
+  EXPECT_NE(outcome.err.find("2 workers were killed by the second signal: what was not saved is lost"),
+            std::string::npos)
+      << outcome.err;
   EXPECT_TRUE(program.leftovers().empty());
+}
+
+TEST(Failure, SaysWhoHadToBeKilled) {
+  Program program(
+      {"run", "--grace", "0.3", "sh", "-c", "trap 'echo caught' HUP; echo up; while :; do sleep 0.05; done"});
+  ASSERT_TRUE(program.wait_for("up"));
+  ::kill(program.pid(), SIGHUP);
+  const Outcome outcome = program.finish();
+  EXPECT_EQ(outcome.status, 128 + SIGHUP);
+  EXPECT_NE(outcome.err.find(
+                "its worker is ended; a worker was killed, because 0.3 s were over: what was not saved is "
+                "lost, and a larger --grace gives more time"),
+            std::string::npos)
+      << outcome.err;
 }
 
 TEST(Failure, ASignalThatComesSeveralTimesIsOne) {

@@ -76,6 +76,7 @@ TEST(Secret, IsMadeOnceAndForItsOwnerOnly) {
   EXPECT_EQ(printed.out.size(), 65U);
   EXPECT_EQ(printed.out.find_first_not_of("0123456789abcdef"), 64U);
   EXPECT_NE(run({"secret"}).out, printed.out);
+  EXPECT_TRUE(run({"secret", "--json"}).out.starts_with("{\"secret\":\""));
 
   const TempFolder folder;
   const std::string file = folder.path() + "/job.key";

@@ -3,6 +3,8 @@ import dataclasses
 import random
 import signal
 
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
 # The flags that define a run, and its steps. Few, since each has to be run undisturbed once.
 CONFIGS = {
     "mlp": ("--model mlp --data synthetic --width 64 --lanes 4 --lane-batch 4", 400),
@@ -20,10 +22,10 @@ ATTACKS = {
     "kill-starter": (2, "SIGKILL to the process that the user started"),
     "kill-group": (2, "SIGKILL to the process group of the command"),
     "kill-all": (2, "SIGKILL to every process of the job, the guardian too"),
-    "stop-starter": (3, "SIGTERM or SIGINT to the process that the user started"),
-    "stop-worker": (2, "SIGTERM or SIGINT to one worker"),
-    "stop-all": (3, "SIGTERM or SIGINT to every process, as systemd and schedulers do"),
-    "stop-twice": (3, "SIGTERM or SIGINT to the starter, and again within a second"),
+    "stop-starter": (3, "a stop signal to the process that the user started"),
+    "stop-worker": (2, "a stop signal to one worker"),
+    "stop-all": (3, "a stop signal to every process, as systemd and schedulers do"),
+    "stop-twice": (3, "a stop signal to the starter, and again within a second"),
     "stop-timeout": (2, "SIGTERM to the starter, then to its group, as timeout(1) does"),
     "pause": (2, "SIGSTOP to one worker or all processes for a while"),
     "file-error": (8, "one file operation in the run's folder fails, once or from then on"),
@@ -111,7 +113,7 @@ def draw_fault(rng, kills=False):
 def draw_attack(rng, kind):
     attack = Attack(kind, draw_moment(rng))
     if kind.startswith("stop-"):
-        attack.signal = signal.SIGTERM if kind == "stop-timeout" else rng.choice((signal.SIGTERM, signal.SIGINT))
+        attack.signal = signal.SIGTERM if kind == "stop-timeout" else rng.choice(STOPS)
     elif kind.startswith("kill-"):
         attack.signal = signal.SIGKILL
     if kind == "stop-twice":

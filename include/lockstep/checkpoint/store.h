@@ -55,7 +55,7 @@ void write_file(const std::filesystem::path& file, std::string_view text);
 
 // Checks every file of a checkpoint against its manifest. Throws UsageError that names the file, what is
 // wrong with it, and the newest whole checkpoint before it (or, if there is none, after it) in the same
-// folder.
+// folder; SystemError for a file that this process may not read.
 void verify_checkpoint(const std::filesystem::path& checkpoint);
 
 // What `--resume PATH` means: a checkpoint, a folder of checkpoints (the newest), or a run's folder (the

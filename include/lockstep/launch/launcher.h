@@ -79,10 +79,12 @@ struct LaunchOptions {
   // OMP_NUM_THREADS of every worker, which decides the order of some sums; 0: the launcher's own, and 1 where
   // it has none. It never follows the number of workers or cores, and on several machines node 0's counts.
   int threads = 0;
-  // After a failure the others get `settle` to notice by themselves and write their flight recorders,
-  // then SIGTERM, then `grace` later SIGKILL.
+  // Who is told to stop has work to save: SIGKILL comes `grace` after the signal. After a failure the others
+  // get `settle` to notice by themselves and write their flight recorders, then SIGTERM, then
+  // `grace_after_failure` later SIGKILL.
   std::chrono::milliseconds settle{300};
-  std::chrono::milliseconds grace{5000};
+  std::chrono::milliseconds grace{30000};
+  std::chrono::milliseconds grace_after_failure{5000};
   std::string log_dir = {};     // per-rank files go to a new folder in it; empty: the temporary folder
   StreamChoice redirects = {};  // streams that go to a file instead of the console, by local rank
   StreamChoice tee = {};        // streams that go to a file and to the console, likewise
@@ -97,7 +99,7 @@ struct LaunchOptions {
   // Called after a failed start of the group that is followed by another.
   std::function<void(const LaunchReport&)> on_restart = {};
   // Called with a line for people: while agents wait for each other who is missing, who was refused; later
-  // that a worker has ended well before the others.
+  // that a worker has ended well before the others, and what happens now that the job was told to stop.
   std::function<void(const std::string&)> on_notice = {};
 };
 
@@ -138,7 +140,12 @@ struct LaunchReport {
   std::optional<int> first_failed_node = {};  // or, where none did: the node that was lost or interrupted
   std::vector<std::string> last_lines = {};   // that this rank wrote
   int interrupted_by = 0;                     // the signal that told the launcher to stop, 0 when none did
-  std::string output_lost = {};               // why standard output could not be written; empty when it could
+  // Workers of this machine that were told to stop and were killed, because `grace` was over or a second
+  // signal came: what they had not saved is lost.
+  int killed_workers = 0;
+  bool killed_by_signal = false;  // by the second signal
+  double grace_s = 0;             // that they had
+  std::string output_lost = {};   // why standard output could not be written; empty when it could
   int restarts = 0;
   int max_restarts = 0;
   double seconds = 0;                   // of the last start

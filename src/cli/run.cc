@@ -26,7 +26,8 @@ int start(const RunOptions& options, const std::vector<std::string>& program) {
                               std::to_string(report.max_restarts) + "\n");
   };
   launch_options.on_notice = [&printer](const std::string& text) {
-    printer.print(stderr, "lockstep run: " + text + "\n");
+    // Nobody waits for a reader with a notice: one of them says that the job was told to stop.
+    if (takes_text(2)) printer.print(stderr, "lockstep run: " + text + "\n");
   };
   const LaunchReport report = launch(launch_options);
   printer.give_up_when([&report] { return report.interrupted_by != 0; });

@@ -126,8 +126,8 @@ int conclude(const std::string& command, const std::vector<WorkerError>& errors,
     std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), error.text.c_str());
   const std::string words = launchers_words(starter);
   if (!errors.empty()) {
-    if (std::ranges::all_of(errors, is_hearsay)) {
-      if (!words.empty()) std::fprintf(stderr, "lockstep %s: %s", command.c_str(), words.c_str());
+    if (std::ranges::all_of(errors, is_hearsay) && !words.empty()) {
+      std::fprintf(stderr, "lockstep %s: %s", command.c_str(), words.c_str());
     } else if (std::ranges::all_of(errors, [](const WorkerError& e) { return e.kind == "system"; })) {
       forget_dumps(starter);
     } else if (std::error_code ignored; std::filesystem::exists(starter.dump_dir, ignored)) {

@@ -180,7 +180,7 @@ TEST(BenchStart, AUsageErrorLeavesNoFlightRecorders) {
     }
     const std::string said = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(std::filesystem::exists(folder), std::string(kind) == "peer");
-    EXPECT_EQ(said.find("flight recorders are in " + folder) != std::string::npos,
+    EXPECT_EQ(said.find("flight recorder: " + folder) != std::string::npos,
               std::string(kind) == "peer");
     std::filesystem::remove_all(folder);
   }

@@ -336,6 +336,7 @@ class Strangers(unittest.TestCase):
         victim = next(pid for pid in job.pids[1:] if environment_of(pid, "RANK") == "1"
                       and os.readlink(f"/proc/{pid}/exe") == os.path.realpath(LOOP))
         os.kill(victim, signal.SIGKILL)
+        job.process.wait(timeout=120)  # by itself: the survivor is not told that it is enough
         self.assertEqual(job.end(), 1, "".join(job.lines[-20:]))
         dumps = [name for _, _, names in os.walk(self.folder.name) for name in names if name.startswith("flight-")]
         self.assertTrue(dumps, "no dump to look into")

@@ -700,14 +700,14 @@ class Tools(Case):
         self.assertEqual(self.run_program("infer", "--resume", newest).returncode, 0)
 
     def test_bench_step(self):
-        done = self.run_program("bench", "step", "-n", 2, "--model", "mlp", "--width", 32, "--layers", 2,
-                                "--lane-batch", 4, "--steps", 6, "--json")
+        done = self.run_program("bench", "step", "-n", 2, "--model", "mlp", "--width", 256, "--layers", 2,
+                                "--lane-batch", 32, "--steps", 12, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         row = json.loads(done.stdout)
-        self.assertEqual((row["workers"], row["lane_batch"], row["model"]), (2, 4, "mlp"))
+        self.assertEqual((row["workers"], row["lane_batch"], row["model"]), (2, 32, "mlp"))
         self.assertAlmostEqual(row["efficiency"], row["alone_ms"] / row["step_ms"])
-        self.assertAlmostEqual(row["samples_per_s"], 8000 / row["step_ms"])
-        self.assertEqual(row["params"], 1024 * 32 + 32 + 32 * 32 + 32 + 32 * 10 + 10)
+        self.assertAlmostEqual(row["samples_per_s"], 64000 / row["step_ms"])
+        self.assertEqual(row["params"], 1024 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10)
         self.assertEqual((row["engine"], row["bucket_cap_mb"]), ("shm", 25))
         self.assertTrue(0 < row["comm_fraction"] < 1)
         self.check_prediction(row, [row["alone_ms"]])
@@ -729,7 +729,8 @@ class Tools(Case):
         return [float(r["compute_ms"]) + float(r["data_wait_ms"]) for r in steps]
 
     def test_bench_step_in_a_job(self):
-        step = [PROGRAM, "bench", "step", "--model", "mlp", "--width", 32, "--layers", 2, "--lane-batch", 4, "--steps", 3,
+        # Steps of some milliseconds, and more than a few: what else runs on the machine comes in pieces of that size.
+        step = [PROGRAM, "bench", "step", "--model", "mlp", "--width", 256, "--layers", 2, "--lane-batch", 32, "--steps", 12,
                 "--json"]
         tcp = dict(self.environment, LOCKSTEP_ENGINE="tcp")
         done = self.run_program("run", "-n", 3, *step, env=tcp)

@@ -1,5 +1,6 @@
 """What has to hold after each start of a job, whatever was done to it. A problem is (kind, details)."""
 import re
+import signal
 
 # What a program says that did not expect its failure.
 RAW = re.compile(r"terminate called|what\(\):|Segmentation fault|core dumped|SIGSEGV|SIGABRT|SIGBUS|std::"
@@ -22,10 +23,11 @@ def accepted_statuses(attack, delivered):
 
 
 def hits_starter(start):
-    """Whether the attack's signal went to the very process that was started."""
+    """Whether the attack's signal went, or may have gone, to the very process that was started: when it resumes a run it
+    looks into the folder itself, where a SIGKILL may wait for whoever does."""
     kind = start.attack.kind if start.attack else ""
     return kind in ("kill-starter", "kill-group", "kill-all", "stop-starter", "stop-all", "stop-twice",
-                    "stop-timeout") or (kind == "kill-launcher" and start.under_run)
+                    "stop-timeout", "file-kill") or (kind == "kill-launcher" and start.under_run)
 
 
 def check_end(start, delivered, job, trained):
@@ -36,7 +38,7 @@ def check_end(start, delivered, job, trained):
     last = errors.strip().split("\n")[-1][:200]
     if status not in accepted_statuses(start.attack, delivered):
         problems.append(("exit status", f"{status}; it said: {last or 'nothing'}"))
-    own_signal = start.attack is not None and hits_starter(start) and code == -start.attack.signal
+    own_signal = start.attack is not None and hits_starter(start) and code == -(start.attack.signal or signal.SIGKILL)
     graceful = start.attack is not None and start.attack.kind.startswith("stop-")
     if code < 0 and not own_signal:
         problems.append(("died of a signal", f"signal {-code}, which it was not sent"))

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "launch/signal_watch.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::cli {
@@ -51,12 +52,6 @@ UniqueFd local_socket(int flags = 0) {
   return fd;
 }
 
-// By nohup, or a shell that started this process in the background.
-bool is_ignored(int signal) {
-  struct sigaction action {};
-  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
-}
-
 // Signals to this process as a descriptor, for the lifetime of the object. What is ignored stays so.
 class SignalReader {
  public:
@@ -64,7 +59,7 @@ class SignalReader {
     sigset_t wanted;
     sigemptyset(&wanted);
     for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT})
-      if (!is_ignored(s)) sigaddset(&wanted, s);
+      if (!launcher::is_ignored(s)) sigaddset(&wanted, s);
     sigprocmask(SIG_BLOCK, &wanted, &before_);
     fd_.reset(::signalfd(-1, &wanted, SFD_CLOEXEC));
     if (!fd_) throw SystemError("bench: signalfd", errno);

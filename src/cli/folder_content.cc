@@ -34,15 +34,12 @@ constexpr Mark kFiles[] = {{"config.json", "\"lane_batch\""},
                            {"trace.json", R"("process_name","pid":0,"tid":0,"args":{"name":"rank 0"}})"},
                            {"index.html", ".figures{display:flex"},
                            {"job.txt", ""}};  // see is_ours
-constexpr std::streamsize kMarkedBytes = 16384;
+constexpr std::size_t kMarkedBytes = 16384;
 
 bool is_ours(const fs::path& file, const Mark& mark) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(fs::symlink_status(file, ignored))) return false;
-  std::string begin(kMarkedBytes, '\0');
-  std::ifstream in(file, std::ios::binary);
-  in.read(begin.data(), kMarkedBytes);
-  begin.resize(static_cast<std::size_t>(in.gcount()));
+  const std::optional<std::string> read = beginning_of(file, kMarkedBytes);
+  if (!read) return false;
+  const std::string& begin = *read;
   if (mark.name != std::string_view("job.txt")) return begin.find(mark.text) != std::string::npos;
   // One line, which earlier versions filled with any name: then what lies beside it tells.
   const std::size_t end = begin.find('\n');
@@ -92,6 +89,16 @@ bool is_hidden_checkpoint(const fs::path& path) {
 }
 
 }  // namespace
+
+std::optional<std::string> beginning_of(const fs::path& file, std::size_t most) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(fs::symlink_status(file, ignored))) return std::nullopt;
+  std::string begin(most, '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(begin.data(), static_cast<std::streamsize>(most));
+  begin.resize(static_cast<std::size_t>(in.gcount()));
+  return begin;
+}
 
 bool is_leftover(const std::string& name) {
   if (name == FolderLock::kName) return true;

@@ -3,10 +3,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace lockstep::cli {
+
+// Up to `most` bytes of a plain file; nothing where it is none.
+std::optional<std::string> beginning_of(const std::filesystem::path& file, std::size_t most);
 
 // What a killed process left half made in the folder, such as ".steps.csv.4711", or the lock file.
 bool is_leftover(const std::string& name);

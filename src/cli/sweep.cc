@@ -92,12 +92,7 @@ constexpr SweepFile kSweepFiles[] = {{"sweep.csv", ",samples_per_s,step_ms_p50,"
                                      {"sweep.svg", "Throughput against"}};
 
 bool is_of_a_sweep(const fs::path& file, std::string_view mark) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(fs::symlink_status(file, ignored))) return false;
-  std::string begin(4096, '\0');
-  std::ifstream in(file, std::ios::binary);
-  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  return begin.find(mark) != std::string::npos;
+  return beginning_of(file, 4096).value_or("").find(mark) != std::string::npos;
 }
 
 // The same rules as for the folder of a run. Throws UsageError.

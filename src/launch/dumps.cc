@@ -67,6 +67,13 @@ class Head final : public nlohmann::json_sax<nlohmann::json> {
   std::string key_;
 };
 
+Head head_of(const fs::path& dump) {
+  std::ifstream file(dump);
+  Head head;
+  nlohmann::json::sax_parse(file, &head);
+  return head;
+}
+
 }  // namespace
 
 void clear_stop(const std::string& folder, const std::string& job, Dumps dumps) {
@@ -75,9 +82,7 @@ void clear_stop(const std::string& folder, const std::string& job, Dumps dumps) 
   if (dumps == Dumps::stay) return;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     if (!entry.path().filename().string().starts_with("flight-")) continue;
-    std::ifstream file(entry.path());
-    Head head;
-    nlohmann::json::sax_parse(file, &head);
+    const Head head = head_of(entry.path());
     if (head.job == job && !head.failed) fs::remove(entry.path(), error);
   }
 }
@@ -88,9 +93,7 @@ std::map<int, std::vector<int>> find_blames(const std::string& folder, const std
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with("flight-") || !name.ends_with(".json")) continue;
-    std::ifstream file(entry.path());
-    Head head;
-    nlohmann::json::sax_parse(file, &head);
+    const Head head = head_of(entry.path());
     if (head.job != job || head.world_rank < 0) continue;
     auto& ranks = blames[static_cast<int>(head.world_rank)];
     ranks.insert(ranks.end(), head.gone.begin(), head.gone.end());

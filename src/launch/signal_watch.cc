@@ -13,12 +13,12 @@ namespace {
 
 constexpr int kAnswered[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD};
 
+}  // namespace
+
 bool is_ignored(int signal) {
   struct sigaction action {};
   return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
-
-}  // namespace
 
 SignalWatch::SignalWatch() {
   // Who started this process may have it ignored; then workers would vanish without a word of how they ended.

@@ -30,6 +30,9 @@ class SignalWatch {
   UniqueFd fd_;
 };
 
+// By nohup, or a shell that started this process in the background.
+bool is_ignored(int signal);
+
 // Signals that end the job.
 bool ends_job(int signal);
 

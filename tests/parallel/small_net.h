@@ -40,7 +40,7 @@ inline torch::Tensor small_batch(int lane, int step) {
 }
 
 // `count` examples of it; the target is zero.
-struct SmallExamples final : Dataset {
+struct SmallExamples : Dataset {
   explicit SmallExamples(std::int64_t count_) : count(count_) {}
   std::int64_t size() const override { return count; }
   Batch get(std::span<const std::int64_t> indices, RandomStream*) const override {

@@ -18,26 +18,19 @@ namespace {
 using lockstep::testing::copies;
 using lockstep::testing::equal;
 using lockstep::testing::on_threads;
-using lockstep::testing::small_sample;
+using lockstep::testing::SmallExamples;
 using lockstep::testing::SmallNet;
 
 using Weight = std::function<double(std::int64_t)>;
 
-struct WeightedExamples final : Dataset {
-  WeightedExamples(std::int64_t count_, Weight weight_) : count(count_), weight_of(std::move(weight_)) {}
-  std::int64_t size() const override { return count; }
-  Batch get(std::span<const std::int64_t> indices, RandomStream*) const override {
-    std::vector<torch::Tensor> rows;
-    for (const std::int64_t i : indices) rows.push_back(small_sample(static_cast<int>(i)));
-    return {.data = torch::stack(rows),
-            .target = torch::zeros({static_cast<std::int64_t>(indices.size()), 3})};
-  }
+struct WeightedExamples final : SmallExamples {
+  WeightedExamples(std::int64_t count_, Weight weight_)
+      : SmallExamples(count_), weight_of(std::move(weight_)) {}
   std::vector<double> weights(std::span<const std::int64_t> indices) const override {
     std::vector<double> all;
     for (const std::int64_t i : indices) all.push_back(weight_of(i));
     return all;
   }
-  std::int64_t count;
   Weight weight_of;
 };
 

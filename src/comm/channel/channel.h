@@ -33,8 +33,7 @@ class Reach {
   virtual void* out(int rank) const = 0;          // rank's output, null when it is private
   virtual const void* eager(int rank) const = 0;  // rank's input as it was posted with the call, or null
   virtual std::size_t window_bytes() const = 0;
-  virtual std::byte* give(int rank, int slot) const = 0;    // rank's two windows for inputs
-  virtual std::byte* result(int rank, int slot) const = 0;  // and for results
+  virtual std::byte* window(int rank, int slot) const = 0;  // one of rank's three
   virtual void barrier() = 0;
 };
 

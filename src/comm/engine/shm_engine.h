@@ -64,8 +64,7 @@ class ShmEngine final : public Engine, private Reach {
   void* out(int rank) const override;
   const void* eager(int rank) const override;
   std::size_t window_bytes() const override { return shm::kWindowBytes; }
-  std::byte* give(int rank, int slot) const override { return meeting_.seat(rank).give[slot]; }
-  std::byte* result(int rank, int slot) const override { return meeting_.seat(rank).result[slot]; }
+  std::byte* window(int rank, int slot) const override { return meeting_.seat(rank).window[slot]; }
   void barrier() override { meeting_.barrier(); }
 
   const shm::Descriptor& descriptor(int rank) const { return meeting_.seat(rank).descriptor[round_ % 2]; }

@@ -17,7 +17,8 @@ inline constexpr std::size_t kLine = 64;
 inline constexpr std::uint64_t kPrivate = ~std::uint64_t{0};     // an offset that says "not in the arena"
 inline constexpr std::uint64_t kAbsent = ~std::uint64_t{0} - 1;  // "this rank has no such buffer"
 
-// One window of the pipelined path for private memory; a rank has two to give and two for results.
+// One window of the pipelined path for private memory, and how many a rank has.
+inline constexpr std::size_t kWindows = 3;
 inline constexpr std::size_t kWindowBytes = std::size_t{128} << 10;
 // One direction between two ranks.
 inline constexpr std::size_t kRingBytes = std::size_t{256} << 10;
@@ -61,8 +62,7 @@ struct alignas(4096) Seat {
   FailureRecord failure;                    // complete before Control::failed points to it
   alignas(kLine) std::byte flight[FlightRing::kBytes];
   alignas(4096) std::byte eager[2][kEagerBytes];
-  std::byte give[2][kWindowBytes];
-  std::byte result[2][kWindowBytes];
+  std::byte window[kWindows][kWindowBytes];
 };
 
 // One direction between two ranks: bytes written and read since the beginning, and the ring itself.

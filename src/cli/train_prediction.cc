@@ -90,6 +90,20 @@ StepProfile profile_of(std::span<const StepTimes> steps) {
   return profile;
 }
 
+Crowding crowding_of(std::span<const StepTimes> steps, const StepProfile& profile) {
+  double expected_s = 0;
+  for (const BucketProfile& bucket : profile.buckets) expected_s += bucket.exchange_s;
+  double took_s = 0;
+  std::size_t alike = 0;
+  for (const StepTimes& step : steps) {
+    if (step.ready_s.size() != profile.buckets.size()) continue;
+    took_s += step.exchange_s;
+    ++alike;
+  }
+  if (!(expected_s > 0) || alike == 0) return {};
+  return {.slower = std::max(1.0, took_s / static_cast<double>(alike) / expected_s)};
+}
+
 StepPrediction predict_step(const StepProfile& profile) {
   Timeline timeline(profile);
   for (const BucketProfile& bucket : profile.buckets) timeline.exchange(bucket);

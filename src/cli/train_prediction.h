@@ -40,9 +40,14 @@ struct StepTimes {
   double backward_s = 0;
   double after_s = 0;
   std::vector<double> ready_s = {};  // of each bucket, from backward's beginning
+  double exchange_s = 0;             // its buckets' all-reduces took, together
 };
 // Their medians; what the exchanges take is left to the caller.
 StepProfile profile_of(std::span<const StepTimes> steps);
+
+// How much longer than expected, and so than alone, the exchanges of these steps took beside computing: on
+// average, for where threads share a core a few wait long. `profile` says what was expected.
+Crowding crowding_of(std::span<const StepTimes> steps, const StepProfile& profile);
 
 // As train_metrics.h defines them.
 struct StepPrediction {

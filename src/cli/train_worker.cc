@@ -372,16 +372,20 @@ class Worker {
                 .before_s = seconds(backward_begin_ns_ - times_.begin_ns - times_.data_wait_ns),
                 .backward_s = seconds(reducer.wait_begin_ns() - backward_begin_ns_),
                 .after_s = seconds(times_.end_ns - reducer.wait_end_ns())};
-    for (const BucketTimes& b : buckets) t.ready_s.push_back(seconds(b.ready_ns - backward_begin_ns_));
+    for (const BucketTimes& b : buckets) {
+      t.ready_s.push_back(seconds(b.ready_ns - backward_begin_ns_));
+      t.exchange_s += seconds(b.end_ns - b.start_ns);
+    }
     profiled_.push_back(std::move(t));
   }
 
-  // What the cost table expects of the exchange, beside what was computed. Backward as it was measured has
-  // lost to the exchange what processor time that took.
+  // What the cost table expects of the exchange, and its first steps of what goes on beside it. Backward as it
+  // was measured has lost to the exchange what processor time that took.
   void add_prediction(Json& summary) {
     StepProfile profile = profile_of(profiled_);
     double buffers_s = 0;  // after_s has it
     const bool known = !profiled_.empty() && expect_exchange(ddp_, options_, profile, buffers_s);
+    if (known) profile.crowding = crowding_of(profiled_, profile);
     const StepPrediction predicted = predict_step(profile);
     summary["predicted_step_ms"] = known ? Json(predicted.step_s * 1e3) : Json();
     summary["predicted_comm_fraction"] = known ? Json(predicted.comm_fraction()) : Json();

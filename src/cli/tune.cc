@@ -17,6 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/observe/histogram.h"
 
 namespace lockstep::cli {
 namespace {
@@ -24,7 +25,7 @@ namespace {
 struct TuneFlags {
   std::string collective = "all_reduce";
   int workers = 2;
-  std::string sizes = "1K,4K,16K,64K,256K,1M,4M,16M,64M";
+  std::string sizes = "1K,4K,16K,64K,256K,1M,4M,16M,64M,256M";
   std::string memory = "comm,private";
   double min_time_s = 0.1;
   bool sizes_given = false;
@@ -118,6 +119,7 @@ class Results {
                  {"algorithm", Align::left},
                  {"predicted µs"},
                  {"measured µs"},
+                 {"off by"},
                  {"× best"},
                  {"", Align::left}});
     std::string last;
@@ -132,6 +134,7 @@ class Results {
                      {row.at("algorithm").get<std::string>(), style},
                      {format_number(row.at("predicted_us").get<double>()), style},
                      {format_number(row.at("us").get<double>()), style},
+                     {fmt::format("{:+.0f} %", 100 * error_of(row)), style},
                      {format_number(row.at("over_best").get<double>()), style},
                      {chosen                            ? "◀ chosen"
                       : row.at("canonical").get<bool>() ? ""
@@ -142,21 +145,40 @@ class Results {
     return table;
   }
 
+  // Of the prediction, as a part of what was measured.
+  static double error_of(const nlohmann::ordered_json& row) {
+    return row.at("predicted_us").get<double>() / row.at("us").get<double>() - 1;
+  }
+
   void conclusion() const {
     double worst = 0;
     std::string where;
     int choices = 0;
+    std::vector<double> off;
+    double most = 0;
+    std::string most_where;
+    const auto place = [](const auto& row) {
+      return format_bytes(row.at("bytes").template get<std::uint64_t>()) + ", " +
+             row.at("memory").template get<std::string>() + " memory";
+    };
     for (const auto& row : rows_) {
       if (!row.at("chosen").get<bool>()) continue;
       ++choices;
+      off.push_back(std::abs(error_of(row)));
+      if (off.back() > most) {
+        most = off.back();
+        most_where = place(row);
+      }
       const double over = row.at("over_best").get<double>();
       if (over <= worst) continue;
       worst = over;
-      where = format_bytes(row.at("bytes").get<std::uint64_t>()) + ", " +
-              row.at("memory").get<std::string>() + " memory";
+      where = place(row);
     }
     std::printf("%d choice%s, measured again after they were made: at worst %.2f of the best (at %s).\n",
                 choices, choices == 1 ? "" : "s", worst, where.c_str());
+    std::ranges::sort(off);
+    std::printf("Predictions of what they take: off by %.0f %% in the middle, at worst by %.0f %% (at %s).\n",
+                100 * quantile_of_sorted(off, 0.5), 100 * most, most_where.c_str());
     const std::string cache = costs_.value("cache", "");
     if (cache.empty())
       std::printf("Not kept: LOCKSTEP_CACHE_DIR is off.\n");

@@ -13,11 +13,17 @@
 #include "cli/tune.h"
 #include "comm/group_impl.h"
 #include "comm/tune/calibrate.h"
+#include "comm/tune/trials.h"
 #include "lockstep/base/identity.h"
 #include "lockstep/comm/init.h"
 
 namespace lockstep::cli {
 namespace {
+
+// Larger calls are measured of those algorithms alone that work on shared memory: the others, which take
+// several times as long, would make people wait for minutes.
+constexpr std::uint64_t kAllUpTo = std::uint64_t{64} << 20;
+constexpr std::size_t kPasses = 3;
 
 class Tuning {
  public:
@@ -30,21 +36,21 @@ class Tuning {
 
   void run() {
     const std::vector<std::uint64_t> between = with_middles();
-    steps_ = 2 * plan_.sizes.size() + between.size();
+    steps_ = kPasses * plan_.sizes.size() + between.size();
     Selector table;
     table.set_costs(measure_costs(world_.impl().engine()));
-    // Two passes, and the better time of the two: what disturbs one algorithm for a while must not cost it
-    // its place.
-    std::map<std::tuple<std::uint64_t, std::string, std::string>, double> least;
-    for (int pass = 0; pass < 2; ++pass)
+    run_trials(world_.impl().engine(), table);  // the other collectives
+    // Three passes, and the middle time: what disturbs one algorithm for a while must not cost it its place, and
+    // what once went uncommonly well is no promise.
+    std::map<std::tuple<std::uint64_t, std::string, std::string>, std::vector<double>> times;
+    for (std::size_t pass = 0; pass < kPasses; ++pass)
       for (std::uint64_t bytes : plan_.sizes)
-        for (const Timed& timed : time_all(bytes)) {
-          const auto [at, fresh] = least.try_emplace({bytes, timed.memory, timed.algorithm}, timed.us);
-          if (!fresh) at->second = std::min(at->second, timed.us);
-        }
-    for (const auto& [key, us] : least) {
+        for (const Timed& timed : time_all(bytes))
+          times[{bytes, timed.memory, timed.algorithm}].push_back(timed.us);
+    for (auto& [key, us] : times) {
       const auto& [bytes, memory, algorithm] = key;
-      table.add_measurement(shape(bytes, memory), *find_algorithm(algorithm), us * 1e-6);
+      std::ranges::sort(us);
+      table.add_measurement(shape(bytes, memory), *find_algorithm(algorithm), quantile(us, 0.5) * 1e-6);
     }
     const bool kept = share_costs(world_.impl().engine(), table);
     if (leads()) report_costs(table.costs(), kept);
@@ -103,6 +109,7 @@ class Tuning {
     std::vector<Timed> timed;
     std::vector<Contender> contenders;
     for (const Variant& variant : variants_) {
+      if (bytes > kAllUpTo && !find_algorithm(variant.algorithm)->shares_memory()) continue;
       const auto place =
           std::find(plan_.memories.begin(), plan_.memories.end(), variant.memory) - plan_.memories.begin();
       const BenchBuffers& own = buffers[static_cast<std::size_t>(place)];
@@ -150,7 +157,7 @@ class Tuning {
                           {"memory", memory},
                           {"algorithm", t.algorithm},
                           {"canonical", !lockstep::reduces(s.what) || algorithm.canonical(nodes_)},
-                          {"predicted_us", selector.predict(algorithm, s) * 1e6},
+                          {"predicted_us", selector.expect(algorithm, s) * 1e6},
                           {"us", t.us},
                           {"chosen", &algorithm == chosen},
                           {"over_best", t.us / best}}}});

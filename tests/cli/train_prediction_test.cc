@@ -92,5 +92,17 @@ TEST(Prediction, ProfilesAreMediansOfStepsWithTheLastLayout) {
   EXPECT_TRUE(profile_of({}).buckets.empty());
 }
 
+// The exchange of a step is expected to take 5 s; of the steps that were looked at, two have this layout.
+TEST(Prediction, CrowdingIsWhatTheFirstStepsTookOnAverage) {
+  const StepProfile expected = profile({{0.2, 2}, {0.5, 3}});
+  const std::vector<StepTimes> steps = {{.ready_s = {1, 2}, .exchange_s = 6},
+                                        {.ready_s = {1, 2}, .exchange_s = 24},
+                                        {.ready_s = {1}, .exchange_s = 1000}};
+  EXPECT_DOUBLE_EQ(crowding_of(steps, expected).slower, 3);
+  EXPECT_DOUBLE_EQ(crowding_of({}, expected).slower, 1);
+  EXPECT_DOUBLE_EQ(crowding_of(std::span(steps).first(1), profile({{0.2, 50}, {0.5, 50}})).slower, 1);
+  EXPECT_DOUBLE_EQ(crowding_of(steps, profile({{0.2, 0}, {0.5, 0}})).slower, 1);
+}
+
 }  // namespace
 }  // namespace lockstep::cli

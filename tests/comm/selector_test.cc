@@ -108,6 +108,41 @@ TEST(Selector, MeasuredBeatsPredictedWhereItWasMeasured) {
     EXPECT_EQ(row.measured_s, 0);
 }
 
+// Outside the measured sizes the model goes on from where the last of them was.
+TEST(Selector, PredictionsGoOnFromWhatWasMeasured) {
+  Selector selector;
+  const Shape large = shape(Collective::all_reduce, 1 << 24);
+  const double model = selector.predict(kDirect, large);
+  selector.add_measurement(large, kDirect, 3 * model);
+  EXPECT_DOUBLE_EQ(selector.predict(kDirect, large), 3 * model);
+  const Shape huge = shape(Collective::all_reduce, 1 << 28);
+  EXPECT_NEAR(selector.predict(kDirect, huge) / Selector().predict(kDirect, huge), 3, 1e-9);
+  EXPECT_EQ(selector.expect(kDirect, huge), selector.predict(kDirect, huge));
+  // Another number of ranks, never measured, is off by as much; the nearest one counts.
+  const std::vector<int> two(2, 0), eight(8, 0);
+  const Shape pair = shape(Collective::all_reduce, 1 << 24, two);
+  EXPECT_NEAR(selector.predict(kDirect, pair) / Selector().predict(kDirect, pair), 3, 1e-9);
+  selector.add_measurement(shape(Collective::all_reduce, 1 << 24, eight), kDirect, 1e3);
+  EXPECT_NEAR(selector.predict(kDirect, pair) / Selector().predict(kDirect, pair), 3, 1e-9);
+  // Nothing is said of other algorithms, collectives and memory.
+  Shape other = large;
+  other.reachable = false;
+  EXPECT_EQ(selector.predict(kDirect, other), Selector().predict(kDirect, other));
+  EXPECT_EQ(selector.predict(kTree, large), Selector().predict(kTree, large));
+  other = shape(Collective::reduce, 1 << 24);
+  EXPECT_EQ(selector.predict(kDirect, other), Selector().predict(kDirect, other));
+}
+
+TEST(Selector, WhatWasMeasuredGoesBeforeWhatNeverWas) {
+  const Shape one = shape(Collective::all_reduce, 1 << 20);
+  Selector selector;
+  const double slow = 10 * selector.table(one, Order::canonical).back().predicted_s;
+  selector.add_measurement(one, kDirect, slow);
+  EXPECT_EQ(selector.choose(one, Order::canonical), &kDirect);
+  selector.add_measurement(one, kTree, slow / 2);
+  EXPECT_EQ(selector.choose(one, Order::canonical), &kTree);
+}
+
 TEST(Selector, PredictionsGrowWithBytesAndNeverGoWild) {
   const Selector selector;
   for (int what = 0; what <= static_cast<int>(Collective::barrier); ++what)

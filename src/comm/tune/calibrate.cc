@@ -9,6 +9,8 @@
 
 #include "comm/call.h"
 #include "comm/kernel/reduce.h"
+#include "comm/tune/internal_call.h"
+#include "comm/tune/trials.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
@@ -16,25 +18,6 @@
 
 namespace lockstep {
 namespace {
-
-// A call of our own, outside the numbering of the user's.
-Call internal_call(Collective what, void* data, std::size_t bytes, int root) {
-  Call call;
-  call.what = what;
-  call.in = data;
-  call.out = data;
-  call.count = bytes;
-  call.dtype = DType::u8;
-  call.root = root;
-  call.timeout = Knobs::from_environment().timeout;
-  return call;
-}
-
-void broadcast_bytes(Engine& engine, void* data, std::size_t bytes) {
-  engine.run(internal_call(Collective::broadcast, data, bytes, 0));
-}
-
-void meet(Engine& engine) { engine.run(internal_call(Collective::barrier, nullptr, 0, -1)); }
 
 std::string broadcast_text(Engine& engine, std::string text) {
   std::uint64_t size = text.size();
@@ -172,6 +155,7 @@ void load_or_measure_costs(Engine& engine) {
   if (source != fresh) return;
   Selector table;
   table.set_costs(measure_costs(engine));
+  run_trials(engine, table);
   share_costs(engine, table);
 }
 

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 double interpolate(double x0, double y0, double x1, double y1, double x) {
   if (x1 <= x0) return y0;
@@ -104,7 +104,7 @@ double Selector::on_wires(const Algorithm& algorithm, const Shape& shape) const 
   return cost.messages * empty + cost.sent_bytes / 2 * (full - empty) / bytes;
 }
 
-double Selector::predict(const Algorithm& algorithm, const Shape& shape) const {
+double Selector::by_model(const Algorithm& algorithm, const Shape& shape) const {
   const Cost cost = algorithm.cost(shape);
   const double at_work = static_cast<double>(input_bytes(shape)) * shape.ranks;
   if (links_ != nullptr && shape.messages_only && shape.ranks > 1)
@@ -114,6 +114,38 @@ double Selector::predict(const Algorithm& algorithm, const Shape& shape) const {
                          cost.copied_bytes * costs_.copy.at(at_work) +
                          cost.reduced_bytes * costs_.reduce.at(at_work);
   return cost.barriers * costs_.barrier_s + (cost.messages * costs_.message_s + bytes_s) * costs_.crowding;
+}
+
+double Selector::correction(const Algorithm& algorithm, const Shape& shape) const {
+  const Points* points = nullptr;
+  Shape at = shape;
+  double nearest = 0;
+  for (const auto& [key, these] : measured_) {
+    if (key.what != shape.what || key.reachable != shape.reachable || key.algorithm != algorithm.name() ||
+        these.empty())
+      continue;
+    const double distance = std::abs(std::log(static_cast<double>(key.ranks) / shape.ranks));
+    if (points != nullptr && distance >= nearest) continue;
+    points = &these;
+    at.ranks = key.ranks;
+    nearest = distance;
+  }
+  if (points == nullptr) return 0;
+  const auto off_at = [&](const Points::value_type& point) {
+    at.bytes = static_cast<std::size_t>(point.first);
+    return std::log(point.second / by_model(algorithm, at));
+  };
+  const auto bytes = static_cast<double>(shape.bytes);
+  const auto above = points->lower_bound(bytes);
+  if (above == points->end()) return std::exp(off_at(*std::prev(above)));
+  if (above == points->begin()) return std::exp(off_at(*above));
+  const auto below = std::prev(above);
+  return std::exp(interpolate(below->first, off_at(*below), above->first, off_at(*above), bytes));
+}
+
+double Selector::predict(const Algorithm& algorithm, const Shape& shape) const {
+  const double factor = correction(algorithm, shape);
+  return by_model(algorithm, shape) * (factor > 0 ? factor : 1);
 }
 
 // Inside the measured sizes only: outside them the prediction is the better guess.
@@ -140,16 +172,17 @@ double Selector::expect(const Algorithm& algorithm, const Shape& shape) const {
 
 std::vector<Candidate> Selector::table(const Shape& shape, Order order) const {
   std::vector<Candidate> rows;
-  bool all_measured = true;
   for (const Algorithm* algorithm : all_algorithms()) {
     if (!can_run(*algorithm, shape)) continue;
     if (order == Order::canonical && reduces(shape.what) && !algorithm->canonical(shape.nodes)) continue;
-    rows.push_back({algorithm, predict(*algorithm, shape), measured(*algorithm, shape)});
-    all_measured &= rows.back().measured_s > 0;
+    rows.push_back({.algorithm = algorithm,
+                    .predicted_s = predict(*algorithm, shape),
+                    .fitted = correction(*algorithm, shape) > 0,
+                    .measured_s = measured(*algorithm, shape)});
   }
-  // Measured and predicted times are compared only when there is no other way.
-  std::stable_sort(rows.begin(), rows.end(), [all_measured](const Candidate& a, const Candidate& b) {
-    return all_measured ? a.measured_s < b.measured_s : a.predicted_s < b.predicted_s;
+  // What was measured goes before what never was: a model that is off for some is off for others.
+  std::stable_sort(rows.begin(), rows.end(), [](const Candidate& a, const Candidate& b) {
+    return a.fitted != b.fitted ? a.fitted : a.expected_s() < b.expected_s();
   });
   return rows;
 }

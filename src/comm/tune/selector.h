@@ -19,6 +19,7 @@ class Links;
 struct Candidate {
   const Algorithm* algorithm = nullptr;
   double predicted_s = 0;
+  bool fitted = false;    // the prediction was corrected by what such calls took
   double measured_s = 0;  // 0: not measured near this size
   double expected_s() const { return measured_s > 0 ? measured_s : predicted_s; }
 };
@@ -53,6 +54,8 @@ class Selector {
   // The best of them. Remembered by shape, for one group's nodes: a step repeats its calls.
   const Algorithm* choose(const Shape& shape, Order order) const;
 
+  // By α, β and γ, corrected by how far off they are where the algorithm was measured: at the nearest sizes,
+  // for as many ranks or, failing that, for the number nearest to it.
   double predict(const Algorithm& algorithm, const Shape& shape) const;
   // Measured where that is known, predicted elsewhere.
   double expect(const Algorithm& algorithm, const Shape& shape) const;
@@ -70,7 +73,11 @@ class Selector {
     std::string algorithm;
     auto operator<=>(const Key&) const = default;
   };
+  using Points = std::map<double, double>;  // bytes → seconds
   double measured(const Algorithm& algorithm, const Shape& shape) const;
+  double by_model(const Algorithm& algorithm, const Shape& shape) const;
+  // What to multiply the model by; 0: never measured.
+  double correction(const Algorithm& algorithm, const Shape& shape) const;
 
   double on_wires(const Algorithm& algorithm, const Shape& shape) const;
 
@@ -78,7 +85,7 @@ class Selector {
   Costs costs_;
   std::shared_ptr<const Links> links_;  // null: not measured
   std::shared_ptr<const Routes> routes_;
-  std::map<Key, std::map<double, double>> measured_;  // bytes → seconds
+  std::map<Key, Points> measured_;
   struct Remembered {
     Shape shape;
     Order order;

@@ -23,10 +23,7 @@ constexpr std::chrono::milliseconds kNap{100};        // looks at the world this
 constexpr std::chrono::milliseconds kQuiet{500};      // of waiting before it is told to the peers, at most
 constexpr std::chrono::milliseconds kLastWords{200};  // for the reason of a peer that went
 
-bool is_message(const CallCard& card) {
-  return card.what == static_cast<std::uint8_t>(Collective::send) ||
-         card.what == static_cast<std::uint8_t>(Collective::recv);
-}
+bool is_message(const CallCard& card) { return is_message(static_cast<Collective>(card.what)); }
 
 }  // namespace
 
@@ -75,7 +72,9 @@ void TcpChannel::check() {
 std::string TcpChannel::where() const {
   if (call_ == nullptr) return "group " + group_;
   // Not from the call itself: this may be asked when it is over.
-  return describe(card_) + ", operation " + std::to_string(card_.sequence) + " of group " + group_;
+  const std::string operation =
+      is_message(card_) ? " in group " : ", operation " + std::to_string(card_.sequence) + " of group ";
+  return describe(card_) + operation + group_;
 }
 
 void TcpChannel::plan(std::span<const Outgoing> sends, std::span<const Incoming> recvs) {
@@ -260,8 +259,13 @@ void TcpChannel::wait(Waiting& waiting) {
                            static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(nap).count()));
   if (waiting.told_ns == 0) waiting.told_ns = now_ns();
   if (waiting.since_ns == 0) waiting.since_ns = now_ns();
+  if (waiting.looked_ns == 0) waiting.looked_ns = now_ns();
   const bool quiet = now_ns() - waiting.told_ns > quiet_.count();
-  if (ready <= 0 || quiet) {
+  // Where many wait there is always news: that must not keep this rank from what it does when there is none.
+  const bool looks =
+      ready <= 0 || quiet || now_ns() - waiting.looked_ns > std::chrono::nanoseconds(kNap).count();
+  if (looks) {
+    waiting.looked_ns = now_ns();
     attend();
     if (whole_ != nullptr) whole_->attend();
     if (idle_) idle_();
@@ -276,7 +280,7 @@ void TcpChannel::wait(Waiting& waiting) {
       });
   }
   const std::vector<int> ranks = waiting_for();
-  if (ready <= 0 && call_->stall != nullptr) call_->stall->look_for_stop(waiting.since_ns);
+  if (looks && call_->stall != nullptr) call_->stall->look_for_stop(waiting.since_ns);
   if (quiet) {
     waiting.told_ns = now_ns();
     tell_waits(ranks);

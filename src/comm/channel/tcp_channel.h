@@ -91,8 +91,9 @@ class TcpChannel final : public WireChannel {
   bool finished() const;
   bool awaited(const TcpLane& lane) const;  // this exchange still expects bytes there
   struct Waiting {
-    std::int64_t told_ns = 0;   // when the peers were last told, or the first wait began
-    std::int64_t since_ns = 0;  // that nothing has moved; 0: something just did
+    std::int64_t told_ns = 0;    // when the peers were last told, or the first wait began
+    std::int64_t looked_ns = 0;  // when it last looked at all of them, likewise
+    std::int64_t since_ns = 0;   // that nothing has moved; 0: something just did
   };
   void wait(Waiting& waiting);
   // Says it to people, when it is time for that and this rank is the one to speak.

@@ -44,8 +44,10 @@ RankNames Meeting::rank_names() const {
 
 std::string Meeting::where() const {
   if (call_ == nullptr) return "group " + group_;
-  return call_->describe() + ", operation " + std::to_string(call_->sequence) + " of group " + group_ +
-         call_->for_what();
+  const std::string operation = is_message(call_->what)
+                                    ? " in group "
+                                    : ", operation " + std::to_string(call_->sequence) + " of group ";
+  return call_->describe() + operation + group_ + call_->for_what();
 }
 
 // A central counter rather than a flag per rank: the last to come wakes all sleepers with one call, which
@@ -202,8 +204,9 @@ std::string Meeting::where_they_are(const std::vector<int>& ranks) const {
   for (int r : ranks) {
     text += (text.empty() ? "" : "; ") + named(r);
     const std::uint64_t last = seat(r).sequence.load(std::memory_order_relaxed);
-    text += last < call_->sequence ? " (last seen in operation " + std::to_string(last) + ")"
-                                   : " (inside this operation)";
+    // A message has the number of the collective before it, which all may have been in.
+    const bool inside = !is_message(call_->what) && last >= call_->sequence;
+    text += inside ? " (inside this operation)" : " (last seen in operation " + std::to_string(last) + ")";
   }
   return text;
 }

@@ -35,15 +35,15 @@ inline void wait_for_line(const LogLines& lines, const std::string& begin, const
   ADD_FAILURE() << "no line '" << begin << " … " << part << "' among\n" << all;
 }
 
-// `make`: four ranks, of which `missing` comes late to an all-reduce; the lines that are said until it is
-// named as `whom`, and nobody else.
+// `make`: four ranks, of which `missing` comes late to an all-reduce; the lines that are said until `who`
+// names it, and nobody else, as `whom`.
 inline std::vector<std::string> expect_late_rank_blamed(const MakeGroups& make, int missing,
-                                                        const std::string& whom) {
+                                                        const std::string& who, const std::string& whom) {
   const LogLines lines;
   on_threads(make(std::chrono::seconds(60)), [&](const Group& world) {
     std::vector<float> x(8);
     world.barrier();
-    if (world.rank() == missing) wait_for_line(lines, "rank ", " s for " + whom);
+    if (world.rank() == missing) wait_for_line(lines, who + " has waited ", " s for " + whom);
     world.all_reduce(buffer(x), {.purpose = "bucket 2 of 3 (a … b)"});
   });
   const std::vector<std::string> said = lines.with("has waited");

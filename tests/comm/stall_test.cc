@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 
 #include "comm/control_block.h"
 #include "comm/shm/meeting.h"
@@ -33,8 +34,8 @@ std::vector<Group> four_ranks(std::chrono::milliseconds timeout) {
 
 TEST(Stall, NamesTheLateRankAndTheCall) {
   const WarnAfter soon("0.3");
-  expect_late_rank_blamed(four_ranks, 2, "rank 2 (last seen in operation 1) in");
-  expect_late_rank_blamed(four_ranks, 0, "rank 0 (last seen in operation 1) in");
+  expect_late_rank_blamed(four_ranks, 2, "rank 0", "rank 2 (last seen in operation 1) in");
+  expect_late_rank_blamed(four_ranks, 0, "rank 1", "rank 0 (last seen in operation 1) in");
 }
 
 // Each waits for the next, and the last for one that is late: that one is to be named.
@@ -167,24 +168,42 @@ TEST(Stall, IsNoStallWhilePeersCome) {
   meet(one, call);
 }
 
+// A folder for dumps while it lives; no other thread runs when it begins and ends.
+class DumpFolder {
+ public:
+  DumpFolder() {
+    std::filesystem::create_directories(path);
+    ::setenv("LOCKSTEP_DUMP_DIR", path.c_str(), 1);
+  }
+  ~DumpFolder() {
+    ::unsetenv("LOCKSTEP_DUMP_DIR");
+    std::filesystem::remove_all(path);
+  }
+  DumpFolder(const DumpFolder&) = delete;
+  DumpFolder& operator=(const DumpFolder&) = delete;
+
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("lockstep-stall-" + std::to_string(::getpid()));
+};
+
+void wait_for_file(const std::filesystem::path& path) {
+  const auto patience = Clock::now() + std::chrono::seconds(20 * slowness());
+  while (!std::filesystem::exists(path) && Clock::now() < patience)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
 // The launcher asks by a file, which only those that have waited for a while look for.
 TEST(Stall, WritesADumpWhenTheJobIsToldToStop) {
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / ("lockstep-stall-" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
-  ::setenv("LOCKSTEP_DUMP_DIR", folder.c_str(), 1);
-  const std::filesystem::path dump = folder / "flight-world-rank0.json";
+  const DumpFolder folder;
+  const std::filesystem::path dump = folder.path / "flight-world-rank0.json";
   on_threads(thread_groups(2), [&](const Group& world) {
     world.barrier();
     if (world.rank() == 1) {
-      std::ofstream(stop_sign(folder, "threads")).put('\n');
-      const auto patience = Clock::now() + std::chrono::seconds(20 * slowness());
-      while (!std::filesystem::exists(dump) && Clock::now() < patience)
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      std::ofstream(stop_sign(folder.path, "threads")).put('\n');
+      wait_for_file(dump);
     }
     world.barrier();  // and nothing has failed
   });
-  ::unsetenv("LOCKSTEP_DUMP_DIR");
   const FlightDump written = read_flight_dump(dump);
   EXPECT_FALSE(written.error_kind);
   EXPECT_EQ(written.world_rank, 0);
@@ -192,8 +211,48 @@ TEST(Stall, WritesADumpWhenTheJobIsToldToStop) {
   EXPECT_NE(line.find("operation 2 of group world: rank 0 waits in barrier() for"), std::string::npos)
       << line;
   EXPECT_NE(line.find("rank 1 is at operation 1"), std::string::npos) << line;
-  EXPECT_FALSE(std::filesystem::exists(folder / "flight-world-rank1.json"));
-  std::filesystem::remove_all(folder);
+  EXPECT_FALSE(std::filesystem::exists(folder.path / "flight-world-rank1.json"));
+}
+
+// Who reads dumps of several groups needs one number for a rank.
+TEST(Stall, TheDumpOfASubGroupNamesWorldRanks) {
+  const DumpFolder folder;
+  const std::filesystem::path dump = folder.path / "flight-world.0.1-rank0.json";
+  std::optional<FlightDump> waited;
+  with_own_groups(four_ranks(std::chrono::seconds(60)), [&](Group world) {
+    Group part = world.split(world.rank() % 2);
+    if (world.rank() == 3) {
+      std::ofstream(stop_sign(folder.path, "threads")).put('\n');
+      wait_for_file(dump);
+      waited = read_flight_dump(dump);
+    }
+    if (world.rank() == 1) expect_error<PeerError>([&] { part.barrier(); }, {"rank 3 (1 in world/0.1) left"});
+  });
+  ASSERT_TRUE(waited);
+  EXPECT_EQ(waited->rank, 0);
+  EXPECT_EQ(waited->world_rank, 1);
+  EXPECT_FALSE(waited->error_kind);
+  const FlightDump failed = read_flight_dump(dump);
+  EXPECT_EQ(failed.world_rank, 1);
+  EXPECT_EQ(failed.gone, std::vector<int>{3});
+}
+
+// A rank that has just begun to wait has nothing to tell; one that has tells it once.
+TEST(Stall, LooksForTheSignAfterASecondAndFindsItOnce) {
+  const DumpFolder folder;
+  std::int64_t ms = 0;
+  std::vector<std::int64_t> dumped;
+  Stall stall(std::chrono::milliseconds(0), [&] { return ms * 1'000'000; });
+  stall.on_stop(folder.path / "sign", [&] { dumped.push_back(ms); });
+  const auto wait_from = [&](std::int64_t begin) {
+    for (ms = begin; ms < begin + 3000; ms += 10) stall.look_for_stop(begin * 1'000'000);
+  };
+  wait_from(1000);
+  EXPECT_TRUE(dumped.empty()) << "there is no sign yet";
+  std::ofstream(folder.path / "sign").put('\n');
+  wait_from(5000);
+  wait_from(9000);
+  EXPECT_EQ(dumped, std::vector<std::int64_t>{6000});
 }
 
 TEST(Stall, PurposeIsInTimeoutsToo) {

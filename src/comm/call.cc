@@ -28,6 +28,8 @@ bool reduces(Collective what) {
   return what == Collective::all_reduce || what == Collective::reduce_scatter || what == Collective::reduce;
 }
 
+bool is_message(Collective what) { return what == Collective::send || what == Collective::recv; }
+
 FlightCall flight_call(const Call& call) {
   FlightCall flight = FlightCall::named(to_string(call.what));
   if (call.what == Collective::barrier || call.what == Collective::split) return flight;

@@ -40,7 +40,8 @@ inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(
 // Inputs up to this may be posted with the call itself (Reach::eager).
 inline constexpr std::size_t kEagerBytes = std::size_t{256} << 10;
 
-bool reduces(Collective what);  // all_reduce, reduce_scatter, reduce
+bool reduces(Collective what);     // all_reduce, reduce_scatter, reduce
+bool is_message(Collective what);  // send, recv: between two ranks, and not numbered
 
 struct Call {
   Collective what = Collective::barrier;

@@ -43,7 +43,7 @@ GroupImpl::~GroupImpl() {
 template <class Body>
 void GroupImpl::execute(Call& call, Body&& body) {
   // Messages between two ranks are not numbered: only collectives are the same for all.
-  const bool numbered = call.what != Collective::send && call.what != Collective::recv;
+  const bool numbered = !is_message(call.what);
   if (numbered) ++sequence_;
   call.sequence = sequence_;
   call.flight = &flight_;

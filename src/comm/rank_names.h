@@ -36,6 +36,8 @@ class RankNames {
     return {std::move(group), part(ranks).world_};
   }
 
+  // The program's group, whatever part of it this is.
+  const std::string& group() const { return group_; }
   int size() const { return static_cast<int>(world_.size()); }
   int world(int rank) const { return world_[static_cast<std::size_t>(rank)]; }
   // Its rank in the program's group.

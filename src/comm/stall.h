@@ -13,12 +13,15 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/base/clock.h"
+
 namespace lockstep {
 
 class Stall {
  public:
-  // Zero: nothing is ever said.
-  explicit Stall(std::chrono::milliseconds warn_after) : warn_after_(warn_after) {}
+  // Zero: nothing is ever said. `now`: nanoseconds of the clock by which waits begin.
+  explicit Stall(std::chrono::milliseconds warn_after, std::function<std::int64_t()> now = now_ns)
+      : warn_after_(warn_after), now_(std::move(now)) {}
 
   // When the file `sign` appears (observe/stop_sign.h) while a wait has lasted a second: calls `dump`, once.
   void on_stop(std::filesystem::path sign, std::function<void()> dump);
@@ -38,6 +41,7 @@ class Stall {
 
  private:
   std::chrono::nanoseconds warn_after_;
+  std::function<std::int64_t()> now_;
   std::int64_t since_ns_ = 0;  // of the wait that is going on
   std::int64_t next_ns_ = 0;   // when a line is due
   std::filesystem::path sign_;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -93,10 +94,15 @@ double sum_of(const std::vector<double>& weights, const Examples& examples, cons
   if (weights.size() != examples.size())
     throw UsageError(place + "Dataset::weights gave " + std::to_string(weights.size()) + " numbers for " +
                      std::to_string(examples.size()) + " examples; accepted: one each");
-  for (std::size_t i = 0; i < weights.size(); ++i)
-    if (!(weights[i] >= 0) || !std::isfinite(weights[i]))
-      throw UsageError(place + "example " + std::to_string(examples[i]) + " weighs " +
-                       std::to_string(weights[i]) + "; accepted: 0 or more, finite");
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    // Lane::weights has them as f32: one that is nothing or infinite there would be another than here.
+    const auto narrow = static_cast<float>(weights[i]);
+    if (weights[i] >= 0 && std::isfinite(narrow) && (narrow > 0 || weights[i] == 0)) continue;
+    std::ostringstream text;
+    text << place << "example " << examples[i] << " weighs " << weights[i]
+         << "; accepted: 0 or more, finite, and neither nothing nor infinite as f32";
+    throw UsageError(text.str());
+  }
   return std::accumulate(weights.begin(), weights.end(), 0.0);
 }
 

@@ -304,6 +304,7 @@ void Attempt::stop(int signal, std::chrono::milliseconds grace) {
 
 // Most programs end at once when they are told to, and can't say any more for whom they had waited.
 void Attempt::ask_then_stop(int signal) {
+  if (plan_.start.dump_dir.empty()) return stop(signal, options_.grace);  // the user wants no dumps
   std::error_code error;
   made_folder_ = std::filesystem::create_directories(plan_.start.dump_dir, error);
   const UniqueFd sign(::open(stop_sign(plan_.start.dump_dir, name_for_workers(plan_.start)).c_str(),

@@ -101,11 +101,13 @@ std::map<int, std::vector<int>> find_blames(const std::string& folder, const std
   return blames;
 }
 
-void find_dumps(const std::string& folder, LaunchReport& report) {
+void find_dumps(const std::string& folder, const std::string& job, LaunchReport& report) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("flight-") && name.ends_with(".json")) report.dumps.push_back(name);
+    if (!name.starts_with("flight-") || !name.ends_with(".json")) continue;
+    if (const std::string of = head_of(entry.path()).job; of.empty() || of == job)
+      report.dumps.push_back(name);
   }
   if (report.dumps.empty()) return;
   report.dump_dir = folder;

@@ -9,9 +9,10 @@
 
 namespace lockstep::launcher {
 
-// Fills dump_dir, dumps and dump_summary of `report` from the dumps in `folder`, if there are any: the
-// summary of the first failing rank, else of the first survivor that wrote one.
-void find_dumps(const std::string& folder, LaunchReport& report);
+// Fills dump_dir, dumps and dump_summary of `report` from the dumps in `folder`, if there are any of `job`,
+// as its workers call it, or of no job by name: the summary of the first failing rank, else of the first
+// survivor that wrote one.
+void find_dumps(const std::string& folder, const std::string& job, LaunchReport& report);
 
 // Removes what workers of `job` that were told to stop wrote there: the sign that asked them to, and with
 // Dumps::too their dumps, those of failures excepted.

@@ -106,7 +106,7 @@ LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, laun
     const bool told = std::any_of(report.workers.begin(), report.workers.end(),
                                   [](const WorkerEnd& end) { return end.stopped && end.signal != 0; });
     if (!report.ok() && (report.interrupted_by == 0 || told))
-      launcher::find_dumps(plan.start.dump_dir, report);
+      launcher::find_dumps(plan.start.dump_dir, launcher::name_for_workers(plan.start), report);
     if (!files && options.log_dir.empty() && given_dump_dir == nullptr) unasked.push_back(folder);
     if (next_master_port == 0 || report.interrupted_by != 0) {
       if (report.ok()) remove_folders(unasked);

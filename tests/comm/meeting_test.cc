@@ -1,12 +1,11 @@
 // What several threads of one rank do with its place in a group: the own one, and the one that watches peers.
 #include "comm/shm/meeting.h"
 
-#include <sys/mman.h>
-
 #include <new>
 #include <numeric>
 #include <thread>
 
+#include "comm/control_block.h"
 #include "comm/expect_error.h"
 #include "comm/local_world.h"
 #include "lockstep/base/knobs.h"
@@ -14,27 +13,8 @@
 namespace lockstep::testing {
 namespace {
 
-// A group's control block in memory of its own.
-class Block {
- public:
-  explicit Block(int ranks)
-      : bytes_(shm::Control::bytes(ranks)),
-        data_(::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                     0)) {
-    if (data_ == MAP_FAILED) throw std::bad_alloc();
-  }
-  ~Block() { ::munmap(data_, bytes_); }
-  Block(const Block&) = delete;
-  Block& operator=(const Block&) = delete;
-  shm::Control& control() { return *static_cast<shm::Control*>(data_); }
-
- private:
-  std::size_t bytes_;
-  void* data_;
-};
-
 TEST(Meeting, RanksMayGetTheirNamesWhileAPeerDies) {
-  Block block(3);
+  ControlBlock block(3);
   shm::Meeting meeting(block.control(), "world", 0, 3);
   std::vector<int> everybody(40);
   std::iota(everybody.begin(), everybody.end(), 0);

@@ -112,6 +112,9 @@ TEST(Weights, BadOnesAreNamed) {
   expect_error<UsageError>([&] { load(-1); }, {"step 0, lane 1", "example 5", "-1", "0 or more"});
   expect_error<UsageError>([&] { load(NAN); }, {"example 5", "nan"});
   expect_error<UsageError>([&] { load(INFINITY); }, {"example 5", "inf", "finite"});
+  // A lane's own weights are f32, and none that is above 0 may become 0 or infinite there.
+  expect_error<UsageError>([&] { load(1e39); }, {"example 5", "1e+39", "f32"});
+  expect_error<UsageError>([&] { load(1e-46); }, {"example 5", "1e-46", "f32"});
   struct Few final : Dataset {
     std::int64_t size() const override { return 8; }
     Batch get(std::span<const std::int64_t> /*indices*/, RandomStream* /*random*/) const override {

@@ -105,6 +105,25 @@ TEST(Failure, DumpsOfAnotherJobBlameNobody) {
   EXPECT_TRUE(outcome.err.starts_with("lockstep run: rank 0 failed first")) << outcome.err;
 }
 
+// A folder that the user named may hold what earlier jobs left: it does not explain this one.
+TEST(Failure, DumpsOfAnotherJobAreNotShown) {
+  const TempFolder folder;
+  for (const char* rank : {"0", "1"})
+    std::ofstream(folder.path() + "/flight-world-rank" + rank + ".json")
+        << R"({"job": "another.0", "world_rank": 0, "error": null, "summary": ["long ago"]})";
+  const auto fail = [&](const std::string& first) {
+    return run({"run", "-n", "2", "sh", "-c", first + "exit 3"}, {"LOCKSTEP_DUMP_DIR=" + folder.path()}).err;
+  };
+  const std::string without = fail("");
+  EXPECT_EQ(without.find("flight recorder"), std::string::npos) << without;
+  const std::string with = fail(
+      "[ $RANK = 1 ] || exec sleep 60; printf '{\"job\": \"%s\", \"summary\": [\"now\"]}' "
+      "$LOCKSTEP_JOB.$LOCKSTEP_RESTART > $LOCKSTEP_DUMP_DIR/flight-world-rank1.json; ");
+  EXPECT_NE(with.find("  flight recorder: flight-world-rank1.json in " + folder.path() + "\n    | now\n"),
+            std::string::npos)
+      << with;
+}
+
 TEST(Failure, AWorkerThatEndsWellLongBeforeTheOthersIsMentionedOnce) {
   const TempFolder folder;
   const std::string file = folder.path() + "/mentioned";
@@ -216,6 +235,19 @@ TEST(Failure, AJobThatStopsProperlyLeavesNothing) {
     EXPECT_EQ(outcome.err.find("flight recorder"), std::string::npos) << outcome.err;
     EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << outcome.err;
   }
+}
+
+// Dumps that nobody wants need no sign, in whatever folder the job runs.
+TEST(Failure, WithoutAFolderForDumpsNobodyIsAsked) {
+  const TempFolder folder;
+  Program program({"run", "-n", "1", "sh", "-c",
+                   "cd " + folder.path() + "; trap 'ls \"$OLDPWD\" | grep ^stop-; exit 0' TERM; " +
+                       "echo pid $$ of $RANK.; while :; do sleep 0.02; done"},
+                  {"LOCKSTEP_DUMP_DIR="});
+  ASSERT_GT(program.worker(0), 0);
+  ::kill(program.pid(), SIGTERM);
+  const Outcome outcome = program.finish();
+  EXPECT_EQ(outcome.out.find("stop-"), std::string::npos) << outcome.out;
 }
 
 TEST(Failure, ASecondInterruptKillsAtOnce) {

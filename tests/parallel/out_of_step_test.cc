@@ -210,7 +210,9 @@ TEST(OutOfStep, TheStepsOfAnotherLoaderDoNotEndALoop) {
     for (auto& lane : step) {
       auto scope = ddp.lane(lane);
       net->forward(lane.data).square().mean().backward();
-      if (lane.first) EXPECT_NE(other.next(), nullptr);  // lets go of the step of the same number
+      if (lane.first) {
+        EXPECT_NE(other.next(), nullptr);  // lets go of the step of the same number
+      }
       EXPECT_EQ(ddp.reducer().exchanges(), step.number + (lane.last ? 1 : 0));
     }
     optimizer.step();

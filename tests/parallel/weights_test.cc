@@ -79,6 +79,54 @@ TEST(Weights, TheSameBitsForEveryNumberOfWorkers) {
     }
 }
 
+// Trains two epochs of `loading`, in two parts: the second goes on at step `cut` with a loader of its own.
+std::vector<torch::Tensor> train_in_parts(int workers, std::int64_t examples, const Weight& weight,
+                                          LoaderOptions loading, std::int64_t cut) {
+  std::vector<std::vector<torch::Tensor>> results(static_cast<std::size_t>(workers));
+  on_threads(thread_groups(workers, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    SGD optimizer(ddp, {.lr = 0.5, .momentum = 0.9});
+    const auto dataset = std::make_shared<WeightedExamples>(examples, weight);
+    for (const bool resumed : {false, true}) {
+      LoaderOptions part = loading;
+      if (resumed) part.first_step = cut;
+      if (!resumed) part.steps = cut;
+      for (auto& step : loader(dataset, group, part)) {
+        for (auto& lane : step) {
+          auto scope = ddp.lane(lane);
+          const auto losses = (net->forward(lane.data) - lane.target).square().mean(1);
+          ((losses * lane.weights).sum() / lane.weight).backward();
+        }
+        optimizer.step();
+      }
+    }
+    ddp.check_replicas();
+    results[static_cast<std::size_t>(group.rank())] = copies(*net);
+  });
+  for (const auto& result : results) EXPECT_TRUE(equal(result, results[0]));
+  return results[0];
+}
+
+// However an epoch ends, wherever in it the run goes on, and whoever makes the batches.
+TEST(Weights, TheSameBitsForEveryLastStepAndPartAndThread) {
+  // The first epoch's last step weighs nothing in the lanes of some workers, whatever their number.
+  const Weight gaps = [](std::int64_t i) { return i % 11 < 2 || i >= 24 ? 0.0 : uneven(i) + 0.1; };
+  for (const LastStep last_step : {LastStep::short_, LastStep::drop, LastStep::wrap})
+    for (const std::int64_t examples : {41, 29, 13}) {
+      if (last_step == LastStep::drop && examples < 24) continue;  // less than one step
+      LoaderOptions loading{
+          .lanes = 6, .lane_batch = 4, .shuffle = examples != 29, .last_step = last_step, .epochs = 3};
+      const auto alone = train_in_parts(1, examples, gaps, loading, 1);
+      for (const auto& tensor : alone) EXPECT_TRUE(torch::isfinite(tensor).all().item<bool>());
+      EXPECT_FALSE(equal(alone, copies(SmallNet())));
+      loading.threads = 3;
+      for (const int workers : {1, 2, 3, 4, 6})
+        EXPECT_TRUE(equal(train_in_parts(workers, examples, gaps, loading, 2), alone))
+            << workers << " workers, " << examples << " examples, " << to_string(last_step);
+    }
+}
+
 // However the samples are cut into lanes: the weighted mean over the step's samples.
 TEST(Weights, AStepIsTheWeightedMeanOverItsSamples) {
   const auto whole = train(1, 1, 32, uneven, Norm::frozen);

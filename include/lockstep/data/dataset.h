@@ -49,9 +49,9 @@ class Dataset {
   virtual Batch get(std::span<const std::int64_t> indices, RandomStream* random) const = 0;
   // How many parts of the loss one example of the batch counts for (tokens of a text); samples: 1.
   virtual double weight() const { return 1; }
-  // Where that differs from example to example (padding, importance): one number each, 0 or more. Every
-  // worker asks for the examples of every lane, so the answer comes from memory, and it is the same each
-  // time. Empty: they all weigh weight().
+  // Where that differs from example to example (padding, importance): one number each, 0 or more, and none
+  // above 0 that as f32 is 0 or infinite. Every worker asks for the examples of every lane, so the answer
+  // comes from memory, and it is the same each time. Empty: they all weigh weight().
   virtual std::vector<double> weights(std::span<const std::int64_t> /*indices*/) const { return {}; }
 
   // What a model for it must take and give, where known: the shape of one example's data, and the number of

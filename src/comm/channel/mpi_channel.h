@@ -24,7 +24,7 @@ namespace lockstep {
 class MpiChannel final : public WireChannel {
  public:
   // Takes the communicator over. `spin`: how long a wait polls before it gives its core away.
-  MpiChannel(MPI_Comm comm, RankNames names, std::string group, std::chrono::nanoseconds spin);
+  MpiChannel(MPI_Comm comm, RankNames names, std::chrono::nanoseconds spin);
   ~MpiChannel() override;  // tells the peers that it leaves
 
   int rank() const override { return line_->rank(); }
@@ -40,7 +40,7 @@ class MpiChannel final : public WireChannel {
                                    std::chrono::milliseconds timeout);  // the same, by its own type
   void call_ranks(RankNames names) override { names_ = std::move(names); }
   const RankNames& rank_names() const override { return names_; }
-  void watch(WireChannel* whole, std::function<void()> idle) override {
+  void watch(WireChannel* whole, std::function<void()> idle, std::vector<int> /*mates*/) override {
     whole_ = dynamic_cast<MpiChannel*>(whole);
     idle_ = std::move(idle);
   }
@@ -81,7 +81,6 @@ class MpiChannel final : public WireChannel {
   void guarded(Body&& body);
 
   std::shared_ptr<mpi::Line> line_;
-  std::string group_;
   RankNames names_;
   std::chrono::nanoseconds most_spin_;
   SpinBudget spin_;

@@ -23,20 +23,16 @@ constexpr std::chrono::milliseconds kNap{100};        // looks at the world this
 constexpr std::chrono::milliseconds kQuiet{500};      // of waiting before it is told to the peers, at most
 constexpr std::chrono::milliseconds kLastWords{200};  // for the reason of a peer that went
 
-bool is_message(const CallCard& card) {
-  return card.what == static_cast<std::uint8_t>(Collective::send) ||
-         card.what == static_cast<std::uint8_t>(Collective::recv);
-}
+bool is_message(const CallCard& card) { return is_message(static_cast<Collective>(card.what)); }
 
 }  // namespace
 
 TcpChannel::TcpChannel(std::shared_ptr<TcpFabric> fabric, std::string group, int rank,
                        std::vector<int> members, std::vector<TcpPeer> peers)
     : fabric_(std::move(fabric)),
-      group_(std::move(group)),
       rank_(rank),
       members_(std::move(members)),
-      names_(group_, members_),
+      names_(std::move(group), members_),
       room_(kRoomBytes) {
   for (TcpPeer& lanes : peers) peers_.push_back({.lanes = std::move(lanes)});
   spin_.set_most(fabric_->spin());
@@ -73,9 +69,11 @@ void TcpChannel::check() {
 }
 
 std::string TcpChannel::where() const {
-  if (call_ == nullptr) return "group " + group_;
+  if (call_ == nullptr) return "group " + names_.group();
   // Not from the call itself: this may be asked when it is over.
-  return describe(card_) + ", operation " + std::to_string(card_.sequence) + " of group " + group_;
+  const std::string operation =
+      is_message(card_) ? " in group " : ", operation " + std::to_string(card_.sequence) + " of group ";
+  return describe(card_) + operation + names_.group();
 }
 
 void TcpChannel::plan(std::span<const Outgoing> sends, std::span<const Incoming> recvs) {
@@ -168,10 +166,10 @@ bool TcpChannel::open(Receiving& recv) {
   if (kind_ == Kind::point_to_point) {
     if (header.card.count != card_.count || header.card.dtype != card_.dtype ||
         header.kind != FrameKind::message)
-      differ(MismatchError("group " + group_ + ": " + named(rank_) + " called " + describe(card_) + " but " +
-                           named(from) + " called " + describe(header.card)));
+      differ(MismatchError("group " + names_.group() + ": " + named(rank_) + " called " + describe(card_) +
+                           " but " + named(from) + " called " + describe(header.card)));
   } else if (header.kind != FrameKind::data || !same_call(header.card, card_)) {
-    differ(MismatchError(describe_mismatch(group_, names_, rank_, card_, from, header.card)));
+    differ(MismatchError(describe_mismatch(names_.group(), names_, rank_, card_, from, header.card)));
   }
   if (header.bytes != recv.what.bytes.size())
     throw MismatchError(where() + ": " + named(from) + " sent " + std::to_string(header.bytes) +
@@ -260,8 +258,13 @@ void TcpChannel::wait(Waiting& waiting) {
                            static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(nap).count()));
   if (waiting.told_ns == 0) waiting.told_ns = now_ns();
   if (waiting.since_ns == 0) waiting.since_ns = now_ns();
+  if (waiting.looked_ns == 0) waiting.looked_ns = now_ns();
   const bool quiet = now_ns() - waiting.told_ns > quiet_.count();
-  if (ready <= 0 || quiet) {
+  // Where many wait there is always news: that must not keep this rank from what it does when there is none.
+  const bool looks =
+      ready <= 0 || quiet || now_ns() - waiting.looked_ns > std::chrono::nanoseconds(kNap).count();
+  if (looks) {
+    waiting.looked_ns = now_ns();
     attend();
     if (whole_ != nullptr) whole_->attend();
     if (idle_) idle_();
@@ -276,7 +279,7 @@ void TcpChannel::wait(Waiting& waiting) {
       });
   }
   const std::vector<int> ranks = waiting_for();
-  if (ready <= 0 && call_->stall != nullptr) call_->stall->look_for_stop(waiting.since_ns);
+  if (looks && call_->stall != nullptr) call_->stall->look_for_stop(waiting.since_ns);
   if (quiet) {
     waiting.told_ns = now_ns();
     tell_waits(ranks);
@@ -295,9 +298,30 @@ void TcpChannel::wait(Waiting& waiting) {
 // Of the whole group, where this one is a part of it: its ranks are told there too.
 bool TcpChannel::lower_rank_waits() const {
   if (whole_ != nullptr) return whole_->lower_rank_waits();
-  const std::int64_t fresh = now_ns() - 3 * std::chrono::nanoseconds(kQuiet).count();
-  return std::any_of(peers_.begin(), peers_.begin() + rank_,
-                     [&](const Peer& peer) { return peer.waits_ns >= fresh; });
+  for (int p = 0; p < rank_; ++p) {
+    const bool mate = std::find(mates_.begin(), mates_.end(), p) != mates_.end();
+    if (waits(p) && !(mate && waits_for_us(p))) return true;
+  }
+  return false;
+}
+
+bool TcpChannel::waits(int peer) const {
+  return peers_[static_cast<std::size_t>(peer)].waits_ns >=
+         now_ns() - 3 * std::chrono::nanoseconds(kQuiet).count();
+}
+
+bool TcpChannel::waits_for_us(int peer) const {
+  std::vector<bool> seen(peers_.size());
+  std::vector<int> chain = {peer};
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    const int p = chain[i];
+    if (p == rank_) return true;
+    if (seen[static_cast<std::size_t>(p)] || !waits(p)) continue;
+    seen[static_cast<std::size_t>(p)] = true;
+    for (int next = 0; next < size(); ++next)
+      if (peers_[static_cast<std::size_t>(p)].waits.ranks.has(next)) chain.push_back(next);
+  }
+  return false;
 }
 
 void TcpChannel::mention_wait(const std::vector<int>& ranks, std::int64_t since_ns) {
@@ -352,7 +376,8 @@ void TcpChannel::compare(int peer, const CallCard& card) {
   // itself have no number.
   const CallCard& own = past_[card.sequence % past_.size()];
   if (card.sequence == 0 || card.sequence > card_.sequence || own.sequence != card.sequence) return;
-  if (!same_call(card, own)) differ(MismatchError(describe_mismatch(group_, names_, rank_, own, peer, card)));
+  if (!same_call(card, own))
+    differ(MismatchError(describe_mismatch(names_.group(), names_, rank_, own, peer, card)));
 }
 
 // It has not come to the collective and can't before the peer has left it. The peer said so on the connection
@@ -363,8 +388,8 @@ void TcpChannel::compare_waits(int peer, const CallCard& card) {
   if (!peers_[static_cast<std::size_t>(peer)].waits.ranks.has(rank_) ||
       std::find(ranks.begin(), ranks.end(), peer) == ranks.end())
     return;
-  differ(MismatchError("group " + group_ + ": ranks called different things: " + named(rank_) + " called " +
-                       describe(card_) + " but " + named(peer) + " called " + describe(card)));
+  differ(MismatchError("group " + names_.group() + ": ranks called different things: " + named(rank_) +
+                       " called " + describe(card_) + " but " + named(peer) + " called " + describe(card)));
 }
 
 void TcpChannel::heard(int peer, const TcpLane& lane, const FrameHeader& header,
@@ -423,11 +448,11 @@ void TcpChannel::lost(int peer, const std::string& reason) {
   }
   // Who is gone here because of something in the whole group has said so there.
   if (whole_ != nullptr) whole_->catch_up();
-  const std::string who = named(peer) + " of group " + group_;
+  const std::string who = named(peer) + " of group " + names_.group();
   const std::string address = other.lanes.side.front().peer();
   if (other.state == State::left)
-    throw PeerError(number_of(peer), named(peer) + " left group " + group_ + " while " + named(rank_) +
-                                         " waits for it in " + where());
+    throw PeerError(number_of(peer), named(peer) + " left group " + names_.group() + " while " +
+                                         named(rank_) + " waits for it in " + where());
   throw PeerError(number_of(peer), who + " died (" + address + " " + reason + ") while " + named(rank_) +
                                        " was in " + where());
 }

@@ -51,9 +51,10 @@ class TcpChannel final : public WireChannel {
   }
   void call_ranks(RankNames names) override { names_ = std::move(names); }
   const RankNames& rank_names() const override { return names_; }
-  void watch(WireChannel* whole, std::function<void()> idle) override {
+  void watch(WireChannel* whole, std::function<void()> idle, std::vector<int> mates) override {
     whole_ = dynamic_cast<TcpChannel*>(whole);
     idle_ = std::move(idle);
+    mates_ = std::move(mates);
   }
 
  private:
@@ -91,13 +92,17 @@ class TcpChannel final : public WireChannel {
   bool finished() const;
   bool awaited(const TcpLane& lane) const;  // this exchange still expects bytes there
   struct Waiting {
-    std::int64_t told_ns = 0;   // when the peers were last told, or the first wait began
-    std::int64_t since_ns = 0;  // that nothing has moved; 0: something just did
+    std::int64_t told_ns = 0;    // when the peers were last told, or the first wait began
+    std::int64_t looked_ns = 0;  // when it last looked at all of them, likewise
+    std::int64_t since_ns = 0;   // that nothing has moved; 0: something just did
   };
   void wait(Waiting& waiting);
   // Says it to people, when it is time for that and this rank is the one to speak.
   void mention_wait(const std::vector<int>& ranks, std::int64_t since_ns);
   bool lower_rank_waits() const;
+  // Has it said lately that it waits? And, along the chain of those that it waits for, for this rank?
+  bool waits(int peer) const;
+  bool waits_for_us(int peer) const;
   // Takes in the news on every connection; throws what they mean.
   void attend();
   void attend(int peer, TcpLane& lane);
@@ -125,7 +130,6 @@ class TcpChannel final : public WireChannel {
   void each_lane(int peer, Body&& body);
 
   std::shared_ptr<TcpFabric> fabric_;
-  std::string group_;
   int rank_;
   std::vector<int> members_;
   RankNames names_;
@@ -137,6 +141,7 @@ class TcpChannel final : public WireChannel {
   std::chrono::nanoseconds quiet_{0};  // of waiting before it is told to the peers
   TcpChannel* whole_ = nullptr;        // attended too while this one waits
   std::function<void()> idle_;
+  std::vector<int> mates_;  // whom `idle_` tells that this rank waits
   bool differing_ = false;
   Deadline deadline_ = Deadline::never();
   std::optional<FailureRecord> failure_;

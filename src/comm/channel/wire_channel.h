@@ -47,8 +47,11 @@ class WireChannel : public Channel {
   // While this channel waits it also takes in the news of `whole`, and tells its ranks that it waits: the
   // group that this one is a part of, and which goes with it. For ranks whose call runs elsewhere than their
   // peers think.
-  // Calls `idle`, too, several times a second. Either may be null.
-  virtual void watch(WireChannel* whole, std::function<void()> idle) { (void)whole, (void)idle; }
+  // Calls `idle`, too, several times a second, which tells `mates`, ranks of this channel, that it waits
+  // here: those of them that wait for this rank leave it to this one to say so to people. Either may be null.
+  virtual void watch(WireChannel* whole, std::function<void()> idle, std::vector<int> mates) {
+    (void)whole, (void)idle, (void)mates;
+  }
 
   // Tells every peer that this rank waits for these, wherever it does.
   virtual void tell_waits(const std::vector<int>& ranks) noexcept = 0;

@@ -113,7 +113,11 @@ void ChannelEngine::announce(const Call& call) {
 
 bool ChannelEngine::watch(Engine* whole, std::function<void()> idle) {
   auto* const other = dynamic_cast<ChannelEngine*>(whole);
-  channel_->watch(other == nullptr ? nullptr : other->channel_.get(), std::move(idle));
+  std::vector<int> mates;
+  const int here = nodes_[static_cast<std::size_t>(rank())];
+  for (int r = 0; idle && r < size(); ++r)
+    if (r != rank() && nodes_[static_cast<std::size_t>(r)] == here) mates.push_back(r);
+  channel_->watch(other == nullptr ? nullptr : other->channel_.get(), std::move(idle), std::move(mates));
   return true;
 }
 

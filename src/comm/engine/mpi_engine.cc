@@ -149,7 +149,7 @@ std::unique_ptr<Engine> make_mpi_engine() {
   const auto spin = knobs.spin.value_or(std::chrono::microseconds(crowding > 1 ? 0 : 100));
   std::vector<int> everybody(nodes.size());
   std::iota(everybody.begin(), everybody.end(), 0);
-  auto channel = std::make_unique<MpiChannel>(comm, RankNames("world", std::move(everybody)), "world", spin);
+  auto channel = std::make_unique<MpiChannel>(comm, RankNames("world", std::move(everybody)), spin);
   return std::make_unique<MpiEngine>(std::move(channel), "world", std::move(nodes), std::move(selector),
                                      native ? kNative : "");
 }

@@ -44,8 +44,10 @@ RankNames Meeting::rank_names() const {
 
 std::string Meeting::where() const {
   if (call_ == nullptr) return "group " + group_;
-  return call_->describe() + ", operation " + std::to_string(call_->sequence) + " of group " + group_ +
-         call_->for_what();
+  const std::string operation = is_message(call_->what)
+                                    ? " in group "
+                                    : ", operation " + std::to_string(call_->sequence) + " of group ";
+  return call_->describe() + operation + group_ + call_->for_what();
 }
 
 // A central counter rather than a flag per rank: the last to come wakes all sleepers with one call, which
@@ -138,7 +140,7 @@ void Meeting::mention_wait(const std::vector<int>& ranks) {
   call_->stall->look_for_stop(waiting_since_ns_);
   if (!call_->stall->due(waiting_since_ns_)) return;
   // Those that wait for ranks of other groups say so there.
-  if (std::all_of(ranks.begin(), ranks.end(), [&](int r) { return is_held_outside(r); })) return;
+  if (const Ends ends = ends_of(ranks); ends.late.empty() && ends.outside) return;
   for (int r = 0; r < rank_; ++r)
     if (waits(r) && !is_held_outside(r)) return;
   call_->stall->say({.who = named(rank_), .whom = where_they_are(at_fault(ranks)), .where = where()});
@@ -176,25 +178,30 @@ bool Meeting::held_up_outside(const std::vector<int>& ranks) const {
 
 // The neighbour that this rank waits for may itself wait for another, as along a ring: only the end of the
 // chain is worth naming.
-std::vector<int> Meeting::at_fault(const std::vector<int>& ranks) const {
+Meeting::Ends Meeting::ends_of(const std::vector<int>& ranks) const {
   std::vector<bool> seen(static_cast<std::size_t>(size_));
   seen[static_cast<std::size_t>(rank_)] = true;
   std::vector<int> chain = ranks;
-  std::vector<int> found;
+  Ends ends;
   for (std::size_t i = 0; i < chain.size(); ++i) {
     const int r = chain[i];
     if (seen[static_cast<std::size_t>(r)]) continue;
     seen[static_cast<std::size_t>(r)] = true;
     if (!waits(r)) {
-      found.push_back(r);
+      ends.late.push_back(r);
       continue;
     }
+    ends.outside = ends.outside || is_held_outside(r);
     for (int next = 0; next < size_; ++next)
       if (says_it_waits(r, next)) chain.push_back(next);
   }
-  if (found.empty()) return ranks;  // all wait for each other
-  std::sort(found.begin(), found.end());
-  return found;
+  std::sort(ends.late.begin(), ends.late.end());
+  return ends;
+}
+
+std::vector<int> Meeting::at_fault(const std::vector<int>& ranks) const {
+  const Ends ends = ends_of(ranks);
+  return ends.late.empty() ? ranks : ends.late;
 }
 
 std::string Meeting::where_they_are(const std::vector<int>& ranks) const {
@@ -202,8 +209,9 @@ std::string Meeting::where_they_are(const std::vector<int>& ranks) const {
   for (int r : ranks) {
     text += (text.empty() ? "" : "; ") + named(r);
     const std::uint64_t last = seat(r).sequence.load(std::memory_order_relaxed);
-    text += last < call_->sequence ? " (last seen in operation " + std::to_string(last) + ")"
-                                   : " (inside this operation)";
+    // A message has the number of the collective before it, which all may have been in.
+    const bool inside = !is_message(call_->what) && last >= call_->sequence;
+    text += inside ? " (inside this operation)" : " (last seen in operation " + std::to_string(last) + ")";
   }
   return text;
 }

@@ -94,7 +94,13 @@ class Meeting {
   bool hopeless(const std::vector<int>& ranks, int gone);
   int left_among(const std::vector<int>& ranks) const;  // -1: none
   std::vector<int> not_in_phase() const;
-  // Who keeps those up that wait for `ranks`: whoever does not itself wait, along the chain.
+  // Where the chain of who waits for whom ends that begins with `ranks`.
+  struct Ends {
+    std::vector<int> late;  // those that do not wait themselves, in order
+    bool outside = false;   // some wait for somebody outside
+  };
+  Ends ends_of(const std::vector<int>& ranks) const;
+  // Who keeps those up that wait for `ranks`; these themselves where all wait.
   std::vector<int> at_fault(const std::vector<int>& ranks) const;
   // All of `ranks` come when somebody outside does, as far as they say.
   bool held_up_outside(const std::vector<int>& ranks) const;

@@ -124,6 +124,8 @@ TEST(Selector, PredictionsGoOnFromWhatWasMeasured) {
   EXPECT_NEAR(selector.predict(kDirect, pair) / Selector().predict(kDirect, pair), 3, 1e-9);
   selector.add_measurement(shape(Collective::all_reduce, 1 << 24, eight), kDirect, 1e3);
   EXPECT_NEAR(selector.predict(kDirect, pair) / Selector().predict(kDirect, pair), 3, 1e-9);
+  selector.add_measurement(shape(Collective::all_reduce, 1 << 24, eight), kHierarchical, 1e3);
+  EXPECT_GT(selector.predict(kHierarchical, pair), 0);  // eight ranks, and nodes for two
   // Nothing is said of other algorithms, collectives and memory.
   Shape other = large;
   other.reachable = false;

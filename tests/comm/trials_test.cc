@@ -11,8 +11,18 @@
 namespace lockstep::testing {
 namespace {
 
+const std::vector<int> kOneNode(3, 0);
+
+Shape shape_of(Collective what, int ranks, std::size_t bytes, bool reachable) {
+  return {.what = what,
+          .ranks = ranks,
+          .bytes = bytes,
+          .reachable = reachable,
+          .nodes = std::span(kOneNode).first(static_cast<std::size_t>(ranks))};
+}
+
 Shape all_reduce_of(int ranks, std::size_t bytes, bool reachable) {
-  return {.what = Collective::all_reduce, .ranks = ranks, .bytes = bytes, .reachable = reachable};
+  return shape_of(Collective::all_reduce, ranks, bytes, reachable);
 }
 
 TEST(Trials, MeasureEveryWayThroughSharedMemory) {
@@ -32,8 +42,7 @@ TEST(Trials, MeasureEveryWayThroughSharedMemory) {
           }
           EXPECT_GE(measured, bytes <= kEagerBytes ? 2 : 1);
         }
-      const Shape gathered{
-          .what = Collective::all_gather, .ranks = ranks, .bytes = 1 << 16, .reachable = true};
+      const Shape gathered = shape_of(Collective::all_gather, ranks, 1 << 16, true);
       EXPECT_GT(table.table(gathered, Order::canonical).front().measured_s, 0);
     });
     for (const std::string& text : tables) EXPECT_EQ(text, tables.front());
@@ -42,10 +51,11 @@ TEST(Trials, MeasureEveryWayThroughSharedMemory) {
 
 // Too little room for the larger ones: what fits is measured, and nobody stays behind.
 TEST(Trials, LeaveOutWhatTheArenaHasNoRoomFor) {
-  ::setenv("LOCKSTEP_ARENA", "8M", 1);
+  ::setenv("LOCKSTEP_ARENA", "64M", 1);
   const std::vector<Group> groups = thread_groups(2);
   ::unsetenv("LOCKSTEP_ARENA");
   on_threads(groups, [](const Group& g) {
+    const CommMemory held = g.allocate(1);
     Selector table;
     run_trials(g.impl().engine(), table);
     EXPECT_GT(table.table(all_reduce_of(2, 1 << 20, true), Order::canonical).front().measured_s, 0);

@@ -131,6 +131,8 @@ double Selector::correction(const Algorithm& algorithm, const Shape& shape) cons
     nearest = distance;
   }
   if (points == nullptr) return 0;
+  const std::vector<int> one_node(static_cast<std::size_t>(at.ranks), 0);
+  if (at.ranks != shape.ranks) at.nodes = one_node;
   const auto off_at = [&](const Points::value_type& point) {
     at.bytes = static_cast<std::size_t>(point.first);
     return std::log(point.second / by_model(algorithm, at));

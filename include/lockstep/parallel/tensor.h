@@ -1,10 +1,10 @@
 // Tensors in collectives, as everything else that holds elements (comm/group.h):
 //
-//   world.all_reduce(tensor);                                  // in place; {.op = ReduceOp::avg} for the
-//   mean world.broadcast(tensor, 0); world.all_gather(part, whole);                             //
-//   whole.numel() == size × part.numel() std::vector<torch::Tensor> parts = world.all_gather(part); // of
-//   different lengths: below Work w = world.all_reduce_async(lockstep::buffer(tensor)); // the tensor lives
-//   until it is done
+//   world.all_reduce(tensor);                      // in place; {.op = ReduceOp::avg}: the mean
+//   world.broadcast(tensor, 0);
+//   world.all_gather(part, whole);                 // whole.numel() == size × part.numel()
+//   auto parts = world.all_gather(part);           // a vector of tensors, of different lengths: below
+//   Work w = world.all_reduce_async(lockstep::buffer(tensor));   // the tensor lives until it is done
 //
 // A tensor is dense, contiguous, on the CPU, and of a type that collectives know: Double, Float, Half,
 // BFloat16, Long, Int, Char, Byte; Bool too, where it stays one (no sum, no mean: max is "any", min is

@@ -4,7 +4,7 @@
 
 namespace {
 const bool done = [] {
-  torch::set_default_dtype(caffe2::TypeMeta::Make<double>());
+  torch::set_default_dtype(c10::scalarTypeToTypeMeta(torch::kFloat64));
   return true;
 }();
 }  // namespace

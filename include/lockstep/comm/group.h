@@ -128,6 +128,20 @@ class Group {
   void send(ConstBuffer x, int to, CallOptions options = {}) const;
   void recv(Buffer x, int from, CallOptions options = {}) const;
 
+  // The same, asynchronous.
+  [[nodiscard]] Work all_reduce_async(Buffer x, CallOptions options = {}) const;
+  [[nodiscard]] Work all_reduce_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
+  [[nodiscard]] Work reduce_scatter_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
+  [[nodiscard]] Work all_gather_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
+  [[nodiscard]] Work broadcast_async(Buffer x, int root, CallOptions options = {}) const;
+  [[nodiscard]] Work reduce_async(ConstBuffer in, Buffer out, int root, CallOptions options = {}) const;
+  [[nodiscard]] Work gather_async(ConstBuffer in, Buffer out, int root, CallOptions options = {}) const;
+  [[nodiscard]] Work scatter_async(ConstBuffer in, Buffer out, int root, CallOptions options = {}) const;
+  [[nodiscard]] Work all_to_all_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
+  [[nodiscard]] Work barrier_async(CallOptions options = {}) const;
+  [[nodiscard]] Work send_async(ConstBuffer x, int to, CallOptions options = {}) const;
+  [[nodiscard]] Work recv_async(Buffer x, int from, CallOptions options = {}) const;
+
   // The same with what holds its elements itself (AsBuffer in buffer.h): vectors, arrays, spans, tensors.
   // What is written is no temporary. For asynchronous calls, whose memory must stay: buffer(x).
   template <OutElements X>
@@ -200,20 +214,6 @@ class Group {
 
   // Everybody's text becomes root's, whatever it was.
   void broadcast(std::string& text, int root, CallOptions options = {}) const;
-
-  // The same, asynchronous.
-  [[nodiscard]] Work all_reduce_async(Buffer x, CallOptions options = {}) const;
-  [[nodiscard]] Work all_reduce_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
-  [[nodiscard]] Work reduce_scatter_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
-  [[nodiscard]] Work all_gather_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
-  [[nodiscard]] Work broadcast_async(Buffer x, int root, CallOptions options = {}) const;
-  [[nodiscard]] Work reduce_async(ConstBuffer in, Buffer out, int root, CallOptions options = {}) const;
-  [[nodiscard]] Work gather_async(ConstBuffer in, Buffer out, int root, CallOptions options = {}) const;
-  [[nodiscard]] Work scatter_async(ConstBuffer in, Buffer out, int root, CallOptions options = {}) const;
-  [[nodiscard]] Work all_to_all_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
-  [[nodiscard]] Work barrier_async(CallOptions options = {}) const;
-  [[nodiscard]] Work send_async(ConstBuffer x, int to, CallOptions options = {}) const;
-  [[nodiscard]] Work recv_async(Buffer x, int from, CallOptions options = {}) const;
 
   // A new group of the ranks that gave the same colour, ordered by (key, rank). A negative colour
   // joins none and gets an empty Group. Collective over this group.

@@ -1,7 +1,7 @@
 // Everything a program needs, in one include.
 //
 // Start with parallel/data_parallel.h (a model on many workers); below it are comm/init.h (how a program
-// joins its peers) and comm/group.h (what it can do with them). A program that links lockstep_comm alone,
+// joins its peers) and comm/group.h (what it can do with them). A program that links lockstep::comm alone,
 // without libtorch, gets those two.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include "lockstep/comm/group.h"   // IWYU pragma: export
 #include "lockstep/comm/init.h"    // IWYU pragma: export
 #include "lockstep/comm/lanes.h"   // IWYU pragma: export
+#include "lockstep/comm/mean.h"    // IWYU pragma: export
 #include "lockstep/comm/memory.h"  // IWYU pragma: export
 #include "lockstep/comm/work.h"    // IWYU pragma: export
 
@@ -32,4 +33,5 @@
 #include "lockstep/optim/optimizer.h"           // IWYU pragma: export
 #include "lockstep/optim/schedule.h"            // IWYU pragma: export
 #include "lockstep/parallel/data_parallel.h"    // IWYU pragma: export
+#include "lockstep/parallel/tensor.h"           // IWYU pragma: export
 #endif

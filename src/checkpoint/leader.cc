@@ -22,16 +22,8 @@ enum class News : std::uint8_t { busy, done, refused, failed };
 
 News tell(const Group& group, News news) {
   std::vector<std::uint8_t> said = {static_cast<std::uint8_t>(news)};
-  group.broadcast(buffer(said), 0);
+  group.broadcast(said, 0);
   return static_cast<News>(said[0]);
-}
-
-std::string tell(const Group& group, std::string text) {
-  std::vector<std::int64_t> length = {static_cast<std::int64_t>(text.size())};
-  group.broadcast(buffer(length), 0);
-  text.resize(static_cast<std::size_t>(length[0]));
-  group.broadcast({text.data(), text.size(), DType::u8}, 0);
-  return text;
 }
 
 // Where no thread can be had, the work fails.
@@ -40,8 +32,7 @@ std::future<void> start(const std::function<void()>& work) {
     return std::async(std::launch::async, work);
   } catch (const std::system_error& error) {
     std::promise<void> failed;
-    failed.set_exception(
-        std::make_exception_ptr(SystemError("cannot start a thread", error.code().value())));
+    failed.set_exception(std::make_exception_ptr(SystemError("cannot start a thread", error.code().value())));
     return failed.get_future();
   }
 }
@@ -62,7 +53,8 @@ void lead(const Group& group, const std::string& what, const std::function<void(
   }
   const auto explain = [&](News news, const char* message) {
     tell(group, news);
-    tell(group, std::string(message));
+    std::string text = message;
+    group.broadcast(text, 0);
   };
   try {
     through.get();
@@ -83,7 +75,8 @@ void follow(const Group& group) {
   News news = News::busy;
   while (news == News::busy) news = tell(group, News::busy);
   if (news == News::done) return;
-  const std::string message = tell(group, std::string());
+  std::string message;
+  group.broadcast(message, 0);
   if (news == News::refused) throw UsageError(message);
   throw SystemError(message);
 }

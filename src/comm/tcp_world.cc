@@ -186,10 +186,9 @@ std::unique_ptr<ChannelEngine> tcp_world(const Identity& who, const Knobs& knobs
 std::unique_ptr<ChannelEngine> tcp_beside(const Group& world, net::Security security) {
   const Knobs knobs = Knobs::from_environment();
   const Identity who = Identity::from_environment();
-  constexpr std::size_t kCardBytes = 512;
   // Rank 0 makes the secret and the group carries it: whoever is in the group may know it.
-  std::string hex = world.rank() == 0 ? net::Secret::make().hex() : std::string(2 * net::Secret::kBytes, '0');
-  world.broadcast({hex.data(), hex.size(), DType::u8}, 0);
+  std::string hex = world.rank() == 0 ? net::Secret::make().hex() : std::string();
+  world.broadcast(hex, 0);
   const bool several =
       *std::max_element(world.nodes().begin(), world.nodes().end()) > 0 && knobs.node_size == 0;
   auto fabric = std::make_shared<TcpFabric>(
@@ -198,14 +197,8 @@ std::unique_ptr<ChannelEngine> tcp_beside(const Group& world, net::Security secu
                        .security = security,
                        .streams = knobs.tcp_streams,
                        .spin = spin_of(knobs, who.local_size)});
-  std::string mine =
-      write({fabric->endpoint(), std::to_string(world.nodes()[static_cast<std::size_t>(world.rank())]), ""});
-  mine.resize(kCardBytes, ' ');
-  std::string all(kCardBytes * static_cast<std::size_t>(world.size()), ' ');
-  world.all_gather({mine.data(), mine.size(), DType::u8}, {all.data(), all.size(), DType::u8});
-  std::vector<std::string> cards;
-  for (int r = 0; r < world.size(); ++r)
-    cards.push_back(all.substr(kCardBytes * static_cast<std::size_t>(r), kCardBytes));
+  const std::vector<std::string> cards = world.all_gather(
+      write({fabric->endpoint(), std::to_string(world.nodes()[static_cast<std::size_t>(world.rank())]), ""}));
   return measured(engine_over(fabric, read_all(cards), world.rank(), knobs), knobs);
 }
 

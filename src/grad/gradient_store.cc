@@ -93,12 +93,16 @@ void GradientStore::set_layout(BucketLayout layout) {
   labels_ = std::move(labels);
 }
 
+void GradientStore::check(std::size_t parameter) const {
+  if (parameters_[parameter].tensor.grad().is_sparse())
+    throw UsageError("the gradient of '" + parameters_[parameter].name + "' is sparse; accepted: dense ones");
+}
+
 void GradientStore::adopt(std::size_t parameter) {
   torch::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
   const torch::Tensor& view = sets_[0].views[parameter];
   if (is_view_of(grad, view)) return;
-  if (grad.is_sparse())
-    throw UsageError("the gradient of '" + parameters_[parameter].name + "' is sparse; accepted: dense ones");
+  check(parameter);
   const torch::NoGradGuard no_grad;
   view.copy_(grad);
   grad = view;
@@ -121,8 +125,7 @@ void GradientStore::begin_lane(int position, double total_weight) {
 
 void GradientStore::fold(std::size_t parameter, double weight) {
   torch::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
-  if (grad.is_sparse())
-    throw UsageError("the gradient of '" + parameters_[parameter].name + "' is sparse; accepted: dense ones");
+  check(parameter);
   const torch::NoGradGuard no_grad;
   Set& set = sets_[top_];
   torch::Tensor& view = set.views[parameter];

@@ -45,6 +45,7 @@ struct Reducer::Impl {
   }
 
   void on_gradient(std::size_t i);
+  void fold_rest();
   void finish();
   void rebuild();
   void begin_step() {
@@ -116,7 +117,7 @@ void Reducer::Impl::on_gradient(std::size_t i) {
     return;
   }
   phase = Phase::gathering;
-  if (!lanes && !exchanges_now()) return store.adopt(i);
+  if (!sync) return lanes ? store.check(i) : store.adopt(i);  // in a lane it waits in grad() for the others
 
   if (came[i] != 0)
     throw UsageError("parameter '" + parameters[i].name + "' got a gradient twice in one backward pass" +
@@ -139,10 +140,22 @@ void Reducer::Impl::on_gradient(std::size_t i) {
   }
 }
 
+// What a lane's backwards without exchange brought, and its last one did not take along.
+void Reducer::Impl::fold_rest() {
+  if (!lanes || phase != Phase::gathering) return;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (came[i] != 0 || !parameters[i].tensor.grad().defined()) continue;
+    came[i] = 1;
+    arrival.push_back(static_cast<int>(i));
+    store.fold(i, part.weight);
+  }
+}
+
 // All gradients of the step have come: what has not left goes now, then everything is awaited.
 void Reducer::Impl::finish() {
   const bool idle = phase == Phase::fresh;
   try {
+    fold_rest();
     if (!open()) {
       if (options.beside != nullptr) options.beside->nobody();
       phase = Phase::reduced;
@@ -205,6 +218,7 @@ void Reducer::begin_lane(const LanePart& part) {
   impl.store.begin_lane(part.position, part.total_weight);
 }
 
+void Reducer::end_lane() { impl_->fold_rest(); }
 bool Reducer::lane_has_gradients() const { return impl_->lanes && !impl_->arrival.empty(); }
 void Reducer::set_lane_loop(bool on) { impl_->lane_loop = on; }
 

@@ -51,6 +51,12 @@ std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
   return names;
 }
 
+// Where nobody owns it the pointer owns nothing either.
+std::shared_ptr<torch::nn::Module> owner_or_borrowed(torch::nn::Module& module) {
+  if (auto owner = module.weak_from_this().lock()) return owner;
+  return {std::shared_ptr<void>(), &module};
+}
+
 std::size_t megabytes(double mb, const char* name) {
   if (!(mb > 0) || mb > 1e6)
     throw UsageError(std::string(name) + " = " + std::to_string(mb) + "; accepted: above 0, at most 1000000");
@@ -170,6 +176,9 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Group grou
                      .strategy = lanes_->number});
 }
 
+DataParallel::DataParallel(torch::nn::Module& module, Group group, DataParallelOptions options)
+    : DataParallel(owner_or_borrowed(module), std::move(group), std::move(options)) {}
+
 DataParallel::~DataParallel() = default;
 
 DataParallel::LaneScope DataParallel::lane(const LaneInfo& info) { return LaneScope(*this, info); }
@@ -197,6 +206,7 @@ void DataParallel::begin_lane(const LaneInfo& info) {
 
 void DataParallel::end_lane() noexcept {
   Lanes& lanes = *lanes_;
+  reducer_->end_lane();
   lanes.gather();
   lanes.open = false;
 }

@@ -19,24 +19,6 @@ std::string form_of(const NamedTensor& named) {
   return text.str();
 }
 
-// Every rank's text. Two rounds: the lengths, then the bytes.
-std::vector<std::string> gather_texts(const Group& group, const std::string& own) {
-  const auto n = static_cast<std::size_t>(group.size());
-  const std::vector<std::int64_t> length = {static_cast<std::int64_t>(own.size())};
-  std::vector<std::int64_t> lengths(n);
-  group.all_gather(buffer(length), buffer(lengths));
-  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
-  std::vector<std::uint8_t> padded(longest);
-  std::memcpy(padded.data(), own.data(), own.size());
-  std::vector<std::uint8_t> all(longest * n);
-  group.all_gather(buffer(std::as_const(padded)), buffer(all));
-  std::vector<std::string> texts;
-  for (std::size_t r = 0; r < n; ++r)
-    texts.emplace_back(reinterpret_cast<const char*>(all.data() + r * longest),
-                       static_cast<std::size_t>(lengths[r]));
-  return texts;
-}
-
 // FNV-like over words, four chains at once so that it runs at memory speed.
 std::uint64_t bits_of(const torch::Tensor& tensor) {
   const torch::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
@@ -66,7 +48,7 @@ std::uint64_t bits_of(const torch::Tensor& tensor) {
 void check_form(const Group& group, const std::vector<NamedTensor>& tensors) {
   std::string own;
   for (const NamedTensor& tensor : tensors) own += form_of(tensor) + "\n";
-  const std::vector<std::string> texts = gather_texts(group, own);
+  const std::vector<std::string> texts = group.all_gather(own);
   for (std::size_t r = 1; r < texts.size(); ++r) {
     if (texts[r] == texts[0]) continue;
     std::istringstream first(texts[0]);
@@ -83,10 +65,8 @@ void check_form(const Group& group, const std::vector<NamedTensor>& tensors) {
 }
 
 void compare_threads(const Group& group, int threads) {
-  const std::vector<std::int32_t> own = {threads};
-  std::vector<std::int32_t> all(static_cast<std::size_t>(group.size()));
-  group.all_gather(buffer(own), buffer(all));
-  const auto other = std::find_if(all.begin(), all.end(), [&](std::int32_t n) { return n != all[0]; });
+  const std::vector<int> all = group.all_gather(threads);
+  const auto other = std::find_if(all.begin(), all.end(), [&](int n) { return n != all[0]; });
   if (group.rank() != 0 || other == all.end()) return;
   log().warn(
       "{} computes with {} threads, {} with {}: the same bits in another run need the same number "
@@ -98,7 +78,7 @@ void check_bits(const Group& group, const std::vector<NamedTensor>& tensors) {
   std::vector<std::int64_t> own;
   for (const NamedTensor& tensor : tensors) own.push_back(static_cast<std::int64_t>(bits_of(tensor.tensor)));
   std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(group.size()));
-  group.all_gather(buffer(std::as_const(own)), buffer(all));
+  group.all_gather(own, all);
   std::string differ;
   int count = 0;
   for (std::size_t i = 0; i < own.size(); ++i) {

@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <ranges>
 #include <type_traits>
 
@@ -53,5 +54,51 @@ auto buffer(R&& range) {
   else
     return Buffer{std::ranges::data(range), std::ranges::size(range), dtype};
 }
+
+// For which call something is taken as a buffer, so that a refusal can say so.
+struct BufferUse {
+  const char* call = "";  // "all_reduce"
+  bool reduces = false;
+  ReduceOp op = ReduceOp::sum;
+};
+
+// What collectives take in place of a buffer: a type says here how its memory is read (`in`) and written
+// (`out`; a const object has none), and whether it is a handle, whose copy stands for the same memory. Here
+// for vectors, arrays and spans; lockstep/parallel/tensor.h has tensors.
+template <class T>
+struct AsBuffer;
+
+template <std::ranges::contiguous_range R>
+requires kIsElement<std::remove_cv_t<std::ranges::range_value_t<R>>>
+struct AsBuffer<R> {
+  static constexpr bool kIsHandle = std::ranges::borrowed_range<R>;
+  static ConstBuffer in(const R& range, const BufferUse&) { return buffer(range); }
+  template <class Q>
+  requires std::same_as<decltype(buffer(std::declval<Q&>())), Buffer>
+  static Buffer out(Q& range, const BufferUse&) { return buffer(range); }
+};
+
+// A T that is read by a collective, and one that is written: not a temporary, which would take the result
+// with it.
+template <class T>
+concept InElements = requires(const std::remove_cvref_t<T>& x) {
+  AsBuffer<std::remove_cvref_t<T>>::in(x, BufferUse{});
+};
+template <class T>
+concept OutElements = InElements<T> &&
+                      (std::is_lvalue_reference_v<T> || AsBuffer<std::remove_cvref_t<T>>::kIsHandle) &&
+                      requires(std::remove_reference_t<T>& x) {
+  AsBuffer<std::remove_cvref_t<T>>::out(x, BufferUse{});
+};
+
+// The element type that holds any value of a number's type: std::int64_t for long long. void: none does
+// (unsigned integers but the smallest, bool).
+template <class T>
+requires std::is_arithmetic_v<T>
+using ElementFor = std::conditional_t<
+    kIsElement<T>, T,
+    std::conditional_t<std::is_same_v<T, bool> || !std::is_integral_v<T> || std::is_unsigned_v<T>, void,
+                       std::conditional_t<sizeof(T) == 1, std::int8_t,
+                                          std::conditional_t<(sizeof(T) <= 4), std::int32_t, std::int64_t>>>>;
 
 }  // namespace lockstep

@@ -1,11 +1,20 @@
 // A group of ranks and its collectives: the front door of `comm`.
 //
-//   auto world = lockstep::init();                    // comm/init.h
-//   auto memory = world.allocate(1 << 20);            // memory that peers reach directly
+//   auto world = lockstep::init();                        // comm/init.h
+//   double total = world.all_reduce(loss);                // a number: the sum over all ranks
+//   double mean = lockstep::mean(world, loss, samples);   // comm/mean.h
+//   world.all_reduce(values, {.op = ReduceOp::avg});      // a vector, array or span, in place; a tensor with
+//                                                         // parallel/tensor.h
+//   std::vector<std::string> texts = world.all_gather(text);   // each of its own length
+//   world.broadcast(text, 0);                             // becomes as long as rank 0's
+//
+// Underneath are buffers, which borrow memory:
+//
+//   auto memory = world.allocate(1 << 20);                // memory that peers reach directly
 //   Buffer x{memory.data(), 1 << 18, DType::f32};
-//   world.all_reduce(x);                              // in place, sum, blocking
+//   world.all_reduce(x);                                  // in place, sum, blocking
 //   Work w = world.all_reduce_async(x, {.op = ReduceOp::avg});
-//   w.wait();                                         // rethrows
+//   w.wait();                                             // rethrows
 //
 // Rules that hold for every call
 //  - Every rank of the group calls the same collectives in the same order with the same count, dtype,
@@ -26,9 +35,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -62,6 +73,10 @@ struct CallOptions {
 class GroupImpl;
 class LaneBoard;
 
+// How everybody's X is gathered: Group::all_gather(x). Below for numbers, vectors and strings.
+template <class X>
+struct AllGather;
+
 class Group {
  public:
   Group() = default;  // empty; every call but `operator bool` is an error
@@ -74,8 +89,8 @@ class Group {
   // What messages call one of its ranks: "rank 3", which is its rank in the world; where it has another one
   // in this group that follows: "rank 3 (1 in world/0.1)".
   std::string named(int rank) const;
-  const char* engine() const;             // "shm", "mpi", "gloo", …
-  const std::vector<int>& nodes() const;  // nodes()[r]: the node that rank r runs on, counted from 0
+  const char* engine() const;                 // "shm", "mpi", "gloo", …
+  const std::vector<int>& nodes() const;      // nodes()[r]: the node that rank r runs on, counted from 0
   std::chrono::milliseconds timeout() const;  // of calls whose options give none
 
   // Memory that peers reach directly. A local call; only the caller allocates.
@@ -114,18 +129,91 @@ class Group {
   void recv(Buffer x, int from, CallOptions options = {}) const;
 
   // The same, asynchronous.
-  Work all_reduce_async(Buffer x, CallOptions options = {}) const;
-  Work all_reduce_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
-  Work reduce_scatter_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
-  Work all_gather_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
-  Work broadcast_async(Buffer x, int root, CallOptions options = {}) const;
-  Work reduce_async(ConstBuffer in, Buffer out, int root, CallOptions options = {}) const;
-  Work gather_async(ConstBuffer in, Buffer out, int root, CallOptions options = {}) const;
-  Work scatter_async(ConstBuffer in, Buffer out, int root, CallOptions options = {}) const;
-  Work all_to_all_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
-  Work barrier_async(CallOptions options = {}) const;
-  Work send_async(ConstBuffer x, int to, CallOptions options = {}) const;
-  Work recv_async(Buffer x, int from, CallOptions options = {}) const;
+  [[nodiscard]] Work all_reduce_async(Buffer x, CallOptions options = {}) const;
+  [[nodiscard]] Work all_reduce_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
+  [[nodiscard]] Work reduce_scatter_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
+  [[nodiscard]] Work all_gather_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
+  [[nodiscard]] Work broadcast_async(Buffer x, int root, CallOptions options = {}) const;
+  [[nodiscard]] Work reduce_async(ConstBuffer in, Buffer out, int root, CallOptions options = {}) const;
+  [[nodiscard]] Work gather_async(ConstBuffer in, Buffer out, int root, CallOptions options = {}) const;
+  [[nodiscard]] Work scatter_async(ConstBuffer in, Buffer out, int root, CallOptions options = {}) const;
+  [[nodiscard]] Work all_to_all_async(ConstBuffer in, Buffer out, CallOptions options = {}) const;
+  [[nodiscard]] Work barrier_async(CallOptions options = {}) const;
+  [[nodiscard]] Work send_async(ConstBuffer x, int to, CallOptions options = {}) const;
+  [[nodiscard]] Work recv_async(Buffer x, int from, CallOptions options = {}) const;
+
+  // The same with what holds its elements itself (AsBuffer in buffer.h): vectors, arrays, spans, tensors.
+  // What is written is no temporary. For asynchronous calls, whose memory must stay: buffer(x).
+  template <OutElements X>
+  void all_reduce(X&& x, CallOptions o = {}) const {
+    all_reduce(to<X>(x, reducing("all_reduce", o)), o);
+  }
+  template <InElements I, OutElements O>
+  void all_reduce(const I& in, O&& out, CallOptions o = {}) const {
+    const BufferUse use = reducing("all_reduce", o);
+    all_reduce(from(in, use), to<O>(out, use), o);
+  }
+  template <InElements I, OutElements O>
+  void reduce_scatter(const I& in, O&& out, CallOptions o = {}) const {
+    const BufferUse use = reducing("reduce_scatter", o);
+    reduce_scatter(from(in, use), to<O>(out, use), o);
+  }
+  template <InElements I, OutElements O>
+  void all_gather(const I& in, O&& out, CallOptions o = {}) const {
+    all_gather(from(in, {"all_gather"}), to<O>(out, {"all_gather"}), o);
+  }
+  template <OutElements X>
+  void broadcast(X&& x, int root, CallOptions o = {}) const {
+    broadcast(to<X>(x, {"broadcast"}), root, o);
+  }
+  template <InElements I, OutElements O>
+  void reduce(const I& in, O&& out, int root, CallOptions o = {}) const {
+    const BufferUse use = reducing("reduce", o);
+    reduce(from(in, use), rank() == root ? to<O>(out, use) : Buffer{}, root, o);
+  }
+  template <InElements I, OutElements O>
+  void gather(const I& in, O&& out, int root, CallOptions o = {}) const {
+    gather(from(in, {"gather"}), rank() == root ? to<O>(out, {"gather"}) : Buffer{}, root, o);
+  }
+  template <InElements I, OutElements O>
+  void scatter(const I& in, O&& out, int root, CallOptions o = {}) const {
+    scatter(rank() == root ? from(in, {"scatter"}) : ConstBuffer{}, to<O>(out, {"scatter"}), root, o);
+  }
+  template <InElements I, OutElements O>
+  void all_to_all(const I& in, O&& out, CallOptions o = {}) const {
+    all_to_all(from(in, {"all_to_all"}), to<O>(out, {"all_to_all"}), o);
+  }
+  template <InElements X>
+  void send(const X& x, int receiver, CallOptions o = {}) const {
+    send(from(x, {"send"}), receiver, o);
+  }
+  template <OutElements X>
+  void recv(X&& x, int sender, CallOptions o = {}) const {
+    recv(to<X>(x, {"recv"}), sender, o);
+  }
+
+  // One number of each rank: returns the reduction.
+  template <class T>
+  requires std::is_arithmetic_v<T>
+  [[nodiscard]] T all_reduce(T x, CallOptions o = {}) const {
+    using E = ElementFor<T>;
+    static_assert(!std::is_void_v<E>, "all_reduce of a number: cast it to std::int64_t, int or double first");
+    E element = static_cast<E>(x);
+    all_reduce(Buffer{&element, 1, kDTypeOf<E>}, o);
+    return static_cast<T>(element);
+  }
+
+  // Everybody's `x` in rank order, each of its own length: a number gives a vector<T>, a vector<T> a
+  // vector<vector<T>>, a string a vector<string>, a tensor (parallel/tensor.h) a vector of tensors. Two
+  // rounds, the lengths and the elements; each rank receives size() times the longest.
+  template <class X>
+  requires requires { sizeof(AllGather<X>); }
+  [[nodiscard]] auto all_gather(const X& x, CallOptions o = {}) const {
+    return AllGather<X>::call(*this, x, o);
+  }
+
+  // Everybody's text becomes root's, whatever it was.
+  void broadcast(std::string& text, int root, CallOptions options = {}) const;
 
   // A new group of the ranks that gave the same colour, ordered by (key, rank). A negative colour
   // joins none and gets an empty Group. Collective over this group.
@@ -139,7 +227,61 @@ class Group {
   GroupImpl& impl() const;  // for the rooms above; throws UsageError when empty
 
  private:
+  static BufferUse reducing(const char* call, const CallOptions& o) { return {call, true, o.op}; }
+  template <class X>
+  static ConstBuffer from(const X& x, const BufferUse& use) {
+    return AsBuffer<X>::in(x, use);
+  }
+  template <class X>
+  static Buffer to(std::remove_reference_t<X>& x, const BufferUse& use) {
+    return AsBuffer<std::remove_cvref_t<X>>::out(x, use);
+  }
+
   std::shared_ptr<GroupImpl> impl_;
+};
+
+// Everybody's elements in rank order, each padded to the longest.
+struct GatheredElements {
+  std::vector<std::size_t> counts;  // of elements, by rank
+  std::size_t longest = 0;
+  std::size_t stride = 0;        // bytes from one rank's to the next
+  std::vector<std::byte> bytes;  // counts.size() × stride
+
+  const std::byte* begin_of(std::size_t rank) const { return bytes.data() + rank * stride; }
+};
+// Collective. Counts may differ, types may not.
+GatheredElements gather_elements(const Group& group, ConstBuffer own, CallOptions options = {});
+
+template <class T>
+requires std::is_arithmetic_v<T>
+struct AllGather<T> {
+  static std::vector<T> call(const Group& group, T x, const CallOptions& o) {
+    using E = ElementFor<T>;
+    static_assert(!std::is_void_v<E>, "all_gather of a number: cast it to std::int64_t, int or double first");
+    const E own = static_cast<E>(x);
+    std::vector<E> all(static_cast<std::size_t>(group.size()));
+    group.all_gather(ConstBuffer(&own, 1, kDTypeOf<E>), buffer(all), o);
+    return std::vector<T>(all.begin(), all.end());
+  }
+};
+
+template <class T>
+requires kIsElement<T>
+struct AllGather<std::vector<T>> {
+  static std::vector<std::vector<T>> call(const Group& group, const std::vector<T>& x, const CallOptions& o) {
+    const GatheredElements all = gather_elements(group, buffer(x), o);
+    std::vector<std::vector<T>> lists;
+    for (std::size_t r = 0; r < all.counts.size(); ++r) {
+      lists.emplace_back(all.counts[r]);
+      if (all.counts[r] > 0) std::memcpy(lists[r].data(), all.begin_of(r), all.counts[r] * sizeof(T));
+    }
+    return lists;
+  }
+};
+
+template <>
+struct AllGather<std::string> {
+  static std::vector<std::string> call(const Group& group, const std::string& x, const CallOptions& options);
 };
 
 }  // namespace lockstep

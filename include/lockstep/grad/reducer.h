@@ -91,6 +91,9 @@ class Reducer {
     bool last = true;
   };
   void begin_lane(const LanePart& part);
+  // After its last backward. Those without sync added up in grad(); what the last one did not take along
+  // joins the lane's sum here.
+  void end_lane();
   // Has this lane's backward brought a gradient?
   bool lane_has_gradients() const;
   // A loop over lanes is under way: until it ends, backward outside of a lane is an error.

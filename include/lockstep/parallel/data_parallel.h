@@ -2,6 +2,7 @@
 // averaged while backward still runs.
 //
 //   lockstep::DataParallel ddp(model, world);              // parameters and buffers become rank 0's
+//                                                          // (of a shared_ptr, a holder, or on the stack)
 //   lockstep::AdamW optimizer(ddp, {.lr = 5e-4});
 //
 // A plain loop, as in PyTorch:
@@ -16,8 +17,8 @@
 // Lanes (comm/lanes.h): the result has the same bits for every number of workers.
 //   for (auto& lane : step) {
 //     auto scope = ddp.lane(lane);                         // random stream, buffers; the last lane reduces
-//     loss(model->forward(lane.data), lane.target).backward();   // once in a scope
-//   }
+//     loss(model->forward(lane.data), lane.target).backward();   // once in a scope; more often where all but
+//   }                                                            // the last are under no_sync()
 //   optimizer.step();
 //
 // Gradients are means over workers (over lanes, weighted, where lanes are used). A parameter without gradient
@@ -30,19 +31,21 @@
 // and buffers are as the step found them; in a plain loop each worker's buffers stay as its own forward left
 // them, until the next exchange.
 //
-// A worker may skip its backward if it calls all else that the others call. With lanes that is nothing special.
-// In a plain loop it is step() of one of our optimizers, and lockstep::clip_grad_norm_ for clipping; with
-// torch::optim, which knows nothing of other ranks, every rank calls synchronize() before and end_step() after
-// the optimizer's step().
+// A worker may skip its backward if it calls all else that the others call. With lanes that is nothing
+// special. In a plain loop it is step() of one of our optimizers, and lockstep::clip_grad_norm_ for clipping;
+// with torch::optim, which knows nothing of other ranks, every rank calls synchronize() before and end_step()
+// after the optimizer's step().
 //
 // Ranks that are not in the same step, that use the model in a loop over lanes outside of lane(), or that
 // unfreeze parameters after wrapping get an error that says so.
 #pragma once
 
 #include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/group.h"
@@ -71,7 +74,17 @@ class DataParallel final : public GradientSource {
  public:
   // Collective. Throws MismatchError naming the first parameter or buffer whose name, shape or dtype differs
   // between two ranks, with both sides.
+  //
+  // The module by shared_ptr or by its holder (torch::nn::Sequential, a TORCH_MODULE type): it lives as long
+  // as this does.
   DataParallel(std::shared_ptr<torch::nn::Module> module, Group group, DataParallelOptions options = {});
+  template <class M>
+  DataParallel(const torch::nn::ModuleHolder<M>& holder, Group group, DataParallelOptions options = {})
+      : DataParallel(holder.is_empty() ? nullptr : std::shared_ptr<torch::nn::Module>(holder.ptr()),
+                     std::move(group), std::move(options)) {}
+  // By reference: a model on the stack, or a member. It outlives this, so declare it before; one that a
+  // shared_ptr owns is kept alive as above. Neither may be moved, nor lose parameters, while this lives.
+  DataParallel(torch::nn::Module& module, Group group, DataParallelOptions options = {});
   ~DataParallel() override;
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;

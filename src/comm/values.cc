@@ -1,0 +1,52 @@
+// What programs exchange beside large buffers: numbers, texts, lists of any length.
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/comm/group.h"
+#include "lockstep/comm/mean.h"
+
+namespace lockstep {
+
+GatheredElements gather_elements(const Group& group, ConstBuffer own, CallOptions options) {
+  GatheredElements all;
+  for (const std::int64_t count : group.all_gather(static_cast<std::int64_t>(own.count), options))
+    all.counts.push_back(static_cast<std::size_t>(count));
+  all.longest = *std::max_element(all.counts.begin(), all.counts.end());
+  all.stride = all.longest * size_of(own.dtype);
+  all.bytes.resize(all.stride * all.counts.size());
+  // In place: its own slice of what all get.
+  std::byte* const mine = all.bytes.data() + static_cast<std::size_t>(group.rank()) * all.stride;
+  if (own.count > 0) std::memcpy(mine, own.data, own.bytes());
+  group.all_gather(ConstBuffer(mine, all.longest, own.dtype),
+                   Buffer{all.bytes.data(), all.longest * all.counts.size(), own.dtype}, options);
+  return all;
+}
+
+std::vector<std::string> AllGather<std::string>::call(const Group& group, const std::string& x,
+                                                      const CallOptions& options) {
+  const GatheredElements all = gather_elements(group, ConstBuffer(x.data(), x.size(), DType::u8), options);
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < all.counts.size(); ++r)
+    texts.emplace_back(reinterpret_cast<const char*>(all.begin_of(r)), all.counts[r]);
+  return texts;
+}
+
+void Group::broadcast(std::string& text, int root, CallOptions options) const {
+  std::int64_t length = static_cast<std::int64_t>(text.size());
+  broadcast(Buffer{&length, 1, DType::i64}, root, options);
+  text.resize(static_cast<std::size_t>(length));
+  broadcast(Buffer{text.data(), text.size(), DType::u8}, root, options);
+}
+
+double mean(const Group& group, double sum, double weight, CallOptions options) {
+  if (!(weight >= 0) || std::isinf(weight))
+    throw UsageError("mean: a weight of " + std::to_string(weight) + "; accepted: 0 or more, finite");
+  double both[2] = {sum, weight};
+  options.op = ReduceOp::sum;
+  group.all_reduce(both, options);
+  return both[0] / both[1];
+}
+
+double mean(const Group& group, double value) { return mean(group, value, 1); }
+
+}  // namespace lockstep

@@ -111,12 +111,25 @@ std::string axes(const Chart& chart, const Frame& frame) {
   return out + text_at(14, kTop - 9, "start", chart.y_title);
 }
 
-std::string legend(const std::vector<ChartSeries>& series) {
+std::string dashed(double x1, double x2, double y) {
+  return fmt::format(
+             R"(<line class="axis" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}" stroke-width="1.6" stroke-dasharray="6 5"/>)",
+             x1, x2, y, y) +
+         "\n";
+}
+
+// From the right: the level, then the series.
+std::string legend(const Chart& chart) {
   std::string out;
   double x = kRight;
-  for (std::size_t i = series.size(); i-- > 0;) {
-    x -= 7.0 * static_cast<double>(series[i].name.size());
-    out += text_at(x, kTop - 9, "start", series[i].name) +
+  if (chart.level) {
+    x -= 7.0 * static_cast<double>(chart.level->name.size());
+    out += text_at(x, kTop - 9, "start", chart.level->name) + dashed(x - 28, x - 5, kTop - 13);
+    x -= 40;
+  }
+  for (std::size_t i = chart.series.size(); i-- > 0;) {
+    x -= 7.0 * static_cast<double>(chart.series[i].name.size());
+    out += text_at(x, kTop - 9, "start", chart.series[i].name) +
            fmt::format(R"(<rect x="{:.1f}" y="{:.1f}" width="10" height="10" rx="2" fill="{}"/>)", x - 14,
                        kTop - 18, colour(i)) +
            "\n";
@@ -168,6 +181,7 @@ std::string render_chart(const Chart& chart) {
   if (!std::isfinite(x.low))
     return out + text_at(kWidth / 2, kHeight / 2, "middle", "nothing yet") + "</svg>\n";
   if (chart.from_zero || chart.kind == ChartKind::stacked) y.low = 0;
+  if (chart.level) y.add(chart.level->y);
   Frame frame{x.widened(), y.widened()};
   const double margin = (frame.y.high - frame.y.low) * 0.06;
   frame.y.high += margin;
@@ -182,7 +196,8 @@ std::string render_chart(const Chart& chart) {
     for (auto& p : floor) p.second = 0;
     out += area_of(i == 0 ? floor : lines[i - 1], lines[i], frame, i);
   }
-  if (chart.series.size() > 1) out += legend(chart.series);
+  if (chart.level) out += dashed(kLeft, kRight, frame.at_y(chart.level->y));
+  if (chart.series.size() > 1 || chart.level) out += legend(chart);
   return out + "</svg>\n";
 }
 

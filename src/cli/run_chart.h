@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,12 @@ namespace lockstep::cli {
 struct ChartSeries {
   std::string name;
   std::vector<std::pair<double, double>> points;  // in ascending x; a point that is not finite is left out
+};
+
+// A bound of the values: a dashed line over the whole width.
+struct ChartLevel {
+  std::string name;
+  double y = 0;
 };
 
 enum class ChartKind : std::uint8_t {
@@ -26,6 +33,7 @@ struct Chart {
   ChartKind kind = ChartKind::lines;
   bool from_zero = false;                  // the y axis begins at 0
   std::vector<std::string> x_labels = {};  // when given, x counts these from 0
+  std::optional<ChartLevel> level = {};
   std::vector<ChartSeries> series = {};
 };
 

@@ -82,6 +82,9 @@ std::string figures(const Json& s) {
   if (number("accuracy").is_number()) out += figure("accuracy", percent(number("accuracy")));
   if (number("final_loss").is_number())
     out += figure("final loss", fmt::format("{:.4f}", number("final_loss").get<double>()));
+  if (number("loss_floor").is_number())
+    out +=
+        figure("its floor, by the text's entropy", fmt::format("{:.4f}", number("loss_floor").get<double>()));
   out += figure("samples/s", format_number(s.value("samples_per_s", NAN)));
   out += figure("step, median", fmt::format("{} ms", format_number(s.value("step_ms_p50", NAN))));
   out += figure("step, p95", fmt::format("{} ms", format_number(s.value("step_ms_p95", NAN))));
@@ -90,12 +93,15 @@ std::string figures(const Json& s) {
   return out + "</div>\n";
 }
 
-std::string charts(const CsvTable& steps, const CsvTable& epochs, const std::vector<TimelineRow>& timeline) {
+std::string charts(const CsvTable& steps, const CsvTable& epochs, const std::vector<TimelineRow>& timeline,
+                   std::optional<double> loss_floor) {
   std::string out = "<div class=\"charts\">\n";
   const auto add = [&](const std::string& svg) { out += "<div>" + svg + "</div>\n"; };
   add(render_chart({.title = "Loss",
                     .x_title = "step",
                     .y_title = "loss",
+                    .level = loss_floor ? std::optional(ChartLevel{"floor: the text's entropy", *loss_floor})
+                                        : std::nullopt,
                     .series = {{"loss", points_of(steps, "step", "loss")}}}));
   add(render_chart({.title = "Accuracy on the test split",
                     .x_title = "epoch",
@@ -146,7 +152,8 @@ std::string options_of(const Json& config) {
 
 }  // namespace
 
-std::string render_page(const fs::path& folder, const std::vector<TimelineRow>& timeline) {
+std::string render_page(const fs::path& folder, const std::vector<TimelineRow>& timeline,
+                        std::optional<double> loss_floor) {
   const Json config = read_object(folder / "config.json");
   const Json summary = read_object(folder / "summary.json");
   const std::string title = fmt::format("{} on {}", config.value("model", "?"), config.value("data", "?"));
@@ -159,7 +166,7 @@ std::string render_page(const fs::path& folder, const std::vector<TimelineRow>& 
                      escape_markup(config.value("optimizer", "?")), config.value("seed", Json(0)).dump());
   out += figures(summary);
   out += options_of(config);
-  out += charts(read_table(folder / "steps.csv"), read_table(folder / "epochs.csv"), timeline);
+  out += charts(read_table(folder / "steps.csv"), read_table(folder / "epochs.csv"), timeline, loss_floor);
   out += table_of(read_table(folder / "latency.csv"), "Latency of every bucket's exchange");
   out +=
       "<p>The numbers are in steps.csv, epochs.csv, buckets.csv, latency.csv and summary.json; trace.json "

@@ -186,6 +186,7 @@ void add_train(Cli& cli) {
       "\n"
       "Examples:\n"
       "  lockstep train --model resnet18 --data shapes -n 2 --accumulate 2 --epochs 3 --out runs/first\n"
+      "  lockstep train --model gpt -n 2 --lanes 8 --lane-batch 8   on text that it makes itself\n"
       "  lockstep train --model gpt --data book.txt -n 2 --lanes 8 --lane-batch 8 --steps 500 --dropout 0.1\n"
       "  lockstep train --resume runs/first -n 4             go on, also with another number of workers\n"
       "  lockstep train --init runs/first --data other --lr 1e-4   a new run from old weights\n"

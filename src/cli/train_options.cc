@@ -140,6 +140,7 @@ void check_values(const TrainOptions& o) {
 void check_options(TrainOptions& o) {
   check_values(o);
   const bool sgd = o.optimizer.ends_with("sgd");
+  if (o.data.empty()) o.data = default_data(o);
   if (!o.lr) o.lr = sgd ? 0.05 : 5e-4;
   if (!o.weight_decay) o.weight_decay = o.optimizer.ends_with("adamw") ? 1e-4 : 0;
   if (o.width == 0) o.width = o.model == "gpt" ? 256 : 1024;
@@ -151,6 +152,8 @@ void check_options(TrainOptions& o) {
   if (o.nesterov && (!sgd || o.momentum == 0))
     throw UsageError("--nesterov needs --optimizer sgd or torch-sgd and a --momentum above 0");
 }
+
+std::string default_data(const TrainOptions& o) { return o.model == "gpt" ? "text" : "shapes"; }
 
 void check_lanes(const TrainOptions& o, std::int64_t workers) {
   if (o.lanes != 0 && o.lanes < workers)

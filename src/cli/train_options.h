@@ -23,7 +23,7 @@ struct TrainOptions {
   std::int64_t context = 128;
   double dropout = 0;
 
-  std::string data = "shapes";
+  std::string data;  // empty: text for gpt, else shapes
   std::string data_dir;
   std::int64_t examples = 0;  // 0: all
   bool no_augment = false;
@@ -106,10 +106,15 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"dropout", model, Role::defines, "gpt: dropout"}, o.dropout);
 
   const char* const data = "Data";
-  visit(OptionInfo{"data", data, Role::stays, "shapes, cifar10, mnist, text, synthetic, or a folder or file"},
+  visit(OptionInfo{"data", data, Role::stays,
+                   "shapes, cifar10, mnist, text, synthetic, or a folder or file (default: text for gpt, "
+                   "else shapes)"},
         o.data);
-  visit(OptionInfo{"data_dir", data, Role::stays, "where the data's files are (shapes: where they are made)"},
-        o.data_dir);
+  visit(
+      OptionInfo{
+          "data_dir", data, Role::stays,
+          "where the data's files are (shapes: where they are made; text: without it, sentences are made)"},
+      o.data_dir);
   visit(OptionInfo{"examples", data, Role::defines, "use only so many training examples (0: all)"},
         o.examples);
   visit(OptionInfo{"no_augment", data, Role::defines, "no random crops and flips"}, o.no_augment);
@@ -203,8 +208,10 @@ std::vector<std::string> option_names();
 // Every value by itself. Throws UsageError that names the flag, its value and what is accepted.
 void check_values(const TrainOptions& options);
 // The values together too. Throws UsageError in the same way. Fills in what follows from other
-// options: learning rate, weight decay, width, epochs.
+// options: data, learning rate, weight decay, width, epochs.
 void check_options(TrainOptions& options);
+// What the model is trained on when nothing is said.
+std::string default_data(const TrainOptions& options);
 // Whether so many workers can share the run's lanes, where these are given. Throws UsageError.
 void check_lanes(const TrainOptions& options, std::int64_t workers);
 // The same for a run that is gone on with, whose lanes stay as they are. `run`: what --resume names.

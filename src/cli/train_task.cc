@@ -42,7 +42,7 @@ DataOptions data_options(const TrainOptions& o, const std::string& kind) {
                       .context = o.context,
                       .train_size = o.examples,
                       .test_size = o.eval_examples};
-  const bool needs_files = kind == "cifar10" || kind == "mnist" || kind == "text";
+  const bool needs_files = kind == "cifar10" || kind == "mnist";
   if (needs_files && options.folder.empty())
     throw UsageError(fmt::format("--data {} needs --data-dir, where its files are", kind));
   if (o.model.starts_with("resnet")) options.shape = {3, 32, 32};

@@ -169,7 +169,9 @@ class Worker {
       return nothing_left();
     // All is checked: now the folder may change.
     recorder_.emplace(plan_, world_, sink_,
-                      RunLength{.steps = loader_.steps(), .steps_per_epoch = loader_.steps_per_epoch()});
+                      RunFacts{.steps = loader_.steps(),
+                               .steps_per_epoch = loader_.steps_per_epoch(),
+                               .loss_floor = data_.test->loss_floor()});
     announce();
     const StopWatch watch;
     while (Step* const step = next()) {
@@ -276,13 +278,15 @@ class Worker {
                                  ? fmt::format(", going on after step {}", plan_.first_step)
                              : !plan_.init.empty() ? fmt::format(", with the weights of {}", options_.init)
                                                    : "";
+    const std::optional<double> least = data_.test->loss_floor();
+    const std::string floor = least ? fmt::format(", loss floor {:.4f}", *least) : "";
     const bool own = plan_.folder_use == FolderUse::resume;  // the checkpoint lies in this run's folder
     sink_({{"event", "begin"},
            {"checkpoint", own ? plan_.checkpoint.string() : ""},
            {"resume", resume_command(options_)},
-           {"text", fmt::format("{} ({} parameters) on {} ({}): {}, {} × {}, {}{}", options_.model,
+           {"text", fmt::format("{} ({} parameters) on {} ({}{}): {}, {} × {}, {}{}", options_.model,
                                 in_words(parameters), options_.data, counted(data_.train->size(), "example"),
-                                counted(world_.size(), "worker"), counted(options_.lanes, "lane"),
+                                floor, counted(world_.size(), "worker"), counted(options_.lanes, "lane"),
                                 options_.lane_batch, counted(loader_.steps(), "step"), from)}});
   }
 

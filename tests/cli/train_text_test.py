@@ -1,0 +1,52 @@
+"""`lockstep train --model gpt` without any file: the text that is made, and the floor under its loss."""
+import math
+import re
+import unittest
+
+from train_case import Case
+
+GPT = ["--model", "gpt", "--blocks", "1", "--width", "32", "--heads", "2", "--context", "32", "--lanes", "2",
+       "--lane-batch", "16", "--lr", "1e-2", "--examples", "2000", "--eval-examples", "300"]
+
+
+class Text(Case):
+    def test_ends_near_the_floor(self):
+        done = self.run_program("train", *GPT, "--steps", 250, "--out", self.path("run"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        summary = self.summary("run")
+        floor = summary["loss_floor"]
+        self.assertEqual(summary["data"], "text")
+        for loss in (summary["final_loss"], summary["validation_loss"]):
+            self.assertGreater(loss, floor)
+            self.assertLess(loss, floor + 0.15 * (math.log(256) - floor))
+        shown = f"{floor:.4f}"
+        self.assertRegex(done.stdout, rf"on text \(2000 examples, loss floor {shown}\)")
+        self.assertRegex(done.stdout, rf"final loss +[\d.]+  \(floor {shown}, the text's entropy; mean of the last ")
+        with open(self.path("run", "index.html")) as file:
+            page = file.read()
+        self.assertIn("floor: the text's entropy", page)
+        self.assertIn(f"<b>{shown}</b>", page)
+        # The same text for another part of the run, with other workers.
+        done = self.run_program("train", "--resume", self.path("run"), "-n", 2, "--steps", 252)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.summary("run")["loss_floor"], floor)
+        self.assertTrue(re.search(rf"floor {shown}", done.stdout))
+
+    def test_is_the_default_of_gpt_alone(self):
+        self.assertEqual(self.train("gpt", *GPT, "--steps", 1)["data"], "text")
+        mlp = self.train("mlp", "--model", "mlp", "--width", 8, "--examples", 40, "--eval-examples", 10, "--steps", 1)
+        self.assertEqual(mlp["data"], "shapes")
+        self.assertIsNone(mlp["loss_floor"])
+        done = self.run_program("train", *GPT, "--steps", 1, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.summary("runs/gpt-text")["steps"], 1)
+
+    def test_a_file_has_no_floor(self):
+        with open(self.path("book.txt"), "w") as file:
+            file.write("to be or not to be " * 200)
+        summary = self.train("run", *GPT, "--data", "text", "--data-dir", self.path("book.txt"), "--steps", 1)
+        self.assertIsNone(summary["loss_floor"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -13,6 +13,7 @@
 #include "cli/bench_start.h"
 #include "cli/bench_worker.h"
 #include "cli/command.h"
+#include "cli/engine_flag.h"
 #include "cli/progress.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
@@ -117,6 +118,7 @@ int run_bench(const BenchFlags& flags) {
   if (flags.collective.empty())
     throw UsageError("collective is required: one of " + joined(bench_op_names()) + ", or step");
   BenchPlan plan = make_plan(with_job(flags));
+  if (flags.report_to.empty()) use_engine(plan.own_engine);
   if (!flags.report_to.empty()) {
     BenchReporter reporter(flags.report_to);
     return run_bench_worker(plan, reporter);
@@ -151,7 +153,7 @@ int run_bench(const BenchFlags& flags) {
   BenchListener listener;
   const Starter starter = start_workers({.program = worker_command(flags, plan, listener.name()),
                                          .workers = plan.workers,
-                                         .with_mpi = plan.has_engine("mpi")});
+                                         .with_mpi = plan.has_engine("mpi") || plan.own_engine == "shm+mpi"});
   const int status =
       listener.serve(starter.pid, [&](const nlohmann::ordered_json& event) { results.handle(event); });
   results.finish();
@@ -175,8 +177,8 @@ void add_bench(Cli& cli) {
   command->add_option("-n,--workers", flags->workers, "workers to start (default: 2)");
   command->add_option("--sizes", flags->sizes,
                       "bytes as nccl-tests counts them (default: " + flags->sizes + ")");
-  command->add_option("--engines", flags->engines,
-                      "of " + joined(built_engines()) + " (default: all but tls)");
+  command->add_option("--engines,--engine", flags->engines,
+                      "of " + accepted_engines({"tls"}) + " (default: all that stand alone, but tls)");
   command->add_option("--algorithms", flags->algorithms,
                       "auto, all, or names such as direct,ring (default: auto)");
   command->add_option("--memory", flags->memory, "of comm,private, for our engine (default: comm)");

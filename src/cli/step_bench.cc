@@ -11,6 +11,7 @@
 #include "cli/bench_link.h"
 #include "cli/bench_start.h"
 #include "cli/command.h"
+#include "cli/engine_flag.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "cli/train_flags.h"
@@ -27,7 +28,7 @@ const Given kFlags = {"model",     "cifar_stem", "layers",       "blocks",      
                       "heads",     "context",    "dropout",      "lane_batch",    "workers",
                       "threads",   "steps",      "seed",         "optimizer",     "lr",
                       "momentum",  "nesterov",   "weight_decay", "bucket_cap_mb", "first_bucket_mb",
-                      "algorithm", "order"};
+                      "algorithm", "order",      "engine"};
 
 std::string describe(const Json& row) {
   const auto number = [&](const char* key) { return format_number(row.at(key).get<double>()); };
@@ -52,6 +53,7 @@ int run_step_bench(TrainFlags& flags) {
   const Given given = flags.gather();
   TrainOptions& options = flags.options;
   check_options(options);
+  use_engine(options.engine);
   const Identity identity = Identity::from_environment();
   if (identity.launcher != "none") {  // started as a job: these are the workers
     if (given.contains("workers") && options.workers != 0 && options.workers != identity.size)

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/engine_flag.h"
 #include "cli/folder_content.h"
 #include "cli/folder_lock.h"
 #include "cli/shell_word.h"
@@ -150,6 +151,7 @@ int run_sweep(SweepFlags& flags) {
   if (values.empty()) throw UsageError("--values is needed, for example --values 0.5,1,2,4,8");
   if (flags.repeats < 1) throw UsageError("--repeats: accepted: 1 or more");
   if (!base.resume.empty()) throw UsageError("--resume: a sweep starts every run anew");
+  use_engine(base.engine);
   if (base.steps == 0 && base.epochs == 0) base.steps = 30;
   if (!given.contains("eval_every")) base.eval_every = 0;
   if (!given.contains("checkpoint_every")) base.checkpoint_every = -1;

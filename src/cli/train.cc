@@ -15,6 +15,7 @@
 #include "cli/bench_link.h"
 #include "cli/bench_start.h"
 #include "cli/command.h"
+#include "cli/engine_flag.h"
 #include "cli/printer.h"
 #include "cli/train_flags.h"
 #include "cli/train_program.h"
@@ -102,6 +103,7 @@ EarlierRun look_at_run(const std::filesystem::path& path) {
 
 int run_train(TrainFlags& flags) {
   const Given given = flags.gather();
+  use_engine(flags.options.engine);
   TrainOptions checked = flags.options;
   // Else it depends on the checkpoint.
   if (flags.options.resume.empty() && flags.options.init.empty()) check_options(checked);
@@ -128,6 +130,7 @@ int run_train(TrainFlags& flags) {
 }  // namespace
 
 int start_training(const TrainOptions& options, const Given& given, TrainReport& report, const char* what) {
+  use_engine(options.engine);
   BenchListener listener;
   Json request = request_of(options, given, false);
   request["report_to"] = listener.name();

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/engine_flag.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
 
@@ -130,7 +131,7 @@ void check_values(const TrainOptions& o) {
   one_of("--on-nan", o.on_nan, {"stop", "skip", "go-on"});
   one_of("--last-step", o.last_step, {"short", "drop", "wrap"});
   one_of("--order", o.order, {"canonical", "any"});
-  one_of("--engine", o.engine, {"shm"});
+  if (!o.engine.empty()) check_engine("--engine", o.engine);
   one_of("--strategy", o.strategy, {"ddp"});
   one_of("--precision", o.precision, {"fp32"});
   one_of("--device", o.device, {"cpu"});

@@ -58,7 +58,7 @@ struct TrainOptions {
   double first_bucket_mb = 1;
   std::string algorithm = "auto";
   std::string order = "canonical";
-  std::string engine = "shm";
+  std::string engine;  // empty: LOCKSTEP_ENGINE's
   std::string strategy = "ddp";
   std::string precision = "fp32";
   std::string device = "cpu";
@@ -173,7 +173,8 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"order", comm, Role::runs, "of sums: canonical (the same bits for any workers) or any"},
         o.order);
   visit(OptionInfo{"engine", comm, Role::runs,
-                   "shm: the workers that it starts share memory (a launcher: LOCKSTEP_ENGINE)"},
+                   "what carries the collectives: auto, shm, tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo "
+                   "(default: LOCKSTEP_ENGINE, else auto)"},
         o.engine);
   visit(OptionInfo{"strategy", comm, Role::runs, "ddp"}, o.strategy);
   visit(OptionInfo{"precision", comm, Role::defines, "fp32"}, o.precision);

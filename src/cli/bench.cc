@@ -15,6 +15,7 @@
 #include "cli/command.h"
 #include "cli/engine_flag.h"
 #include "cli/progress.h"
+#include "cli/table.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
@@ -98,9 +99,9 @@ class Results {
 
 void print(const Results& results, const BenchFlags& flags, const BenchPlan& plan, std::ofstream& plot) {
   if (!results.rows.empty() && !flags.json)
-    std::printf("%s, %s%s, %d workers\n\n%s\n%s\n", flags.collective.c_str(), results.rows[0].dtype.c_str(),
+    std::printf("%s, %s%s, %s\n\n%s\n%s\n", flags.collective.c_str(), results.rows[0].dtype.c_str(),
                 results.rows[0].reduction.empty() ? "" : (" " + results.rows[0].reduction).c_str(),
-                plan.workers, bench_table(results.rows, wants_colours(1)).c_str(),
+                counted(plan.workers, "worker").c_str(), bench_table(results.rows, wants_colours(1)).c_str(),
                 bench_conclusion(results.rows).c_str());
   if (!plot.is_open() || results.rows.empty()) return;
   plot << bench_plot(results.rows);

@@ -83,13 +83,22 @@ std::string open_svg(const std::string& title, double height) {
          text_at(14, 20, "start", title, R"( class="title")");
 }
 
+constexpr double kPeak = 4;  // times the median: higher values are rare
+
+double median_of(Points points) {
+  if (points.empty()) return 0;
+  const auto middle = points.begin() + std::ssize(points) / 2;
+  std::ranges::nth_element(points, middle, {}, &Points::value_type::second);
+  return middle->second;
+}
+
 struct Frame {
   Range x, y;
   double at_x(double v) const { return std::lerp(kLeft, kRight, (v - x.low) / (x.high - x.low)); }
   double at_y(double v) const { return std::lerp(kBottom, kTop, (v - y.low) / (y.high - y.low)); }
 };
 
-std::string axes(const Chart& chart, const Frame& frame) {
+std::string axes(const Chart& chart, const Frame& frame, const std::string& y_title) {
   std::string out;
   const double y_step = tick_step(frame.y.high - frame.y.low, 5);
   for (double v = std::ceil(frame.y.low / y_step) * y_step; v <= frame.y.high + y_step / 1e6; v += y_step) {
@@ -108,7 +117,7 @@ std::string axes(const Chart& chart, const Frame& frame) {
   out += fmt::format(R"(<path class="axis" d="M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}"/>)", kLeft, kTop, kBottom,
                      kRight) +
          "\n" + text_at((kLeft + kRight) / 2, kBottom + 36, "middle", chart.x_title);
-  return out + text_at(14, kTop - 9, "start", chart.y_title);
+  return out + text_at(14, kTop - 9, "start", y_title);
 }
 
 std::string dashed(double x1, double x2, double y) {
@@ -171,6 +180,15 @@ std::string render_chart(const Chart& chart) {
         points[i].second += lines.back()[i].second;
     lines.push_back(std::move(points));
   }
+  bool cut = false;
+  if (chart.cut_peaks && !lines.empty()) {
+    const double most = kPeak * median_of(lines.back());
+    for (Points& points : lines)
+      for (auto& p : points) {
+        cut = cut || p.second > most;
+        p.second = std::min(p.second, most);
+      }
+  }
   Range x, y;
   for (const Points& points : lines)
     for (const auto& [px, py] : points) {
@@ -186,7 +204,7 @@ std::string render_chart(const Chart& chart) {
   const double margin = (frame.y.high - frame.y.low) * 0.06;
   frame.y.high += margin;
   if (frame.y.low != 0) frame.y.low -= margin;
-  out += axes(chart, frame);
+  out += axes(chart, frame, cut ? chart.y_title + " (higher ones are cut)" : chart.y_title);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (chart.kind == ChartKind::lines) {
       out += line_of(lines[i], frame, i);

@@ -31,7 +31,8 @@ struct Chart {
   std::string x_title;
   std::string y_title;
   ChartKind kind = ChartKind::lines;
-  bool from_zero = false;                  // the y axis begins at 0
+  bool from_zero = false;  // the y axis begins at 0
+  bool cut_peaks = false;  // the y axis ends where a few single points would make the rest flat
   std::vector<std::string> x_labels = {};  // when given, x counts these from 0
   std::optional<ChartLevel> level = {};
   std::vector<ChartSeries> series = {};

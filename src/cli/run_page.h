@@ -10,7 +10,7 @@
 
 namespace lockstep::cli {
 
-// Reads config.json, steps.csv, epochs.csv, buckets.csv, latency.csv and summary.json as far as they are
+// Reads config.json, steps.csv, epochs.csv, evaluations.csv, latency.csv and summary.json as far as they are
 // there. `timeline` shows one step; `loss_floor` is what the data allows, where it is known.
 std::string render_page(const std::filesystem::path& folder, const std::vector<TimelineRow>& timeline,
                         std::optional<double> loss_floor = {});

@@ -37,16 +37,16 @@ std::string describe(const Json& row) {
     return value.is_number() ? fmt::format(" (predicted {:.1f}{})", scale * value.get<double>(), unit) : "";
   };
   return fmt::format(
-      "{}, {} parameters, {} workers, {} samples a worker\n"
+      "{}, {} parameters, {}, {} samples a worker\n"
       "step {} ms{}, alone {} ms: efficiency {:.3f}\n"
       "alone but in phase {} ms\n"
       "communication {:.1f} % of the work{}\n"
       "{} samples/s\n",
-      row.at("model").get<std::string>(), number("params"), row.at("workers").dump(),
-      row.at("lane_batch").dump(), number("step_ms"), predicted("predicted_step_ms", 1, " ms"),
-      number("alone_ms"), row.at("efficiency").get<double>(), number("in_phase_ms"),
-      100 * row.at("comm_fraction").get<double>(), predicted("predicted_comm_fraction", 100, " %"),
-      number("samples_per_s"));
+      row.at("model").get<std::string>(), number("params"),
+      counted(row.at("workers").get<std::int64_t>(), "worker"), row.at("lane_batch").dump(),
+      number("step_ms"), predicted("predicted_step_ms", 1, " ms"), number("alone_ms"),
+      row.at("efficiency").get<double>(), number("in_phase_ms"), 100 * row.at("comm_fraction").get<double>(),
+      predicted("predicted_comm_fraction", 100, " %"), number("samples_per_s"));
 }
 
 int run_step_bench(TrainFlags& flags) {

@@ -14,6 +14,7 @@
 
 #include "cli/folder_content.h"
 #include "cli/folder_lock.h"
+#include "cli/table.h"
 #include "cli/train_checkpoint.h"
 #include "cli/train_evaluate.h"
 #include "cli/train_exchange.h"
@@ -97,11 +98,6 @@ std::int64_t memory_bytes(const std::string& what) {
 std::string in_words(std::int64_t count) {
   const auto number = static_cast<double>(count);
   return count >= 1'000'000 ? fmt::format("{:.1f} M", number / 1e6) : fmt::format("{:.1f} K", number / 1e3);
-}
-
-// "1 lane", "8 lanes"
-std::string counted(std::int64_t count, const char* what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 std::vector<std::int64_t> gather_number(const Group& world, std::int64_t number) {

@@ -144,6 +144,73 @@ TEST_F(RunFolderTest, PageIsSelfContainedAndEscapes) {
   EXPECT_EQ(charts, 6U);
 }
 
+// The points of the first line of the chart with this title, as they are drawn.
+std::vector<std::pair<double, double>> drawn(const std::string& page, const std::string& title) {
+  std::vector<std::pair<double, double>> points;
+  const std::size_t chart = page.find("aria-label=\"" + title + "\"");
+  const std::string_view start = "<polyline points=\"";
+  const std::size_t begin = page.find(start, chart) + start.size();
+  std::istringstream text(page.substr(begin, page.find('"', begin) - begin));
+  char comma = 0;
+  for (double x = 0, y = 0; text >> x >> comma >> y;) points.emplace_back(x, y);
+  return points;
+}
+
+// An epoch in two parts has two evaluations, each where it was made; epochs.csv has one line of it.
+TEST_F(RunFolderTest, PageOfARunThatWasResumedInsideAnEpoch) {
+  const auto do_steps = [](RunFolder& run, int first, int last, std::optional<double> accuracy) {
+    for (int i = first; i <= last; ++i) {
+      StepRecord step = step_of(i, 10);
+      step.epoch = 1;
+      run.add_step(step, {}, 0);
+    }
+    run.add_epoch({.step = last, .epoch = 1, .validation_loss = 2.0 / last, .accuracy = accuracy});
+  };
+  {
+    RunFolder run(folder_, FolderUse::fresh, 0);
+    do_steps(run, 1, 40, 0.2);
+  }
+  {
+    RunFolder run(folder_, FolderUse::resume, 40);
+    do_steps(run, 41, 80, 0.6);
+  }
+  RunFolder run(folder_, FolderUse::resume, 60);  // the later one is undone
+  do_steps(run, 61, 100, 0.7);
+  EXPECT_EQ(read_csv(folder_ / "epochs.csv").rows.size(), 1U);
+  EXPECT_EQ(read_csv(folder_ / "evaluations.csv").numbers("step"), (std::vector<double>{40, 100}));
+  const std::string page = render_page(folder_, {});
+  const auto accuracy = drawn(page, "Accuracy on the test split");
+  ASSERT_EQ(accuracy.size(), 2U);
+  EXPECT_LT(accuracy[0].first + 100, accuracy[1].first);
+  EXPECT_GT(accuracy[0].second, accuracy[1].second);  // upwards
+  EXPECT_EQ(drawn(page, "Communication share").size(), 100U);
+  EXPECT_NE(page.find(">validation</text>"), std::string::npos);
+  // A folder of an earlier version.
+  fs::remove(folder_ / "evaluations.csv");
+  EXPECT_EQ(drawn(render_page(folder_, {}), "Accuracy on the test split").size(), 1U);
+}
+
+TEST_F(RunFolderTest, PageCountsInWords) {
+  const RunFolder run(folder_, FolderUse::fresh, 0);
+  run.replace("config.json", R"({"model": "mlp", "data": "d", "workers": 1, "lanes": 2, "lane_batch": 1})");
+  EXPECT_NE(render_page(folder_, {}).find("<p>1 worker, 2 lanes × 1 sample, "), std::string::npos);
+}
+
+TEST(RunChart, DrawsALevelAndCutsPeaks) {
+  Chart chart{.title = "t", .x_title = "x", .y_title = "ms", .series = {{"a", {}}}};
+  for (int i = 0; i < 50; ++i) chart.series[0].points.emplace_back(i, i == 7 ? 1000 : 1);
+  EXPECT_EQ(render_chart(chart).find("higher ones are cut"), std::string::npos);
+  EXPECT_EQ(render_chart(chart).find("stroke-dasharray"), std::string::npos);
+  EXPECT_NE(render_chart(chart).find(">1000<"), std::string::npos);
+  chart.cut_peaks = true;
+  chart.level = {"least", 0.5};
+  const std::string cut = render_chart(chart);
+  EXPECT_NE(cut.find("ms (higher ones are cut)"), std::string::npos);
+  EXPECT_NE(cut.find("stroke-dasharray"), std::string::npos);
+  EXPECT_NE(cut.find(">least</text>"), std::string::npos);
+  EXPECT_EQ(cut.find(">1000<"), std::string::npos);
+}
+
 TEST_F(RunFolderTest, PageOfARunThatHasJustBegun) {
   const RunFolder run(folder_, FolderUse::fresh, 0);
   const std::string page = render_page(folder_, {});

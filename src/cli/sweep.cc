@@ -16,6 +16,7 @@
 #include "cli/engine_flag.h"
 #include "cli/folder_content.h"
 #include "cli/folder_lock.h"
+#include "cli/progress.h"
 #include "cli/shell_word.h"
 #include "cli/train.h"
 #include "cli/train_flags.h"
@@ -185,7 +186,7 @@ int run_sweep(SweepFlags& flags) {
   if (flags.train.json) {
     for (const SweepRow& row : rows) std::printf("%s\n", sweep_json(flags.option, row).dump().c_str());
   } else {
-    std::printf("%s\nnumbers: %s\nplot:    %s\n", sweep_table(flags.option, rows).c_str(),
+    std::printf("%s\nnumbers: %s\nplot:    %s\n", sweep_table(flags.option, rows, wants_colours(1)).c_str(),
                 (folder / "sweep.csv").c_str(), (folder / "sweep.svg").c_str());
   }
   return 0;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/printable.h"
 #include "cli/run_folder.h"
 #include "cli/run_page.h"
 #include "cli/sweep.h"
@@ -224,6 +225,23 @@ TEST(Sweep, CsvPlotAndMedian) {
   const std::string plot = sweep_plot("bucket_cap_mb", rows);
   EXPECT_NE(plot.find(">0.5<"), std::string::npos);
   EXPECT_EQ(median_row({rows[1], rows[0], {.value = "x", .samples_per_s = 15}}).samples_per_s, 15);
+}
+
+TEST(Sweep, TellsTheLossOfEachValue) {
+  const std::vector<SweepRow> rows = {{.value = "0.1", .samples_per_s = 10, .final_loss = 1.25},
+                                      {.value = "10", .samples_per_s = 20, .final_loss = NAN}};
+  const std::string table = sweep_table("lr", rows, false);
+  for (const char* word : {"final loss", "1.2500", "not finite"})
+    EXPECT_NE(table.find(word), std::string::npos) << table;
+  EXPECT_NE(sweep_table("lr", rows, true).find("1.2500\033[0m"), std::string::npos);
+  EXPECT_NE(sweep_plot("lr", rows).find("Final loss against lr"), std::string::npos);
+}
+
+TEST(Printable, KeepsTextAndShowsTheRest) {
+  EXPECT_EQ(printable("to be\n\tor ñ → 𝄞"), "to be\n\tor ñ → 𝄞");
+  EXPECT_EQ(printable("a\x1b[1m\r\x7f\xff\xc3"), "a\\x1b[1m\\x0d\\x7f\\xff\\xc3");
+  EXPECT_EQ(printable(std::string(1, '\0')), "\\x00");
+  EXPECT_EQ(printable("\xc0\xaf\xed\xa0\x80\xc2\x9b"), "\\xc0\\xaf\\xed\\xa0\\x80\\xc2\\x9b");
 }
 
 TEST(TrainReport, Durations) {

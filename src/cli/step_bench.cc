@@ -53,6 +53,7 @@ int run_step_bench(TrainFlags& flags) {
   const Given given = flags.gather();
   TrainOptions& options = flags.options;
   check_options(options);
+  check_of_use(options, flags.on_line);
   use_engine(options.engine);
   const Identity identity = Identity::from_environment();
   if (identity.launcher != "none") {  // started as a job: these are the workers

@@ -157,8 +157,14 @@ int run_sweep(SweepFlags& flags) {
   if (!given.contains("eval_every")) base.eval_every = 0;
   if (!given.contains("checkpoint_every")) base.checkpoint_every = -1;
   const fs::path folder = base.out.empty() ? "runs/sweep-" + flags.option : base.out;
-  for (const std::string& value : values)
-    with_value(base, flags.option, value);  // refused before the first run
+  // One of these may make a flag of use for some of its values.
+  const bool decides = flags.option == "model" || flags.option == "optimizer" || flags.option == "schedule";
+  Given written = flags.train.on_line;
+  written.insert(flags.option);
+  for (const std::string& value : values) {  // refused before the first run
+    const TrainOptions options = with_value(base, flags.option, value);
+    if (!decides && base.init.empty()) check_of_use(options, written);
+  }
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw UsageError(fmt::format("--out {}: can't be made: {}", folder.string(), error.message()));

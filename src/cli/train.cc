@@ -106,7 +106,10 @@ int run_train(TrainFlags& flags) {
   use_engine(flags.options.engine);
   TrainOptions checked = flags.options;
   // Else it depends on the checkpoint.
-  if (flags.options.resume.empty() && flags.options.init.empty()) check_options(checked);
+  if (flags.options.resume.empty() && flags.options.init.empty()) {
+    check_options(checked);
+    check_of_use(checked, flags.on_line);
+  }
   const Identity identity = Identity::from_environment();
   const bool launched = identity.launcher != "none";
   // Before the workers are started, and all load libtorch.

@@ -154,6 +154,33 @@ void check_options(TrainOptions& o) {
     throw UsageError("--nesterov needs --optimizer sgd or torch-sgd and a --momentum above 0");
 }
 
+void check_of_use(const TrainOptions& o, const Given& given) {
+  const bool gpt = o.model == "gpt", mlp = o.model == "mlp", resnet = o.model.starts_with("resnet");
+  const bool sgd = o.optimizer.ends_with("sgd"), step = o.schedule == "step";
+  const struct {
+    const char* name;
+    bool of_use;
+    const char* flag;
+    const std::string& value;
+    const char* accepted;
+  } cases[] = {{"cifar_stem", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
+               {"layers", mlp, "--model", o.model, "mlp"},
+               {"blocks", gpt, "--model", o.model, "gpt"},
+               {"width", gpt || mlp, "--model", o.model, "gpt or mlp"},
+               {"heads", gpt, "--model", o.model, "gpt"},
+               {"context", gpt, "--model", o.model, "gpt"},
+               {"dropout", gpt, "--model", o.model, "gpt"},
+               {"momentum", sgd, "--optimizer", o.optimizer, "sgd or torch-sgd"},
+               {"min_lr", o.schedule == "cosine" || o.schedule == "linear", "--schedule", o.schedule,
+                "cosine or linear"},
+               {"lr_every", step, "--schedule", o.schedule, "step"},
+               {"lr_factor", step, "--schedule", o.schedule, "step"}};
+  for (const auto& c : cases)
+    if (!c.of_use && given.contains(c.name))
+      throw UsageError(fmt::format("{} changes nothing with {} {}; accepted: with {} {}", flag_of(c.name),
+                                   c.flag, c.value, c.flag, c.accepted));
+}
+
 std::string default_data(const TrainOptions& o) { return o.model == "gpt" ? "text" : "shapes"; }
 
 void check_lanes(const TrainOptions& o, std::int64_t workers) {

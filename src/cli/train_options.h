@@ -211,6 +211,9 @@ void check_values(const TrainOptions& options);
 // The values together too. Throws UsageError in the same way. Fills in what follows from other
 // options: data, learning rate, weight decay, width, epochs.
 void check_options(TrainOptions& options);
+// Flags of `given` that would change nothing, because the model, optimizer or schedule is another one. Throws
+// UsageError. Not for files of options, which may have all of them.
+void check_of_use(const TrainOptions& options, const Given& given);
 // What the model is trained on when nothing is said.
 std::string default_data(const TrainOptions& options);
 // Whether so many workers can share the run's lanes, where these are given. Throws UsageError.

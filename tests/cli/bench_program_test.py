@@ -21,6 +21,11 @@ OPS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gat
        "barrier", "send_recv"]
 
 
+# Dumps of jobs that fail lie in the temporary folder: they go with these tests.
+TEMPORARY = tempfile.TemporaryDirectory(prefix="lockstep-bench-")
+os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY.name
+
+
 def run(*args, **kwargs):
     return subprocess.run([PROGRAM, "bench", *args], capture_output=True, text=True, timeout=120, **kwargs)
 

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <initializer_list>
 #include <string_view>
 
 #include "lockstep/base/bytes.h"
@@ -49,11 +48,10 @@ int whole_number(const char* name, std::string_view text, int most, const char* 
   return value;
 }
 
-std::string one_of(const char* name, std::string_view text,
-                   std::initializer_list<std::string_view> accepted) {
+std::string one_of(const char* name, std::string_view text, const std::vector<std::string>& accepted) {
   if (std::find(accepted.begin(), accepted.end(), text) != accepted.end()) return std::string(text);
   std::string list;
-  for (std::string_view word : accepted) list += (list.empty() ? "" : ", ") + std::string(word);
+  for (const std::string& word : accepted) list += (list.empty() ? "" : ", ") + word;
   refuse(name, text, list.c_str());
 }
 
@@ -77,15 +75,19 @@ std::string default_cache_dir() {
 
 }  // namespace
 
+const std::vector<std::string>& engine_choices() {
+  static const std::vector<std::string> choices = {"auto", "shm",     "tcp",     "mpi",
+                                                   "gloo", "shm+tcp", "shm+mpi", "shm+gloo"};
+  return choices;
+}
+
 Knobs Knobs::from_environment() {
   refuse_unknown();
   Knobs knobs;
   if (const auto v = read("LOCKSTEP_LOG"))
     knobs.log = one_of("LOCKSTEP_LOG", *v, {"trace", "debug", "info", "warn", "error", "off"});
   if (const auto v = read("LOCKSTEP_ALGORITHM")) knobs.algorithm = *v;
-  if (const auto v = read("LOCKSTEP_ENGINE"))
-    knobs.engine = one_of("LOCKSTEP_ENGINE", *v,
-                          {"auto", "shm", "tcp", "mpi", "gloo", "shm+tcp", "shm+mpi", "shm+gloo"});
+  if (const auto v = read("LOCKSTEP_ENGINE")) knobs.engine = one_of("LOCKSTEP_ENGINE", *v, engine_choices());
   if (const auto v = read("LOCKSTEP_TLS")) knobs.tls = one_of("LOCKSTEP_TLS", *v, {"auto", "on", "off"});
   if (const auto v = read("LOCKSTEP_TCP_STREAMS")) {
     knobs.tcp_streams = whole_number("LOCKSTEP_TCP_STREAMS", *v, 16, "1 to 16");

@@ -13,7 +13,9 @@
 #include "cli/bench_start.h"
 #include "cli/bench_worker.h"
 #include "cli/command.h"
+#include "cli/engine_flag.h"
 #include "cli/progress.h"
+#include "cli/table.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
@@ -97,9 +99,9 @@ class Results {
 
 void print(const Results& results, const BenchFlags& flags, const BenchPlan& plan, std::ofstream& plot) {
   if (!results.rows.empty() && !flags.json)
-    std::printf("%s, %s%s, %d workers\n\n%s\n%s\n", flags.collective.c_str(), results.rows[0].dtype.c_str(),
+    std::printf("%s, %s%s, %s\n\n%s\n%s\n", flags.collective.c_str(), results.rows[0].dtype.c_str(),
                 results.rows[0].reduction.empty() ? "" : (" " + results.rows[0].reduction).c_str(),
-                plan.workers, bench_table(results.rows, wants_colours(1)).c_str(),
+                counted(plan.workers, "worker").c_str(), bench_table(results.rows, wants_colours(1)).c_str(),
                 bench_conclusion(results.rows).c_str());
   if (!plot.is_open() || results.rows.empty()) return;
   plot << bench_plot(results.rows);
@@ -117,6 +119,7 @@ int run_bench(const BenchFlags& flags) {
   if (flags.collective.empty())
     throw UsageError("collective is required: one of " + joined(bench_op_names()) + ", or step");
   BenchPlan plan = make_plan(with_job(flags));
+  if (flags.report_to.empty()) use_engine(plan.own_engine);
   if (!flags.report_to.empty()) {
     BenchReporter reporter(flags.report_to);
     return run_bench_worker(plan, reporter);
@@ -151,7 +154,7 @@ int run_bench(const BenchFlags& flags) {
   BenchListener listener;
   const Starter starter = start_workers({.program = worker_command(flags, plan, listener.name()),
                                          .workers = plan.workers,
-                                         .with_mpi = plan.has_engine("mpi")});
+                                         .with_mpi = plan.has_engine("mpi") || plan.own_engine == "shm+mpi"});
   const int status =
       listener.serve(starter.pid, [&](const nlohmann::ordered_json& event) { results.handle(event); });
   results.finish();
@@ -175,8 +178,8 @@ void add_bench(Cli& cli) {
   command->add_option("-n,--workers", flags->workers, "workers to start (default: 2)");
   command->add_option("--sizes", flags->sizes,
                       "bytes as nccl-tests counts them (default: " + flags->sizes + ")");
-  command->add_option("--engines", flags->engines,
-                      "of " + joined(built_engines()) + " (default: all but tls)");
+  command->add_option("--engines,--engine", flags->engines,
+                      "of " + accepted_engines({"tls"}) + " (default: all that stand alone, but tls)");
   command->add_option("--algorithms", flags->algorithms,
                       "auto, all, or names such as direct,ring (default: auto)");
   command->add_option("--memory", flags->memory, "of comm,private, for our engine (default: comm)");

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cli/command.h"
+#include "cli/engine_flag.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 
@@ -34,25 +35,26 @@ auto flagged(const char* flag, F&& parse) {
   }
 }
 
-std::vector<std::string> make_engines(const BenchFlags& flags) {
-  const auto built = built_engines();
+// The engine that a job stands on, of which it has one: the others are made beside it.
+bool is_own(const std::string& engine) { return engine == "auto" || engine.starts_with("shm"); }
+
+void add_engines(const BenchFlags& flags, BenchPlan& plan) {
   if (flags.engines.empty()) {
-    auto engines = built;
-    std::erase(engines, "tls");  // tcp again, encrypted: when asked for
-    return engines;
+    plan.engines = built_engines();
+    std::erase(plan.engines, "tls");  // tcp again, encrypted: when asked for
+    return;
   }
-  auto engines = split_list(flags.engines, "--engines");
-  for (const auto& name : engines) {
-    if (std::ranges::find(built, name) != built.end()) continue;
-    if (name == "mpi" || name == "gloo") {
-      const bool mpi = name == "mpi";
-      throw UsageError(fmt::format(
-          "--engines: this build has no {} engine; install {} and configure with LOCKSTEP_{}=ON, or use {}",
-          name, mpi ? "libopenmpi-dev" : "libgloo-dev", mpi ? "MPI" : "GLOO", fmt::join(built, ",")));
+  for (const auto& name : split_list(flags.engines, "--engines")) {
+    check_engine("--engines", name, {"tls"});
+    if (is_own(name)) {
+      if (!plan.own_engine.empty() && plan.own_engine != name)
+        throw UsageError(
+            fmt::format("--engines {} and {}: a job stands on one of them; accepted: one at a time",
+                        plan.own_engine, name));
+      plan.own_engine = name;
     }
-    throw UsageError("--engines: " + not_understood(name, built));
+    plan.engines.push_back(is_own(name) ? "shm" : name);
   }
-  return engines;
 }
 
 std::vector<std::uint64_t> make_sizes(const BenchFlags& flags, BenchOp what, DType dtype) {
@@ -102,7 +104,7 @@ BenchPlan make_plan(const BenchFlags& flags) {
   if (reduces(plan.what) && !supports(plan.op, plan.dtype))
     throw UsageError(fmt::format("--op: {} needs an integer type, not {}", flags.op, flags.dtype));
   plan.sizes = make_sizes(flags, plan.what, plan.dtype);
-  plan.engines = make_engines(flags);
+  add_engines(flags, plan);
   plan.algorithms = split_list(flags.algorithms, "--algorithms");
   plan.memories = split_list(flags.memory, "--memory");
   for (const auto& memory : plan.memories)

@@ -32,7 +32,8 @@ struct BenchPlan {
   BenchOp what = BenchOp::all_reduce;
   int workers = 2;
   std::vector<std::uint64_t> sizes;     // bytes, ascending, no two alike; {0} for barrier
-  std::vector<std::string> engines;     // of built_engines()
+  std::vector<std::string> engines;     // of built_engines(); shm: the job's own
+  std::string own_engine;               // which that is; empty: LOCKSTEP_ENGINE's
   std::vector<std::string> algorithms;  // "auto", "all" or names; the workers know which exist
   std::vector<std::string> memories;    // "comm", "private"
   DType dtype = DType::f32;

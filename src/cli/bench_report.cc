@@ -107,9 +107,9 @@ std::string bench_conclusion(const std::vector<BenchRow>& rows) {
 std::string bench_plot(const std::vector<BenchRow>& rows) {
   Plot plot;
   if (!rows.empty())
-    plot.title = fmt::format("{}{}, {}, {} workers", rows[0].op,
+    plot.title = fmt::format("{}{}, {}, {}", rows[0].op,
                              rows[0].reduction.empty() ? "" : " (" + rows[0].reduction + ")", rows[0].dtype,
-                             rows[0].workers);
+                             counted(rows[0].workers, "worker"));
   plot.x_title = "bytes";
   plot.y_title = "µs";
   Series floor{.name = "floor: memory bandwidth", .points = {}, .reference = true};

@@ -31,6 +31,13 @@ std::vector<std::string> names_of_commands(const CLI::App& app) {
   return names;
 }
 
+// Null when there is none of that name.
+const CLI::App* command_of(const CLI::App& app, const std::string& name) {
+  for (const CLI::App* command : app.get_subcommands({}))
+    if (command->get_name() == name) return command;
+  return nullptr;
+}
+
 // Whether the flag's value is the next word.
 bool takes_next_word(const CLI::App& command, const std::string& flag) {
   if (flag.find('=') != std::string::npos) return false;
@@ -53,6 +60,24 @@ void take_program(const CLI::App& command, std::vector<std::string>& arguments,
   if (at != arguments.end() && *at == "--") ++at;
   program.assign(at, arguments.end());
   arguments.erase(end, arguments.end());
+}
+
+// A command's name among the arguments of another one, or of itself, where no flag takes it for its value.
+// CLI11 would go on with that command.
+std::string find_second_command(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const std::vector<std::string> names = names_of_commands(app);
+  const CLI::App* command = command_of(app, arguments.front());
+  for (std::size_t i = 1; command != nullptr && i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (is_flag(word)) {
+      if (takes_next_word(*command, word)) ++i;
+    } else if (const CLI::App* inner = command_of(*command, word)) {
+      command = inner;
+    } else if (std::ranges::find(names, word) != names.end()) {
+      return word;
+    }
+  }
+  return "";
 }
 
 // The subcommand, or subcommand of it, that was being parsed.
@@ -177,6 +202,10 @@ int run_command(Cli& cli, std::vector<std::string> arguments) {
   // CLI11 would read -n with the value p.
   if (std::ranges::find(arguments, "-np") != arguments.end())
     return complain(program + " " + first, "unknown flag -np; did you mean -n?", kBadUsage);
+  if (const std::string second = find_second_command(cli.app, arguments); !second.empty())
+    return complain(program + " " + first,
+                    "'" + second + "' was not expected here; accepted: one command, and its flags",
+                    kBadUsage);
   if (const auto status = parse(cli, std::move(arguments))) return *status;
   const std::string where = path_of(innermost(cli.app));
   try {

@@ -83,13 +83,22 @@ std::string open_svg(const std::string& title, double height) {
          text_at(14, 20, "start", title, R"( class="title")");
 }
 
+constexpr double kPeak = 4;  // times the median: higher values are rare
+
+double median_of(Points points) {
+  if (points.empty()) return 0;
+  const auto middle = points.begin() + std::ssize(points) / 2;
+  std::ranges::nth_element(points, middle, {}, &Points::value_type::second);
+  return middle->second;
+}
+
 struct Frame {
   Range x, y;
   double at_x(double v) const { return std::lerp(kLeft, kRight, (v - x.low) / (x.high - x.low)); }
   double at_y(double v) const { return std::lerp(kBottom, kTop, (v - y.low) / (y.high - y.low)); }
 };
 
-std::string axes(const Chart& chart, const Frame& frame) {
+std::string axes(const Chart& chart, const Frame& frame, const std::string& y_title) {
   std::string out;
   const double y_step = tick_step(frame.y.high - frame.y.low, 5);
   for (double v = std::ceil(frame.y.low / y_step) * y_step; v <= frame.y.high + y_step / 1e6; v += y_step) {
@@ -108,15 +117,28 @@ std::string axes(const Chart& chart, const Frame& frame) {
   out += fmt::format(R"(<path class="axis" d="M{0:.1f} {1:.1f}V{2:.1f}H{3:.1f}"/>)", kLeft, kTop, kBottom,
                      kRight) +
          "\n" + text_at((kLeft + kRight) / 2, kBottom + 36, "middle", chart.x_title);
-  return out + text_at(14, kTop - 9, "start", chart.y_title);
+  return out + text_at(14, kTop - 9, "start", y_title);
 }
 
-std::string legend(const std::vector<ChartSeries>& series) {
+std::string dashed(double x1, double x2, double y) {
+  return fmt::format(
+             R"(<line class="axis" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}" stroke-width="1.6" stroke-dasharray="6 5"/>)",
+             x1, x2, y, y) +
+         "\n";
+}
+
+// From the right: the level, then the series.
+std::string legend(const Chart& chart) {
   std::string out;
   double x = kRight;
-  for (std::size_t i = series.size(); i-- > 0;) {
-    x -= 7.0 * static_cast<double>(series[i].name.size());
-    out += text_at(x, kTop - 9, "start", series[i].name) +
+  if (chart.level) {
+    x -= 7.0 * static_cast<double>(chart.level->name.size());
+    out += text_at(x, kTop - 9, "start", chart.level->name) + dashed(x - 28, x - 5, kTop - 13);
+    x -= 40;
+  }
+  for (std::size_t i = chart.series.size(); i-- > 0;) {
+    x -= 7.0 * static_cast<double>(chart.series[i].name.size());
+    out += text_at(x, kTop - 9, "start", chart.series[i].name) +
            fmt::format(R"(<rect x="{:.1f}" y="{:.1f}" width="10" height="10" rx="2" fill="{}"/>)", x - 14,
                        kTop - 18, colour(i)) +
            "\n";
@@ -158,6 +180,15 @@ std::string render_chart(const Chart& chart) {
         points[i].second += lines.back()[i].second;
     lines.push_back(std::move(points));
   }
+  bool cut = false;
+  if (chart.cut_peaks && !lines.empty()) {
+    const double most = kPeak * median_of(lines.back());
+    for (Points& points : lines)
+      for (auto& p : points) {
+        cut = cut || p.second > most;
+        p.second = std::min(p.second, most);
+      }
+  }
   Range x, y;
   for (const Points& points : lines)
     for (const auto& [px, py] : points) {
@@ -168,11 +199,12 @@ std::string render_chart(const Chart& chart) {
   if (!std::isfinite(x.low))
     return out + text_at(kWidth / 2, kHeight / 2, "middle", "nothing yet") + "</svg>\n";
   if (chart.from_zero || chart.kind == ChartKind::stacked) y.low = 0;
+  if (chart.level) y.add(chart.level->y);
   Frame frame{x.widened(), y.widened()};
   const double margin = (frame.y.high - frame.y.low) * 0.06;
   frame.y.high += margin;
   if (frame.y.low != 0) frame.y.low -= margin;
-  out += axes(chart, frame);
+  out += axes(chart, frame, cut ? chart.y_title + " (higher ones are cut)" : chart.y_title);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (chart.kind == ChartKind::lines) {
       out += line_of(lines[i], frame, i);
@@ -182,7 +214,8 @@ std::string render_chart(const Chart& chart) {
     for (auto& p : floor) p.second = 0;
     out += area_of(i == 0 ? floor : lines[i - 1], lines[i], frame, i);
   }
-  if (chart.series.size() > 1) out += legend(chart.series);
+  if (chart.level) out += dashed(kLeft, kRight, frame.at_y(chart.level->y));
+  if (chart.series.size() > 1 || chart.level) out += legend(chart);
   return out + "</svg>\n";
 }
 

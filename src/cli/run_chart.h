@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,12 @@ namespace lockstep::cli {
 struct ChartSeries {
   std::string name;
   std::vector<std::pair<double, double>> points;  // in ascending x; a point that is not finite is left out
+};
+
+// A bound of the values: a dashed line over the whole width.
+struct ChartLevel {
+  std::string name;
+  double y = 0;
 };
 
 enum class ChartKind : std::uint8_t {
@@ -24,8 +31,10 @@ struct Chart {
   std::string x_title;
   std::string y_title;
   ChartKind kind = ChartKind::lines;
-  bool from_zero = false;                  // the y axis begins at 0
+  bool from_zero = false;  // the y axis begins at 0
+  bool cut_peaks = false;  // the y axis ends where a few single points would make the rest flat
   std::vector<std::string> x_labels = {};  // when given, x counts these from 0
+  std::optional<ChartLevel> level = {};
   std::vector<ChartSeries> series = {};
 };
 

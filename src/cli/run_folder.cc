@@ -72,6 +72,8 @@ RunFolder::RunFolder(const fs::path& folder, FolderUse use, std::int64_t steps_d
                                           "comm_ms", "exposed_comm_ms", "data_wait_ms"},
                  keep);
   open_epochs(steps_done);
+  evaluations_.emplace(folder_ / "evaluations.csv",
+                       std::vector<std::string>{"step", "epoch", "validation_loss", "accuracy"}, keep);
   buckets_.emplace(folder_ / "buckets.csv",
                    std::vector<std::string>{"step", "bucket", "bytes", "ready", "start", "end", "algorithm"},
                    keep);
@@ -131,6 +133,9 @@ void RunFolder::add_epoch(const EpochRecord& e) {
                                e.figures.mean_loss, cell(e.validation_loss), cell(e.accuracy),
                                e.figures.samples_per_s, e.lr));
   epochs_->flush();
+  if (!e.validation_loss) return;
+  evaluations_->add_row(fmt::format("{},{},{},{}", e.step, e.epoch, *e.validation_loss, cell(e.accuracy)));
+  evaluations_->flush();
 }
 
 nlohmann::ordered_json to_json(const EpochRecord& e) {

@@ -2,6 +2,7 @@
 //
 //   config.json    every option           summary.json  the figures at the end
 //   steps.csv      one row a step         epochs.csv    one row an epoch
+//   evaluations.csv  one row an evaluation, of which an epoch that was done in parts may have several
 //   buckets.csv    one row a bucket and step; ready, start and end in ms since the run began
 //   latency.csv    p50, p95, p99 of every bucket's exchange
 //   trace.json     for ui.perfetto.dev    index.html    the page with the plots
@@ -75,7 +76,7 @@ class RunFolder {
   FolderLock lock_;
   std::vector<std::string> set_aside_;
   std::vector<StepRecord> earlier_;  // of the last epoch that was begun
-  std::optional<CsvFile> steps_, epochs_, buckets_;
+  std::optional<CsvFile> steps_, epochs_, evaluations_, buckets_;
 };
 
 nlohmann::ordered_json to_json(const EpochRecord& epoch);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,8 +10,9 @@
 
 namespace lockstep::cli {
 
-// Reads config.json, steps.csv, epochs.csv, buckets.csv, latency.csv and summary.json as far as they are
-// there. `timeline` shows one step.
-std::string render_page(const std::filesystem::path& folder, const std::vector<TimelineRow>& timeline);
+// Reads config.json, steps.csv, epochs.csv, evaluations.csv, latency.csv and summary.json as far as they are
+// there. `timeline` shows one step; `loss_floor` is what the data allows, where it is known.
+std::string render_page(const std::filesystem::path& folder, const std::vector<TimelineRow>& timeline,
+                        std::optional<double> loss_floor = {});
 
 }  // namespace lockstep::cli

@@ -11,6 +11,7 @@
 #include "cli/bench_link.h"
 #include "cli/bench_start.h"
 #include "cli/command.h"
+#include "cli/engine_flag.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "cli/train_flags.h"
@@ -27,7 +28,7 @@ const Given kFlags = {"model",     "cifar_stem", "layers",       "blocks",      
                       "heads",     "context",    "dropout",      "lane_batch",    "workers",
                       "threads",   "steps",      "seed",         "optimizer",     "lr",
                       "momentum",  "nesterov",   "weight_decay", "bucket_cap_mb", "first_bucket_mb",
-                      "algorithm", "order"};
+                      "algorithm", "order",      "engine"};
 
 std::string describe(const Json& row) {
   const auto number = [&](const char* key) { return format_number(row.at(key).get<double>()); };
@@ -36,22 +37,24 @@ std::string describe(const Json& row) {
     return value.is_number() ? fmt::format(" (predicted {:.1f}{})", scale * value.get<double>(), unit) : "";
   };
   return fmt::format(
-      "{}, {} parameters, {} workers, {} samples a worker\n"
+      "{}, {} parameters, {}, {} samples a worker\n"
       "step {} ms{}, alone {} ms: efficiency {:.3f}\n"
       "alone but in phase {} ms\n"
       "communication {:.1f} % of the work{}\n"
       "{} samples/s\n",
-      row.at("model").get<std::string>(), number("params"), row.at("workers").dump(),
-      row.at("lane_batch").dump(), number("step_ms"), predicted("predicted_step_ms", 1, " ms"),
-      number("alone_ms"), row.at("efficiency").get<double>(), number("in_phase_ms"),
-      100 * row.at("comm_fraction").get<double>(), predicted("predicted_comm_fraction", 100, " %"),
-      number("samples_per_s"));
+      row.at("model").get<std::string>(), number("params"),
+      counted(row.at("workers").get<std::int64_t>(), "worker"), row.at("lane_batch").dump(),
+      number("step_ms"), predicted("predicted_step_ms", 1, " ms"), number("alone_ms"),
+      row.at("efficiency").get<double>(), number("in_phase_ms"), 100 * row.at("comm_fraction").get<double>(),
+      predicted("predicted_comm_fraction", 100, " %"), number("samples_per_s"));
 }
 
 int run_step_bench(TrainFlags& flags) {
   const Given given = flags.gather();
   TrainOptions& options = flags.options;
   check_options(options);
+  check_of_use(options, flags.on_line);
+  use_engine(options.engine);
   const Identity identity = Identity::from_environment();
   if (identity.launcher != "none") {  // started as a job: these are the workers
     if (given.contains("workers") && options.workers != 0 && options.workers != identity.size)

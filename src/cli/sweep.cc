@@ -13,8 +13,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/engine_flag.h"
 #include "cli/folder_content.h"
 #include "cli/folder_lock.h"
+#include "cli/progress.h"
 #include "cli/shell_word.h"
 #include "cli/train.h"
 #include "cli/train_flags.h"
@@ -150,12 +152,19 @@ int run_sweep(SweepFlags& flags) {
   if (values.empty()) throw UsageError("--values is needed, for example --values 0.5,1,2,4,8");
   if (flags.repeats < 1) throw UsageError("--repeats: accepted: 1 or more");
   if (!base.resume.empty()) throw UsageError("--resume: a sweep starts every run anew");
+  use_engine(base.engine);
   if (base.steps == 0 && base.epochs == 0) base.steps = 30;
   if (!given.contains("eval_every")) base.eval_every = 0;
   if (!given.contains("checkpoint_every")) base.checkpoint_every = -1;
   const fs::path folder = base.out.empty() ? "runs/sweep-" + flags.option : base.out;
-  for (const std::string& value : values)
-    with_value(base, flags.option, value);  // refused before the first run
+  // One of these may make a flag of use for some of its values.
+  const bool decides = flags.option == "model" || flags.option == "optimizer" || flags.option == "schedule";
+  Given written = flags.train.on_line;
+  written.insert(flags.option);
+  for (const std::string& value : values) {  // refused before the first run
+    const TrainOptions options = with_value(base, flags.option, value);
+    if (!decides && base.init.empty()) check_of_use(options, written);
+  }
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw UsageError(fmt::format("--out {}: can't be made: {}", folder.string(), error.message()));
@@ -183,7 +192,7 @@ int run_sweep(SweepFlags& flags) {
   if (flags.train.json) {
     for (const SweepRow& row : rows) std::printf("%s\n", sweep_json(flags.option, row).dump().c_str());
   } else {
-    std::printf("%s\nnumbers: %s\nplot:    %s\n", sweep_table(flags.option, rows).c_str(),
+    std::printf("%s\nnumbers: %s\nplot:    %s\n", sweep_table(flags.option, rows, wants_colours(1)).c_str(),
                 (folder / "sweep.csv").c_str(), (folder / "sweep.svg").c_str());
   }
   return 0;

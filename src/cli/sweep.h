@@ -23,7 +23,7 @@ SweepRow median_row(std::vector<SweepRow> runs);
 std::string sweep_csv(const std::string& option, const std::vector<SweepRow>& rows);
 // An SVG document: throughput above, communication share below.
 std::string sweep_plot(const std::string& option, const std::vector<SweepRow>& rows);
-std::string sweep_table(const std::string& option, const std::vector<SweepRow>& rows);
+std::string sweep_table(const std::string& option, const std::vector<SweepRow>& rows, bool colours);
 nlohmann::ordered_json sweep_json(const std::string& option, const SweepRow& row);
 
 }  // namespace lockstep::cli

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/run_chart.h"
@@ -37,25 +38,41 @@ std::string sweep_plot(const std::string& option, const std::vector<SweepRow>& r
     share.series[1].points.emplace_back(i, 100 * rows[i].overlap_fraction);
   }
   share.x_labels = throughput.x_labels;
-  std::string first = render_chart(throughput), second = render_chart(share);
-  // Two elements of 640 × 300 in one document.
-  second.insert(second.find("<svg ") + 5, "y=\"300\" height=\"300\" ");
-  first.insert(first.find("<svg ") + 5, "height=\"300\" ");
-  return R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 600" width="960" height="900">)" +
-         std::string("\n") + first + second + "</svg>\n";
+  Chart loss{.title = "Final loss against " + option, .x_title = option, .y_title = "loss"};
+  loss.x_labels = throughput.x_labels;
+  loss.series = {{"loss", {}}};
+  for (std::size_t i = 0; i < rows.size(); ++i) loss.series[0].points.emplace_back(i, rows[i].final_loss);
+  // Elements of 640 × 300 in one document.
+  std::string all;
+  int y = 0;
+  for (const Chart* chart : {&throughput, &share, &loss}) {
+    std::string element = render_chart(*chart);
+    element.insert(element.find("<svg ") + 5, fmt::format("y=\"{}\" height=\"300\" ", y));
+    all += element;
+    y += 300;
+  }
+  return fmt::format(
+             R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 {}" width="960" height="{}">)", y,
+             y * 3 / 2) +
+         "\n" + all + "</svg>\n";
 }
 
-std::string sweep_table(const std::string& option, const std::vector<SweepRow>& rows) {
-  Table table({{option}, {"samples/s"}, {"step ms"}, {"comm %"}, {"hidden %"}});
-  double best = 0;
-  for (const SweepRow& r : rows) best = std::max(best, r.samples_per_s);
+std::string sweep_table(const std::string& option, const std::vector<SweepRow>& rows, bool colours) {
+  Table table({{option}, {"samples/s"}, {"step ms"}, {"comm %"}, {"hidden %"}, {"final loss"}});
+  double best = 0, least = INFINITY;
+  for (const SweepRow& r : rows) {
+    best = std::max(best, r.samples_per_s);
+    if (std::isfinite(r.final_loss)) least = std::min(least, r.final_loss);
+  }
   for (const SweepRow& r : rows)
     table.add_row({{r.value},
                    {format_number(r.samples_per_s), r.samples_per_s == best ? Style::bold : Style::plain},
                    {format_number(r.step_ms)},
                    {fmt::format("{:.1f}", 100 * r.comm_fraction)},
-                   {fmt::format("{:.1f}", 100 * r.overlap_fraction)}});
-  return table.render(false);
+                   {fmt::format("{:.1f}", 100 * r.overlap_fraction)},
+                   {std::isfinite(r.final_loss) ? fmt::format("{:.4f}", r.final_loss) : "not finite",
+                    r.final_loss == least ? Style::bold : Style::plain}});
+  return table.render(colours);
 }
 
 nlohmann::ordered_json sweep_json(const std::string& option, const SweepRow& r) {

@@ -30,6 +30,10 @@ std::size_t display_width(const std::string& text) {
       std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
 }
 
+std::string counted(std::int64_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
 std::string format_number(double value) {
   if (!std::isfinite(value)) return "-";
   if (value >= 1000) {

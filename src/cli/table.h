@@ -36,6 +36,9 @@ class Table {
 // Characters on the screen of UTF-8 text without wide or combining ones.
 std::size_t display_width(const std::string& text);
 
+// "1 worker", "8 workers"
+std::string counted(std::int64_t count, const std::string& what);
+
 // "0.123", "12.3", "12 345": at least three digits that matter.
 std::string format_number(double value);
 

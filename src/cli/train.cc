@@ -15,6 +15,7 @@
 #include "cli/bench_link.h"
 #include "cli/bench_start.h"
 #include "cli/command.h"
+#include "cli/engine_flag.h"
 #include "cli/printer.h"
 #include "cli/train_flags.h"
 #include "cli/train_program.h"
@@ -102,9 +103,13 @@ EarlierRun look_at_run(const std::filesystem::path& path) {
 
 int run_train(TrainFlags& flags) {
   const Given given = flags.gather();
+  use_engine(flags.options.engine);
   TrainOptions checked = flags.options;
   // Else it depends on the checkpoint.
-  if (flags.options.resume.empty() && flags.options.init.empty()) check_options(checked);
+  if (flags.options.resume.empty() && flags.options.init.empty()) {
+    check_options(checked);
+    check_of_use(checked, flags.on_line);
+  }
   const Identity identity = Identity::from_environment();
   const bool launched = identity.launcher != "none";
   // Before the workers are started, and all load libtorch.
@@ -128,6 +133,7 @@ int run_train(TrainFlags& flags) {
 }  // namespace
 
 int start_training(const TrainOptions& options, const Given& given, TrainReport& report, const char* what) {
+  use_engine(options.engine);
   BenchListener listener;
   Json request = request_of(options, given, false);
   request["report_to"] = listener.name();
@@ -174,8 +180,9 @@ void add_train(Cli& cli) {
       "any\n"
       "number of workers gives the same weights, bit for bit. The run's folder holds index.html with the "
       "plots,\n"
-      "config.json, summary.json, steps.csv, epochs.csv, buckets.csv, latency.csv, trace.json (for\n"
-      "ui.perfetto.dev) and checkpoints/.\n"
+      "config.json, summary.json, steps.csv, epochs.csv, evaluations.csv, buckets.csv, latency.csv, "
+      "trace.json\n"
+      "(for ui.perfetto.dev) and checkpoints/.\n"
       "\n"
       "Ctrl-C (SIGINT), SIGTERM, SIGHUP and SIGQUIT end the step, write a checkpoint and say how to resume, "
       "and so\n"
@@ -186,6 +193,7 @@ void add_train(Cli& cli) {
       "\n"
       "Examples:\n"
       "  lockstep train --model resnet18 --data shapes -n 2 --accumulate 2 --epochs 3 --out runs/first\n"
+      "  lockstep train --model gpt -n 2 --lanes 8 --lane-batch 8   on text that it makes itself\n"
       "  lockstep train --model gpt --data book.txt -n 2 --lanes 8 --lane-batch 8 --steps 500 --dropout 0.1\n"
       "  lockstep train --resume runs/first -n 4             go on, also with another number of workers\n"
       "  lockstep train --init runs/first --data other --lr 1e-4   a new run from old weights\n"

@@ -5,6 +5,7 @@ add_library(lockstep_trainer STATIC
   folder_lock.cc
   infer.cc
   job_name.cc
+  printable.cc
   run_chart.cc
   run_folder.cc
   run_page.cc
@@ -27,6 +28,7 @@ target_link_libraries(lockstep_trainer PUBLIC lockstep_parts lockstep_observe PR
 if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
   add_executable(lockstep_train
     data_record.cc
+    generate.cc
     infer_worker.cc
     step_bench_worker.cc
     train_checkpoint.cc

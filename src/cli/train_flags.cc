@@ -78,6 +78,7 @@ Given TrainFlags::gather() {
     throw UsageError("--resume '' is not understood; accepted: a run's folder, or one checkpoint");
   if (given.contains("init") && options.init.empty())
     throw UsageError("--init '' is not understood; accepted: a run's folder, or one checkpoint");
+  on_line = given;
   if (!config.empty()) given.merge(load_config(config, options, given));
   if (!options.init.empty() && !options.resume.empty())
     throw UsageError("--init begins a new run, and --resume goes on with one; accepted: one of them");

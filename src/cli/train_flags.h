@@ -15,6 +15,7 @@ struct TrainFlags {
   std::string config;
   bool json = false;
   CLI::App* command = nullptr;
+  Given on_line = {};  // what was written on the command line; gather() fills it in
 
   // What the command line and the config file say, together: options are filled in from the file.
   Given gather();

@@ -1,4 +1,5 @@
 // The program `lockstep-train`: what needs libtorch. `lockstep` starts it; see cli/train_program.h.
+#include <fmt/format.h>
 #include <malloc.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -25,6 +27,20 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// libtorch says "[enforce fail at alloc_cpu.cpp:75] err == 0. DefaultCPUAllocator: can't allocate memory: you
+// tried to allocate 4000000000000 bytes. Error code 12 (Cannot allocate memory)".
+std::string in_plain_words(const std::string& message) {
+  const std::string_view mark = "tried to allocate ";
+  const std::size_t at = message.find(mark);
+  if (at == std::string::npos) return first_line(message);
+  const double bytes = std::strtod(message.c_str() + at + mark.size(), nullptr);
+  return fmt::format(
+      "not enough memory for {:.1f} GiB more; accepted: a smaller model, --context, --lane-batch or "
+      "--eval-batch, or "
+      "fewer workers",
+      bytes / 0x1p30);
+}
 
 // Says what went wrong where it will be read, and ends the process without destructors, which might wait for
 // peers that are gone.
@@ -112,7 +128,9 @@ int main(int argc, char** argv) {
     lockstep::cli::fail(report_to, command, lockstep::to_string(e.kind()), e.what(), "");
   } catch (const lockstep::Error& e) {
     lockstep::cli::fail(report_to, command, lockstep::to_string(e.kind()), e.what(), hint);
+  } catch (const std::bad_alloc&) {
+    lockstep::cli::fail(report_to, command, "error", "not enough memory", hint);
   } catch (const std::exception& e) {
-    lockstep::cli::fail(report_to, command, "error", lockstep::cli::first_line(e.what()), hint);
+    lockstep::cli::fail(report_to, command, "error", lockstep::cli::in_plain_words(e.what()), hint);
   }
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/engine_flag.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
 
@@ -130,7 +131,7 @@ void check_values(const TrainOptions& o) {
   one_of("--on-nan", o.on_nan, {"stop", "skip", "go-on"});
   one_of("--last-step", o.last_step, {"short", "drop", "wrap"});
   one_of("--order", o.order, {"canonical", "any"});
-  one_of("--engine", o.engine, {"shm"});
+  if (!o.engine.empty()) check_engine("--engine", o.engine);
   one_of("--strategy", o.strategy, {"ddp"});
   one_of("--precision", o.precision, {"fp32"});
   one_of("--device", o.device, {"cpu"});
@@ -140,6 +141,7 @@ void check_values(const TrainOptions& o) {
 void check_options(TrainOptions& o) {
   check_values(o);
   const bool sgd = o.optimizer.ends_with("sgd");
+  if (o.data.empty()) o.data = default_data(o);
   if (!o.lr) o.lr = sgd ? 0.05 : 5e-4;
   if (!o.weight_decay) o.weight_decay = o.optimizer.ends_with("adamw") ? 1e-4 : 0;
   if (o.width == 0) o.width = o.model == "gpt" ? 256 : 1024;
@@ -151,6 +153,35 @@ void check_options(TrainOptions& o) {
   if (o.nesterov && (!sgd || o.momentum == 0))
     throw UsageError("--nesterov needs --optimizer sgd or torch-sgd and a --momentum above 0");
 }
+
+void check_of_use(const TrainOptions& o, const Given& given) {
+  const bool gpt = o.model == "gpt", mlp = o.model == "mlp", resnet = o.model.starts_with("resnet");
+  const bool sgd = o.optimizer.ends_with("sgd"), step = o.schedule == "step";
+  const struct {
+    const char* name;
+    bool of_use;
+    const char* flag;
+    const std::string& value;
+    const char* accepted;
+  } cases[] = {{"cifar_stem", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
+               {"layers", mlp, "--model", o.model, "mlp"},
+               {"blocks", gpt, "--model", o.model, "gpt"},
+               {"width", gpt || mlp, "--model", o.model, "gpt or mlp"},
+               {"heads", gpt, "--model", o.model, "gpt"},
+               {"context", gpt, "--model", o.model, "gpt"},
+               {"dropout", gpt, "--model", o.model, "gpt"},
+               {"momentum", sgd, "--optimizer", o.optimizer, "sgd or torch-sgd"},
+               {"min_lr", o.schedule == "cosine" || o.schedule == "linear", "--schedule", o.schedule,
+                "cosine or linear"},
+               {"lr_every", step, "--schedule", o.schedule, "step"},
+               {"lr_factor", step, "--schedule", o.schedule, "step"}};
+  for (const auto& c : cases)
+    if (!c.of_use && given.contains(c.name))
+      throw UsageError(fmt::format("{} changes nothing with {} {}; accepted: with {} {}", flag_of(c.name),
+                                   c.flag, c.value, c.flag, c.accepted));
+}
+
+std::string default_data(const TrainOptions& o) { return o.model == "gpt" ? "text" : "shapes"; }
 
 void check_lanes(const TrainOptions& o, std::int64_t workers) {
   if (o.lanes != 0 && o.lanes < workers)

@@ -23,7 +23,7 @@ struct TrainOptions {
   std::int64_t context = 128;
   double dropout = 0;
 
-  std::string data = "shapes";
+  std::string data;  // empty: text for gpt, else shapes
   std::string data_dir;
   std::int64_t examples = 0;  // 0: all
   bool no_augment = false;
@@ -58,7 +58,7 @@ struct TrainOptions {
   double first_bucket_mb = 1;
   std::string algorithm = "auto";
   std::string order = "canonical";
-  std::string engine = "shm";
+  std::string engine;  // empty: LOCKSTEP_ENGINE's
   std::string strategy = "ddp";
   std::string precision = "fp32";
   std::string device = "cpu";
@@ -106,10 +106,15 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"dropout", model, Role::defines, "gpt: dropout"}, o.dropout);
 
   const char* const data = "Data";
-  visit(OptionInfo{"data", data, Role::stays, "shapes, cifar10, mnist, text, synthetic, or a folder or file"},
+  visit(OptionInfo{"data", data, Role::stays,
+                   "shapes, cifar10, mnist, text, synthetic, or a folder or file (default: text for gpt, "
+                   "else shapes)"},
         o.data);
-  visit(OptionInfo{"data_dir", data, Role::stays, "where the data's files are (shapes: where they are made)"},
-        o.data_dir);
+  visit(
+      OptionInfo{
+          "data_dir", data, Role::stays,
+          "where the data's files are (shapes: where they are made; text: without it, sentences are made)"},
+      o.data_dir);
   visit(OptionInfo{"examples", data, Role::defines, "use only so many training examples (0: all)"},
         o.examples);
   visit(OptionInfo{"no_augment", data, Role::defines, "no random crops and flips"}, o.no_augment);
@@ -168,7 +173,8 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"order", comm, Role::runs, "of sums: canonical (the same bits for any workers) or any"},
         o.order);
   visit(OptionInfo{"engine", comm, Role::runs,
-                   "shm: the workers that it starts share memory (a launcher: LOCKSTEP_ENGINE)"},
+                   "what carries the collectives: auto, shm, tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo "
+                   "(default: LOCKSTEP_ENGINE, else auto)"},
         o.engine);
   visit(OptionInfo{"strategy", comm, Role::runs, "ddp"}, o.strategy);
   visit(OptionInfo{"precision", comm, Role::defines, "fp32"}, o.precision);
@@ -203,8 +209,13 @@ std::vector<std::string> option_names();
 // Every value by itself. Throws UsageError that names the flag, its value and what is accepted.
 void check_values(const TrainOptions& options);
 // The values together too. Throws UsageError in the same way. Fills in what follows from other
-// options: learning rate, weight decay, width, epochs.
+// options: data, learning rate, weight decay, width, epochs.
 void check_options(TrainOptions& options);
+// Flags of `given` that would change nothing, because the model, optimizer or schedule is another one. Throws
+// UsageError. Not for files of options, which may have all of them.
+void check_of_use(const TrainOptions& options, const Given& given);
+// What the model is trained on when nothing is said.
+std::string default_data(const TrainOptions& options);
 // Whether so many workers can share the run's lanes, where these are given. Throws UsageError.
 void check_lanes(const TrainOptions& options, std::int64_t workers);
 // The same for a run that is gone on with, whose lanes stay as they are. `run`: what --resume names.

@@ -29,7 +29,7 @@ int restarts() {
 }
 
 std::string default_out(const TrainOptions& o) {
-  std::string data = fs::path(o.data).stem().string();
+  std::string data = fs::path(o.data.empty() ? default_data(o) : o.data).stem().string();
   return fmt::format("runs/{}-{}", o.model, data.empty() ? "data" : data);
 }
 

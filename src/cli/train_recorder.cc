@@ -35,8 +35,8 @@ std::span<const StepRecord> last_of(std::span<const StepRecord> steps, std::size
 
 }  // namespace
 
-TrainRecorder::TrainRecorder(const TrainPlan& plan, Group world, EventSink sink, RunLength length)
-    : plan_(plan), world_(std::move(world)), sink_(std::move(sink)), length_(length), origin_ns_(now_ns()) {
+TrainRecorder::TrainRecorder(const TrainPlan& plan, Group world, EventSink sink, RunFacts facts)
+    : plan_(plan), world_(std::move(world)), sink_(std::move(sink)), facts_(facts), origin_ns_(now_ns()) {
   // What rank 0 can't do nobody does, and all say why: none is taken for lost.
   run_on_leader(world_, "opening the run's folder", [&] {
     folder_.emplace(plan_.options.out, plan_.folder_use, plan_.first_step);
@@ -78,20 +78,20 @@ void TrainRecorder::add_step(const StepRecord& step, std::vector<BucketTimes> bu
 }
 
 void TrainRecorder::report_step(const StepRecord& step) {
-  if (step.end_ns - last_report_ns_ < kReportEvery_ns && step.step != length_.steps) return;
+  if (step.end_ns - last_report_ns_ < kReportEvery_ns && step.step != facts_.steps) return;
   last_report_ns_ = step.end_ns;
   const auto recent = last_of(steps_, kRecent);
   const StepFigures figures = figures_of(recent);
   const double span = static_cast<double>(recent.back().end_ns - recent.front().begin_ns) / 1e9;
-  sink_({{"event", "step"},
-         {"step", step.step},
-         {"steps", length_.steps},
-         {"epoch", step.epoch},
-         {"loss", step.loss},
-         {"samples_per_s", figures.samples_per_s},
-         {"comm_fraction", figures.comm_fraction},
-         {"eta_s",
-          span / static_cast<double>(recent.size()) * static_cast<double>(length_.steps - step.step)}});
+  sink_(
+      {{"event", "step"},
+       {"step", step.step},
+       {"steps", facts_.steps},
+       {"epoch", step.epoch},
+       {"loss", step.loss},
+       {"samples_per_s", figures.samples_per_s},
+       {"comm_fraction", figures.comm_fraction},
+       {"eta_s", span / static_cast<double>(recent.size()) * static_cast<double>(facts_.steps - step.step)}});
 }
 
 void TrainRecorder::end_epoch(std::int64_t epoch, std::optional<double> validation_loss,
@@ -164,10 +164,11 @@ void TrainRecorder::add_losses(Json& summary) const {
   const std::vector<double> losses = read_csv(folder_->path() / "steps.csv").numbers("loss");
   const bool skipped = plan_.options.on_nan == "skip";
   const FinalLoss last_epoch =
-      final_loss(losses, length_.steps_per_epoch, skipped ? NotFinite::was_skipped : NotFinite::counts);
+      final_loss(losses, facts_.steps_per_epoch, skipped ? NotFinite::was_skipped : NotFinite::counts);
   summary["final_loss"] = last_epoch.mean;
   summary["final_loss_steps"] = last_epoch.steps;
   summary["last_step_loss"] = losses.empty() ? Json() : Json(losses.back());
+  summary["loss_floor"] = facts_.loss_floor ? Json(*facts_.loss_floor) : Json();
 }
 
 std::vector<std::string> TrainRecorder::gather_trace() const {
@@ -204,7 +205,7 @@ std::vector<TimelineRow> TrainRecorder::timeline() const {
 }
 
 void TrainRecorder::write_page() const {
-  folder_->replace("index.html", render_page(folder_->path(), timeline()));
+  folder_->replace("index.html", render_page(folder_->path(), timeline(), facts_.loss_floor));
 }
 
 }  // namespace lockstep::cli

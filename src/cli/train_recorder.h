@@ -23,16 +23,17 @@ inline constexpr int kCommunicationTrack = 1;
 
 using EventSink = std::function<void(const nlohmann::ordered_json&)>;
 
-// Of the whole run, those done before included.
-struct RunLength {
+// Of the whole run, what was done before included.
+struct RunFacts {
   std::int64_t steps = 0;
   std::int64_t steps_per_epoch = 0;
+  std::optional<double> loss_floor = {};  // of its data
 };
 
 class TrainRecorder {
  public:
   // Rank 0 opens the run's folder.
-  TrainRecorder(const TrainPlan& plan, Group world, EventSink sink, RunLength length);
+  TrainRecorder(const TrainPlan& plan, Group world, EventSink sink, RunFacts facts);
 
   void add_step(const StepRecord& step, std::vector<BucketTimes> buckets, std::vector<TraceSpan> spans);
   // Writes the epoch's row and the page as it is so far. Collective.
@@ -59,7 +60,7 @@ class TrainRecorder {
   const TrainPlan& plan_;
   Group world_;
   EventSink sink_;
-  RunLength length_;
+  RunFacts facts_;
   std::int64_t origin_ns_;
   std::int64_t last_report_ns_ = 0;
   std::optional<RunFolder> folder_;

@@ -49,6 +49,12 @@ std::string error_of(double predicted, double measured) {
   return measured > 0 ? fmt::format("off by {:+.0f} %", 100 * (predicted / measured - 1)) : "";
 }
 
+// What no model can do better than, where that is known.
+std::string floor_of(const Json& summary) {
+  const double floor = number(summary, "loss_floor");
+  return std::isfinite(floor) ? fmt::format("floor {:.4f}, the text's entropy; ", floor) : "";
+}
+
 std::string percent(double part) { return std::isfinite(part) ? fmt::format("{:.1f} %", 100 * part) : "-"; }
 
 }  // namespace
@@ -175,8 +181,8 @@ void TrainReport::finished(const Json& event) {
     line(fmt::format("accuracy       {}{}{}  (validation loss {:.4f})", bold, percent(number(s, "accuracy")),
                      plain, number(s, "validation_loss")));
   if (std::isfinite(number(s, "final_loss")))
-    line(fmt::format("final loss     {:.4f}  (mean of the last {:.0f} step{}; the last one {:.4f})",
-                     number(s, "final_loss"), number(s, "final_loss_steps"),
+    line(fmt::format("final loss     {:.4f}  ({}mean of the last {:.0f} step{}; the last one {:.4f})",
+                     number(s, "final_loss"), floor_of(s), number(s, "final_loss_steps"),
                      number(s, "final_loss_steps") == 1 ? "" : "s", number(s, "last_step_loss")));
   const double predicted_ms = number(s, "predicted_step_ms");
   line(fmt::format("throughput     {}{}{} samples/s  (step {:.1f} ms{}, p95 {:.1f} ms)", bold,

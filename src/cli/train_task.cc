@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -42,12 +43,36 @@ DataOptions data_options(const TrainOptions& o, const std::string& kind) {
                       .context = o.context,
                       .train_size = o.examples,
                       .test_size = o.eval_examples};
-  const bool needs_files = kind == "cifar10" || kind == "mnist" || kind == "text";
+  const bool needs_files = kind == "cifar10" || kind == "mnist";
   if (needs_files && options.folder.empty())
     throw UsageError(fmt::format("--data {} needs --data-dir, where its files are", kind));
   if (o.model.starts_with("resnet")) options.shape = {3, 32, 32};
   if (o.model == "mlp" && kind == "synthetic") options.shape = {1024};
   return options;
+}
+
+// Refuses a model whose weights alone are more than this machine's memory, before it is made bit by bit.
+void check_model_size(const TrainOptions& o, double inputs, double classes) {
+  const auto w = static_cast<double>(o.width), layers = static_cast<double>(o.layers);
+  double parameters = 0;
+  std::string flags = fmt::format("--width {}", o.width);
+  if (o.model == "gpt") {
+    parameters =
+        12 * static_cast<double>(o.blocks) * w * w + (2 * classes + static_cast<double>(o.context)) * w;
+    flags += fmt::format(", --blocks {}, --context {}", o.blocks, o.context);
+  } else if (o.model == "mlp") {
+    parameters = layers == 0 ? inputs * classes : inputs * w + (layers - 1) * w * w + w * classes;
+    flags += fmt::format(", --layers {}", o.layers);
+  }
+  const double memory =
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  const double bytes = parameters * sizeof(float);
+  if (bytes > memory)
+    throw UsageError(
+        fmt::format("{}: the weights of such a {} take {:.1f} GiB, and this machine's memory is {:.1f} GiB; "
+                    "accepted: smaller "
+                    "ones",
+                    flags, o.model, bytes / 0x1p30, memory / 0x1p30));
 }
 
 }  // namespace
@@ -69,6 +94,7 @@ TrainData make_data(const TrainOptions& o) {
 std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data) {
   std::int64_t inputs = 1;
   for (const std::int64_t extent : data.shape()) inputs *= extent;
+  check_model_size(o, static_cast<double>(inputs), static_cast<double>(data.classes()));
   at::manual_seed(o.seed);
   ModelOptions options;
   options.resnet = {.classes = data.classes(), .cifar_stem = o.cifar_stem};

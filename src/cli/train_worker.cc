@@ -14,6 +14,7 @@
 
 #include "cli/folder_content.h"
 #include "cli/folder_lock.h"
+#include "cli/table.h"
 #include "cli/train_checkpoint.h"
 #include "cli/train_evaluate.h"
 #include "cli/train_exchange.h"
@@ -99,11 +100,6 @@ std::string in_words(std::int64_t count) {
   return count >= 1'000'000 ? fmt::format("{:.1f} M", number / 1e6) : fmt::format("{:.1f} K", number / 1e3);
 }
 
-// "1 lane", "8 lanes"
-std::string counted(std::int64_t count, const char* what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
-
 std::vector<std::int64_t> gather_number(const Group& world, std::int64_t number) {
   std::vector<std::int64_t> mine = {number}, all(static_cast<std::size_t>(world.size()));
   world.all_gather(buffer(mine), buffer(all));
@@ -169,7 +165,9 @@ class Worker {
       return nothing_left();
     // All is checked: now the folder may change.
     recorder_.emplace(plan_, world_, sink_,
-                      RunLength{.steps = loader_.steps(), .steps_per_epoch = loader_.steps_per_epoch()});
+                      RunFacts{.steps = loader_.steps(),
+                               .steps_per_epoch = loader_.steps_per_epoch(),
+                               .loss_floor = data_.test->loss_floor()});
     announce();
     const StopWatch watch;
     while (Step* const step = next()) {
@@ -276,13 +274,15 @@ class Worker {
                                  ? fmt::format(", going on after step {}", plan_.first_step)
                              : !plan_.init.empty() ? fmt::format(", with the weights of {}", options_.init)
                                                    : "";
+    const std::optional<double> least = data_.test->loss_floor();
+    const std::string floor = least ? fmt::format(", loss floor {:.4f}", *least) : "";
     const bool own = plan_.folder_use == FolderUse::resume;  // the checkpoint lies in this run's folder
     sink_({{"event", "begin"},
            {"checkpoint", own ? plan_.checkpoint.string() : ""},
            {"resume", resume_command(options_)},
-           {"text", fmt::format("{} ({} parameters) on {} ({}): {}, {} × {}, {}{}", options_.model,
+           {"text", fmt::format("{} ({} parameters) on {} ({}{}): {}, {} × {}, {}{}", options_.model,
                                 in_words(parameters), options_.data, counted(data_.train->size(), "example"),
-                                counted(world_.size(), "worker"), counted(options_.lanes, "lane"),
+                                floor, counted(world_.size(), "worker"), counted(options_.lanes, "lane"),
                                 options_.lane_batch, counted(loader_.steps(), "step"), from)}});
   }
 

@@ -210,8 +210,8 @@ int show_job(TuneFlags flags) {
   }
   const int nodes = 1 + *std::max_element(world.nodes().begin(), world.nodes().end());
   if (!flags.json)
-    std::printf("%d workers on %d node%s, engine %s\n%s\n", world.size(), nodes, nodes == 1 ? "" : "s",
-                world.engine(), engine.topology().c_str());
+    std::printf("%s on %s, engine %s\n%s\n", counted(world.size(), "worker").c_str(),
+                counted(nodes, "node").c_str(), world.engine(), engine.topology().c_str());
   Table table({{flags.collective}, {"expected ms"}, {"MB/s"}});
   for (const std::uint64_t bytes : plan.sizes) {
     Call call;

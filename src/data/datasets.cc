@@ -99,8 +99,9 @@ Batch ImageDataset::get(std::span<const std::int64_t> indices, RandomStream* ran
   return batch;
 }
 
-TextDataset::TextDataset(std::vector<std::uint8_t> bytes, std::int64_t context)
-    : bytes_(std::move(bytes)), context_(context) {
+TextDataset::TextDataset(std::vector<std::uint8_t> bytes, std::int64_t context,
+                         std::optional<double> loss_floor)
+    : bytes_(std::move(bytes)), context_(context), loss_floor_(loss_floor) {
   if (context < 1) throw UsageError("context = " + std::to_string(context) + "; accepted: 1 or more");
   size_ = (std::ssize(bytes_) - 1) / context;
   if (size_ < 1)

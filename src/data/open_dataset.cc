@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "data/file_bytes.h"
+#include "data/grammar.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/data/datasets.h"
@@ -103,10 +104,23 @@ std::shared_ptr<Dataset> open_shapes(const DataOptions& options) {
                                         ImageOptions{.mean = mean, .deviation = deviation});
 }
 
+// Text of which the loss has a floor. The test split is a text of its own.
+std::shared_ptr<Dataset> make_text(const DataOptions& options) {
+  constexpr std::int64_t kMost = std::int64_t{4} << 30;  // bytes, as of files
+  const std::int64_t usual = options.split == Split::train ? 2000 : 200;
+  const std::int64_t examples = limit_of(options) == 0 ? usual : limit_of(options);
+  if (examples > (kMost - 1) / options.context)
+    throw UsageError("text of " + std::to_string(examples) + " examples with a context of " +
+                     std::to_string(options.context) + "; accepted: 4 GiB in all at most");
+  const RandomStream random(options.seed, static_cast<std::uint64_t>(options.split), 0);
+  return std::make_shared<TextDataset>(sentences().write(examples * options.context + 1, random),
+                                       options.context, sentences().loss_floor(options.context));
+}
+
 std::shared_ptr<Dataset> open_text(const DataOptions& options) {
-  need_folder(options);
   if (options.context < 1)
     throw UsageError("context = " + std::to_string(options.context) + "; accepted: 1 or more");
+  if (options.folder.empty()) return make_text(options);
   auto bytes = read_text(options.folder);
   const auto whole = std::ssize(bytes);
   const auto cut = bytes.begin() + (whole - whole / 10);

@@ -1,9 +1,13 @@
 #include "launch/dumps.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "lockstep/observe/stop_sign.h"
 
@@ -74,7 +78,46 @@ Head head_of(const fs::path& dump) {
   return head;
 }
 
+bool is_dump(const fs::path& file) {
+  const std::string name = file.filename().string();
+  return name.starts_with("flight-") && name.ends_with(".json");
+}
+
+// "lockstep-0123456789ab-attempt-0", "lockstep-0123456789ab-dumps": see launcher.cc and cli/bench_start.cc.
+bool is_our_name(const fs::path& folder) {
+  static const std::regex form("lockstep-[0-9a-f]{12}-(attempt-[0-9]+|dumps)");
+  return std::regex_match(folder.filename().string(), form);
+}
+
+// A folder, no link to one, of this user's, in which there are dumps alone.
+bool is_ours(const fs::path& folder) {
+  struct stat info {};
+  if (!is_our_name(folder) || ::lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) ||
+      info.st_uid != ::geteuid())
+    return false;
+  std::error_code error;
+  bool any = false;  // else somebody may be about to write one
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (!is_dump(entry.path())) return false;
+    any = true;
+  }
+  return any && !error;
+}
+
 }  // namespace
+
+void forget_old_dumps(const std::string& temporary) {
+  std::vector<std::pair<fs::file_time_type, fs::path>> found;
+  std::error_code error;
+  fs::directory_iterator at(temporary, error);
+  for (const fs::directory_iterator end; !error && at != end; at.increment(error)) {
+    std::error_code gone;
+    const auto written = is_ours(at->path()) ? fs::last_write_time(at->path(), gone) : fs::file_time_type();
+    if (!gone && written != fs::file_time_type()) found.emplace_back(written, at->path());
+  }
+  std::sort(found.begin(), found.end());
+  for (std::size_t i = 0; i + kKeptDumps < found.size(); ++i) fs::remove_all(found[i].second, error);
+}
 
 void clear_stop(const std::string& folder, const std::string& job, Dumps dumps) {
   std::error_code error;
@@ -104,13 +147,13 @@ std::map<int, std::vector<int>> find_blames(const std::string& folder, const std
 void find_dumps(const std::string& folder, const std::string& job, LaunchReport& report) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with("flight-") || !name.ends_with(".json")) continue;
+    if (!is_dump(entry.path())) continue;
     if (const std::string of = head_of(entry.path()).job; of.empty() || of == job)
-      report.dumps.push_back(name);
+      report.dumps.push_back(entry.path().filename().string());
   }
   if (report.dumps.empty()) return;
   report.dump_dir = folder;
+  if (is_our_name(folder)) forget_old_dumps(fs::path(folder).parent_path().string());
   std::sort(report.dumps.begin(), report.dumps.end());
   // The first failing rank's own dump of the whole group tells most.
   std::vector<std::string> order = report.dumps;

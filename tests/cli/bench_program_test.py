@@ -21,6 +21,11 @@ OPS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gat
        "barrier", "send_recv"]
 
 
+# Dumps of jobs that fail lie in the temporary folder: they go with these tests.
+TEMPORARY = tempfile.TemporaryDirectory(prefix="lockstep-bench-")
+os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY.name
+
+
 def run(*args, **kwargs):
     return subprocess.run([PROGRAM, "bench", *args], capture_output=True, text=True, timeout=120, **kwargs)
 
@@ -28,7 +33,8 @@ def run(*args, **kwargs):
 def built_engines():
     """What this build has, from the refusal of what no build has."""
     message = run("all_reduce", "--engines", "none").stderr
-    return [w for w in ("shm", "tcp", "mpi", "gloo") if w in message.split("accepted:")[1]]
+    accepted, _, missing = message.split("accepted: ")[1].partition(" (not in this build: ")
+    return [w for w in ("shm", "tcp", "mpi", "gloo") if w in accepted.split(", ") and w not in missing]
 
 
 class Bench(unittest.TestCase):
@@ -95,6 +101,7 @@ class Bench(unittest.TestCase):
         for args, words in [
             (["all_reduse"], ["all_reduse", "all_reduce"]),
             (["all_reduce", "--engines", "shm,tpc"], ["--engines", "tpc", "tcp"]),
+            (["all_reduce", "--engines", "shm,shm+tcp"], ["--engines shm and shm+tcp", "one at a time"]),
             (["all_reduce", "--sizes", "4Q"], ["--sizes", "4Q"]),
             (["all_reduce", "-n", "0"], ["-n"]),
             (["all_reduce", "--memory", "gpu"], ["--memory", "comm"]),

@@ -95,9 +95,9 @@ TEST_F(FolderOwner, OverwritesOnlyRuns) {
   EXPECT_EQ(names(), (std::vector<std::string>{
                          "buckets.csv", "checkpoints/model.pt", "checkpoints/step-00000007/mine",
                          "checkpoints/step-1000/manifest.json", "checkpoints/step-best/manifest.json",
-                         "epochs.csv", "notes.txt", "steps.csv"}));
-  for (const char* name :
-       {"config.json", "index.html", "job.txt", "latency.csv", "steps.csv", "summary.json", "trace.json"}) {
+                         "epochs.csv", "evaluations.csv", "notes.txt", "steps.csv"}));
+  for (const char* name : {"config.json", "evaluations.csv", "index.html", "job.txt", "latency.csv",
+                           "steps.csv", "summary.json", "trace.json"}) {
     fs::remove(folder_ / name);
     write(name, "something of a user's, of traceEvents too: {\"traceEvents\":[]}\n");
     const std::string said = refusal(FolderUse::overwrite);

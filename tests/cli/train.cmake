@@ -20,6 +20,8 @@ if(TARGET lockstep_train)
   endfunction()
   lockstep_train_tests(train_program_test.py Bits Resume Folder Terminal Usage Tools)
   lockstep_train_tests(train_start_test.py Data Init Threads Flags)
+  lockstep_train_tests(train_text_test.py Text)
+  lockstep_train_tests(train_engine_test.py Engines)
   lockstep_train_tests(train_disk_test.py Disk)
   lockstep_train_tests(train_folder_test.py Folders Finite Messages)
   add_test(NAME train.stop

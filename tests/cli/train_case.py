@@ -21,7 +21,8 @@ class Case(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="lockstep-train-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        self.environment = dict(os.environ, LOCKSTEP_CACHE_DIR=os.path.join(self.folder, "cache"))
+        # Dumps of jobs that fail lie in the temporary folder: they go with the case.
+        self.environment = dict(os.environ, LOCKSTEP_CACHE_DIR=os.path.join(self.folder, "cache"), TMPDIR=self.folder)
         for name in ("RANK", "WORLD_SIZE"):
             self.environment.pop(name, None)
 

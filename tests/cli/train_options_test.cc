@@ -65,6 +65,33 @@ TEST(TrainOptions, EveryOptionTravelsThroughJson) {
   EXPECT_FALSE(given.contains("weight_decay"));  // not decided, so not written
 }
 
+TEST(TrainOptions, FlagsThatChangeNothingAreRefused) {
+  const auto refusal = [](const char* model, const char* optimizer, const char* schedule,
+                          const Given& given) {
+    TrainOptions o;
+    o.model = model;
+    o.optimizer = optimizer;
+    o.schedule = schedule;
+    try {
+      check_of_use(o, given);
+    } catch (const UsageError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refusal("mlp", "adamw", "constant", {"blocks"}),
+            "--blocks changes nothing with --model mlp; accepted: with --model gpt");
+  EXPECT_EQ(refusal("resnet18", "adamw", "constant", {"width"}),
+            "--width changes nothing with --model resnet18; accepted: with --model gpt or mlp");
+  EXPECT_EQ(refusal("mlp", "adamw", "constant", {"momentum"}),
+            "--momentum changes nothing with --optimizer adamw; accepted: with --optimizer sgd or torch-sgd");
+  EXPECT_EQ(refusal("mlp", "sgd", "cosine", {"lr_every"}),
+            "--lr-every changes nothing with --schedule cosine; accepted: with --schedule step");
+  EXPECT_EQ(refusal("gpt", "sgd", "cosine", {"blocks", "width", "heads", "momentum", "min_lr", "lr"}), "");
+  EXPECT_EQ(refusal("mlp", "adamw", "step", {"layers", "width", "lr_every", "lr_factor"}), "");
+  EXPECT_EQ(refusal("resnet50", "adamw", "constant", {"cifar_stem"}), "");
+}
+
 TEST(TrainOptions, WhatFollowsIsFilledIn) {
   TrainOptions o;
   check_options(o);

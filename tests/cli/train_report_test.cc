@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/printable.h"
 #include "cli/run_folder.h"
 #include "cli/run_page.h"
 #include "cli/sweep.h"
@@ -144,6 +145,73 @@ TEST_F(RunFolderTest, PageIsSelfContainedAndEscapes) {
   EXPECT_EQ(charts, 6U);
 }
 
+// The points of the first line of the chart with this title, as they are drawn.
+std::vector<std::pair<double, double>> drawn(const std::string& page, const std::string& title) {
+  std::vector<std::pair<double, double>> points;
+  const std::size_t chart = page.find("aria-label=\"" + title + "\"");
+  const std::string_view start = "<polyline points=\"";
+  const std::size_t begin = page.find(start, chart) + start.size();
+  std::istringstream text(page.substr(begin, page.find('"', begin) - begin));
+  char comma = 0;
+  for (double x = 0, y = 0; text >> x >> comma >> y;) points.emplace_back(x, y);
+  return points;
+}
+
+// An epoch in two parts has two evaluations, each where it was made; epochs.csv has one line of it.
+TEST_F(RunFolderTest, PageOfARunThatWasResumedInsideAnEpoch) {
+  const auto do_steps = [](RunFolder& run, int first, int last, std::optional<double> accuracy) {
+    for (int i = first; i <= last; ++i) {
+      StepRecord step = step_of(i, 10);
+      step.epoch = 1;
+      run.add_step(step, {}, 0);
+    }
+    run.add_epoch({.step = last, .epoch = 1, .validation_loss = 2.0 / last, .accuracy = accuracy});
+  };
+  {
+    RunFolder run(folder_, FolderUse::fresh, 0);
+    do_steps(run, 1, 40, 0.2);
+  }
+  {
+    RunFolder run(folder_, FolderUse::resume, 40);
+    do_steps(run, 41, 80, 0.6);
+  }
+  RunFolder run(folder_, FolderUse::resume, 60);  // the later one is undone
+  do_steps(run, 61, 100, 0.7);
+  EXPECT_EQ(read_csv(folder_ / "epochs.csv").rows.size(), 1U);
+  EXPECT_EQ(read_csv(folder_ / "evaluations.csv").numbers("step"), (std::vector<double>{40, 100}));
+  const std::string page = render_page(folder_, {});
+  const auto accuracy = drawn(page, "Accuracy on the test split");
+  ASSERT_EQ(accuracy.size(), 2U);
+  EXPECT_LT(accuracy[0].first + 100, accuracy[1].first);
+  EXPECT_GT(accuracy[0].second, accuracy[1].second);  // upwards
+  EXPECT_EQ(drawn(page, "Communication share").size(), 100U);
+  EXPECT_NE(page.find(">validation</text>"), std::string::npos);
+  // A folder of an earlier version.
+  fs::remove(folder_ / "evaluations.csv");
+  EXPECT_EQ(drawn(render_page(folder_, {}), "Accuracy on the test split").size(), 1U);
+}
+
+TEST_F(RunFolderTest, PageCountsInWords) {
+  const RunFolder run(folder_, FolderUse::fresh, 0);
+  run.replace("config.json", R"({"model": "mlp", "data": "d", "workers": 1, "lanes": 2, "lane_batch": 1})");
+  EXPECT_NE(render_page(folder_, {}).find("<p>1 worker, 2 lanes × 1 sample, "), std::string::npos);
+}
+
+TEST(RunChart, DrawsALevelAndCutsPeaks) {
+  Chart chart{.title = "t", .x_title = "x", .y_title = "ms", .series = {{"a", {}}}};
+  for (int i = 0; i < 50; ++i) chart.series[0].points.emplace_back(i, i == 7 ? 1000 : 1);
+  EXPECT_EQ(render_chart(chart).find("higher ones are cut"), std::string::npos);
+  EXPECT_EQ(render_chart(chart).find("stroke-dasharray"), std::string::npos);
+  EXPECT_NE(render_chart(chart).find(">1000<"), std::string::npos);
+  chart.cut_peaks = true;
+  chart.level = {"least", 0.5};
+  const std::string cut = render_chart(chart);
+  EXPECT_NE(cut.find("ms (higher ones are cut)"), std::string::npos);
+  EXPECT_NE(cut.find("stroke-dasharray"), std::string::npos);
+  EXPECT_NE(cut.find(">least</text>"), std::string::npos);
+  EXPECT_EQ(cut.find(">1000<"), std::string::npos);
+}
+
 TEST_F(RunFolderTest, PageOfARunThatHasJustBegun) {
   const RunFolder run(folder_, FolderUse::fresh, 0);
   const std::string page = render_page(folder_, {});
@@ -157,6 +225,23 @@ TEST(Sweep, CsvPlotAndMedian) {
   const std::string plot = sweep_plot("bucket_cap_mb", rows);
   EXPECT_NE(plot.find(">0.5<"), std::string::npos);
   EXPECT_EQ(median_row({rows[1], rows[0], {.value = "x", .samples_per_s = 15}}).samples_per_s, 15);
+}
+
+TEST(Sweep, TellsTheLossOfEachValue) {
+  const std::vector<SweepRow> rows = {{.value = "0.1", .samples_per_s = 10, .final_loss = 1.25},
+                                      {.value = "10", .samples_per_s = 20, .final_loss = NAN}};
+  const std::string table = sweep_table("lr", rows, false);
+  for (const char* word : {"final loss", "1.2500", "not finite"})
+    EXPECT_NE(table.find(word), std::string::npos) << table;
+  EXPECT_NE(sweep_table("lr", rows, true).find("1.2500\033[0m"), std::string::npos);
+  EXPECT_NE(sweep_plot("lr", rows).find("Final loss against lr"), std::string::npos);
+}
+
+TEST(Printable, KeepsTextAndShowsTheRest) {
+  EXPECT_EQ(printable("to be\n\tor ñ → 𝄞"), "to be\n\tor ñ → 𝄞");
+  EXPECT_EQ(printable("a\x1b[1m\r\x7f\xff\xc3"), "a\\x1b[1m\\x0d\\x7f\\xff\\xc3");
+  EXPECT_EQ(printable(std::string(1, '\0')), "\\x00");
+  EXPECT_EQ(printable("\xc0\xaf\xed\xa0\x80\xc2\x9b"), "\\xc0\\xaf\\xed\\xa0\\x80\\xc2\\x9b");
 }
 
 TEST(TrainReport, Durations) {

@@ -197,7 +197,34 @@ class Threads(Case):
 
 
 class Flags(Case):
-    """Flags of the lanes and of the optimizer do what they say."""
+    """Flags of the lanes and of the optimizer do what they say, and those that could do nothing are refused."""
+
+    def test_what_would_be_ignored_is_refused(self):
+        self.refused("train", *MLP, "--blocks", 4, words=["--blocks changes nothing with --model mlp", "gpt"])
+        self.refused("bench", "step", "--model", "mlp", "--heads", 4, words=["--heads", "--model mlp"])
+        self.refused("sweep", "heads", "--values", "2,4", *MLP, words=["--heads", "--model mlp"])
+        # A run's own recipe has every option.
+        self.train("run", *LANES, "--steps", 1)
+        done = self.run_program("train", "--config", self.path("run", "config.json"), "--out", self.path("again"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_one_command_at_a_time(self):
+        for args in (["train", "train"], ["train", *MLP, "infer"], ["infer", "train", "--resume", "x"],
+                     ["bench", "step", "train"], ["sweep", "train"]):
+            self.refused(*args, words=["was not expected here; accepted: one command"])
+        done = self.run_program("train", *LANES, "--steps", 1, "--out", "train", cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_sizes_beyond_all_memory(self):
+        for args in (["--model", "mlp", "--data", "synthetic", "--width", 1000000],
+                     ["--model", "gpt", "--width", 1000000], ["--model", "mlp", "--width", 100000, "--layers", 1000]):
+            self.refused("train", *args, "--steps", 1, "--out", self.path("run"),
+                         words=["--width", "GiB, and this machine's memory is", "accepted: smaller ones"])
+        done = self.run_program("train", "--model", "gpt", "--context", 1000000, "--blocks", 1, "--width", 8, "--heads", 1,
+                                "--examples", 1, "--eval-examples", 1, "--lane-batch", 1, "--steps", 1, "--out", self.path("run"))
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertRegex(done.stderr, r"not enough memory for \d+\.\d GiB more; accepted: a smaller model, --context")
+        self.assertNotIn("enforce fail", done.stderr)
 
     def test_accumulate_is_lanes_a_worker(self):
         base = self.train("lanes", *MLP, "-n", 2, "--lanes", 6, "--steps", 3)

@@ -6,10 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <string>
 
 #include "launch/cores.h"
+#include "launch/dumps.h"
 #include "launch/first_failure.h"
 #include "launch/harness.h"
 #include "launch/job.h"
@@ -205,6 +210,39 @@ TEST(Library, LeavesSignalsAsTheyWere) {
   ::pthread_sigmask(SIG_SETMASK, nullptr, &after);
   for (int signal = 1; signal < 32; ++signal)
     EXPECT_EQ(::sigismember(&before, signal), ::sigismember(&after, signal)) << signal;
+}
+
+// What failed jobs leave where nobody named a folder does not pile up; what is somebody's own stays.
+TEST(Dumps, OldOnesGoOthersStay) {
+  namespace fs = std::filesystem;
+  const test::TempFolder temporary;
+  const fs::path root = temporary.path();
+  const auto make = [&](const std::string& name, const std::string& file, int age_s) {
+    fs::create_directory(root / name);
+    if (!file.empty()) std::ofstream(root / name / file) << "{}";
+    fs::last_write_time(root / name, fs::file_time_type::clock::now() - std::chrono::seconds(age_s));
+  };
+  const auto numbered = [](std::size_t i, const char* end) {
+    char text[64];
+    std::snprintf(text, sizeof text, "lockstep-%012zx-%s", i, end);
+    return std::string(text);
+  };
+  for (std::size_t i = 0; i < kKeptDumps + 3; ++i)
+    make(numbered(i, i % 2 == 0 ? "attempt-0" : "dumps"), "flight-world-rank0.json",
+         static_cast<int>(10 * i));
+  make(numbered(500, "dumps"), "", 9000);            // nothing in it yet
+  make(numbered(501, "dumps"), "thesis.tex", 9000);  // somebody's
+  make("lockstep-mine", "flight-world-rank0.json", 9000);
+  fs::create_directory_symlink(root / "lockstep-mine", root / numbered(502, "dumps"));
+  LaunchReport report;
+  find_dumps((root / numbered(0, "attempt-0")).string(), report);
+  EXPECT_EQ(report.dumps.size(), 1U);
+  for (std::size_t i = 0; i < kKeptDumps + 3; ++i)
+    EXPECT_EQ(fs::exists(root / numbered(i, i % 2 == 0 ? "attempt-0" : "dumps")), i < kKeptDumps) << i;
+  for (const std::string& name :
+       {numbered(500, "dumps"), numbered(501, "dumps"), numbered(502, "dumps"), std::string("lockstep-mine")})
+    EXPECT_TRUE(fs::exists(root / name)) << name;
+  EXPECT_TRUE(fs::exists(root / "lockstep-mine" / "flight-world-rank0.json"));
 }
 
 TEST(Library, RefusesWhatCannotBe) {

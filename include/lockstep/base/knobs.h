@@ -6,8 +6,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace lockstep {
+
+// The words that LOCKSTEP_ENGINE takes, and every flag for an engine.
+const std::vector<std::string>& engine_choices();
 
 struct Knobs {
   // LOCKSTEP_LOG: trace, debug, info, warn, error or off.
@@ -19,7 +23,7 @@ struct Knobs {
 
   // LOCKSTEP_ENGINE: what carries the collectives. auto: shared memory on one machine; on several, shared
   // memory inside each and across them MPI where MPI started the job, TCP elsewhere. Or one by name: shm,
-  // tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo.
+  // tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo (engine_choices).
   std::string engine = "auto";
 
   // LOCKSTEP_TLS: on or off for connections between workers; auto: on when they are on several machines.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -58,6 +59,10 @@ class Dataset {
   // classes of a target (the vocabulary of a text). Empty and 0: not known.
   virtual std::vector<std::int64_t> shape() const { return {}; }
   virtual std::int64_t classes() const { return 0; }
+
+  // The least mean loss (cross-entropy, in nats a part of the loss) that any model can have on examples that
+  // it has not learnt from, where that is known. Of examples that it has learnt by heart it may have less.
+  virtual std::optional<double> loss_floor() const { return {}; }
 
   // 64 hexadecimal digits that are equal for datasets which give the same examples, wherever their files lie:
   // what a run that is resumed compares. Reads all of it. Empty: not known.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,19 +48,21 @@ class ImageDataset final : public Dataset {
 // further. data and target: i64 [batch, context]. Nothing to augment.
 class TextDataset final : public Dataset {
  public:
-  // Throws UsageError when there is not one example.
-  TextDataset(std::vector<std::uint8_t> bytes, std::int64_t context);
+  // `loss_floor`: of the text's source, where it is known. Throws UsageError when there is not one example.
+  TextDataset(std::vector<std::uint8_t> bytes, std::int64_t context, std::optional<double> loss_floor = {});
 
   std::int64_t size() const override { return size_; }
   Batch get(std::span<const std::int64_t> indices, RandomStream* random) const override;
   double weight() const override { return static_cast<double>(context_); }
   std::vector<std::int64_t> shape() const override { return {context_}; }
   std::int64_t classes() const override { return 256; }
+  std::optional<double> loss_floor() const override { return loss_floor_; }
   std::string fingerprint() const override;
 
  private:
   std::vector<std::uint8_t> bytes_;
   std::int64_t context_;
+  std::optional<double> loss_floor_;
   std::int64_t size_;
 };
 

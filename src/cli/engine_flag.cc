@@ -1,0 +1,87 @@
+#include "cli/engine_flag.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "cli/command.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/knobs.h"
+
+namespace lockstep::cli {
+namespace {
+
+// A library that engines are made of, and how a build gets it.
+struct Part {
+  const char* name;
+  const char* package;
+  const char* option;
+  bool built;
+};
+constexpr Part kParts[] = {
+#ifdef LOCKSTEP_HAS_MPI
+    {"mpi", "libopenmpi-dev", "LOCKSTEP_MPI", true},
+#else
+    {"mpi", "libopenmpi-dev", "LOCKSTEP_MPI", false},
+#endif
+#ifdef LOCKSTEP_HAS_GLOO
+    {"gloo", "libgloo-dev", "LOCKSTEP_GLOO", true},
+#else
+    {"gloo", "libgloo-dev", "LOCKSTEP_GLOO", false},
+#endif
+};
+
+// What of `engine` this build lacks; null: nothing.
+const Part* missing_part(const std::string& engine) {
+  for (const Part& part : kParts)
+    if (!part.built && engine.ends_with(part.name)) return &part;
+  return nullptr;
+}
+
+std::vector<std::string> words(const std::vector<std::string>& besides) {
+  std::vector<std::string> all = engine_choices();
+  all.insert(all.end(), besides.begin(), besides.end());
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> missing_engines() {
+  std::vector<std::string> missing;
+  for (const std::string& engine : engine_choices())
+    if (missing_part(engine) != nullptr) missing.push_back(engine);
+  return missing;
+}
+
+std::string accepted_engines(const std::vector<std::string>& besides) {
+  const std::vector<std::string> missing = missing_engines();
+  return fmt::format(
+      "{}{}", fmt::join(words(besides), ", "),
+      missing.empty() ? "" : fmt::format(" (not in this build: {})", fmt::join(missing, ", ")));
+}
+
+void check_engine(const std::string& flag, const std::string& value,
+                  const std::vector<std::string>& besides) {
+  const std::vector<std::string> known = words(besides);
+  if (std::ranges::find(known, value) == known.end()) {
+    const std::string guess = nearest(value, known);
+    throw UsageError(fmt::format("{} '{}' is not understood; accepted: {}{}", flag, value,
+                                 accepted_engines(besides),
+                                 guess.empty() ? "" : fmt::format(". Did you mean '{}'?", guess)));
+  }
+  if (const Part* const part = missing_part(value))
+    throw UsageError(
+        fmt::format("{} {}: this build has no {}; install {} and configure with {}=ON; accepted: {}", flag,
+                    value, part->name, part->package, part->option, accepted_engines(besides)));
+}
+
+void use_engine(const std::string& engine) {
+  const char* const variable = std::getenv("LOCKSTEP_ENGINE");
+  if (!engine.empty())
+    ::setenv("LOCKSTEP_ENGINE", engine.c_str(), 1);
+  else if (variable != nullptr && *variable != '\0')
+    check_engine("LOCKSTEP_ENGINE", variable);
+}
+
+}  // namespace lockstep::cli

@@ -30,8 +30,10 @@ struct Descriptor {
   std::uint64_t count;
   std::uint64_t in_offset;   // in the arena, or kPrivate, or kAbsent
   std::uint64_t out_offset;  // likewise
-  std::int64_t payload[2];   // split's
-  double divisor;            // of avg, else 0
+  std::uint64_t in_address;  // in the rank's own process
+  std::uint64_t out_address;
+  std::int64_t payload[2];  // split's
+  double divisor;           // of avg, else 0
   std::int32_t root;
   std::uint8_t what;
   std::uint8_t dtype;

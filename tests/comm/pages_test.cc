@@ -94,6 +94,18 @@ TEST(Pages, OfARankThatDiesWhileResultsAreReadNameIt) {
   expect_death(2, "killed_late", 0);
 }
 
+// Memory that its process may read and the kernel does not read for others, as a device's: here it is mapped
+// for writing alone, which processors take for both.
+TEST(Pages, ThatTheKernelCantReadGoAnotherWay) {
+  LOCKSTEP_NEEDS_PAGES();
+  auto two = start_pages(2, "unreadable:1", {"LOCKSTEP_ALGORITHM=pages"});
+  expect_ok(two[0], "chosen 3, by name not tried");
+  expect_ok(
+      two[1],
+      "chosen 3, by name all_reduce: pages can't run: the kernel does not read this buffer for the other "
+      "ranks (is it a device's?); without a name another algorithm is chosen");
+}
+
 TEST(Pages, ThatCantBeReadInTheMiddleFailTheGroup) {
   LOCKSTEP_NEEDS_PAGES();
   for (const std::string how : {"hole:1", "refused_later:0"}) {

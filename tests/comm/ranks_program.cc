@@ -98,15 +98,21 @@ std::string pages(const std::string& value) {
   const Buffer buffer{memory, count, DType::f32};
   const auto sum_by = [&](const Group& group, std::string_view algorithm) -> std::string {
     std::fill(x.begin(), x.end(), static_cast<float>(world.rank() + 1));
-    if (victim && how == "hole") ::mprotect(memory, 4096, PROT_NONE);
+    if (victim && how == "hole") ::mprotect(x.data() + 1024, 4096, PROT_NONE);
+    if (victim && how == "unreadable") ::mprotect(memory, count * sizeof(float), PROT_WRITE);
     try {
       group.all_reduce(buffer, {.algorithm = algorithm});
     } catch (const lockstep::UsageError& error) {
       return error.what();
     }
+    ::mprotect(memory, count * sizeof(float), PROT_READ | PROT_WRITE);
     const bool same = std::all_of(x.begin(), x.end(), [&](float one) { return one == x[0]; });
     return same ? std::to_string(static_cast<int>(x[0])) : "not the same everywhere";
   };
+  if (how == "unreadable") {
+    const std::string chosen = sum_by(world, "");
+    return "chosen " + chosen + ", by name " + (victim ? sum_by(world, "pages") : "not tried");
+  }
   std::string line = "world " + sum_by(world, "pages");
   line += ", part " + sum_by(world.split(0), "pages");
   return line + ", chosen " + sum_by(world, "");

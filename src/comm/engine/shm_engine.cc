@@ -115,6 +115,9 @@ std::string ShmEngine::refuses(const Call& call) const {
            " bytes, this call has " + std::to_string(bytes);
   if (algorithm->reads_pages() && !no_pages_.empty())
     return call.algorithm + " can't run here: " + no_pages_ + "; without a name another algorithm is chosen";
+  if (algorithm->reads_pages() && !readable(call))
+    return call.algorithm + " can't run: the kernel does not read this buffer for the other ranks (is it a " +
+           "device's?); without a name another algorithm is chosen";
   return {};
 }
 
@@ -219,6 +222,7 @@ void ShmEngine::meet(const Call& call, const Algorithm* planned, std::int64_t fi
   d.in_address = reinterpret_cast<std::uintptr_t>(call.in);
   d.out_address = reinterpret_cast<std::uintptr_t>(call.out);
   d.eager = planned == &kEager ? 1 : 0;
+  d.unreadable = planned != nullptr && planned->reads_pages() && !readable(call) ? 1 : 0;
   if (d.eager != 0 && gives(call, rank()) && in_bytes > 0)
     std::memcpy(seat.eager[round_ % 2], call.in, in_bytes);
   meeting_.barrier();
@@ -263,13 +267,17 @@ const Algorithm* ShmEngine::agree(const Call& call, const Algorithm* planned) co
   if (!call.algorithm.empty()) return planned;
   bool all_eager = true;
   bool all_reachable = true;
+  bool all_readable = true;
   for (int r = 0; r < size(); ++r) {
     const Descriptor& d = descriptor(r);
     all_eager &= d.eager != 0;
     all_reachable &= d.in_offset != kPrivate && d.out_offset != kPrivate;
+    all_readable &= d.unreadable == 0;
   }
   if (all_eager) return planned;
-  const Algorithm* const chosen = selector_.choose(shape_of(call, all_reachable), call.order);
+  Shape shape = shape_of(call, all_reachable);
+  shape.pages &= all_readable;
+  const Algorithm* const chosen = selector_.choose(shape, call.order);
   return chosen == &kEager ? &kDirect : chosen;
 }
 
@@ -353,6 +361,16 @@ void ShmEngine::settle_pages(std::string why_not) {
   if (forced != nullptr && forced->reads_pages() && !no_pages_.empty())
     throw UsageError("LOCKSTEP_ALGORITHM asks for " + std::string(forced->name()) +
                      ", which can't run here: " + no_pages_ + "; unset it, and another algorithm is chosen");
+}
+
+// By the first byte: what kind of memory it is shows there.
+bool ShmEngine::readable(const Call& call) const {
+  std::byte first{};
+  for (const void* data : {call.in, static_cast<const void*>(call.out == call.in ? nullptr : call.out)})
+    if (call.count > 0 && size() > 1 && data != nullptr && !reaches(data) &&
+        shm::read_pages(::getpid(), data, {&first, 1}) == EFAULT)
+      return false;
+  return true;
 }
 
 void ShmEngine::read_from(int rank, std::uint64_t address, std::span<std::byte> to) {

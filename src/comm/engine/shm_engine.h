@@ -91,6 +91,9 @@ class ShmEngine final : public Engine, private Reach {
   double divisor_of_others() const;  // kDivisorOfOthers when nobody says it
   Shape shape_of(const Call& call, bool reachable) const;
   void point_to_point(const Call& call);
+  // Whether peers could read the call's buffers, as far as those are private: the kernel does not read memory
+  // of devices.
+  bool readable(const Call& call) const;
   void read_from(int rank, std::uint64_t address, std::span<std::byte> to);
   // Throws what the group fails with because this rank could not read rank's memory; `error` says why.
   [[noreturn]] void unread(int rank, int error);

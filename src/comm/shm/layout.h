@@ -39,7 +39,8 @@ struct Descriptor {
   std::uint8_t dtype;
   std::uint8_t op;
   std::uint8_t order;
-  std::uint32_t eager;  // 1 when the input lies in the eager slot
+  std::uint16_t eager;       // 1 when the input lies in the eager slot
+  std::uint16_t unreadable;  // 1 when the kernel can't read the private buffers for others
   char algorithm[20];
 };
 

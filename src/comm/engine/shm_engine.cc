@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
-#include <random>
 #include <thread>
 
 #include "comm/algo/team.h"
@@ -324,8 +323,8 @@ void ShmEngine::try_pages(std::chrono::milliseconds timeout) {
   call.what = Collective::barrier;
   call.purpose = "trying to read each other's memory";
   call.timeout = timeout;
-  const auto word = std::make_unique<std::int64_t>(
-      static_cast<std::int64_t>((std::uint64_t{std::random_device()()} << 32) ^ std::random_device()()));
+  // Another process of the same number, in another pid namespace, has not this in this place.
+  const auto word = std::make_unique<std::int64_t>(now_ns());
   std::string why_not;
   together(call, [&] {
     meet(call, nullptr, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(word.get())), *word);

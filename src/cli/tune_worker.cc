@@ -32,6 +32,9 @@ class Tuning {
     for (const std::string& memory : plan.memories)
       for (const std::string& name : world_.impl().engine().algorithms(collective_of(plan.what)))
         variants_.emplace_back(world_, name, memory);
+    Call by_pages;
+    by_pages.algorithm = kPages.name();
+    pages_ = world_.impl().engine().refuses(by_pages).empty();
   }
 
   void run() {
@@ -40,8 +43,8 @@ class Tuning {
     Selector table;
     table.set_costs(measure_costs(world_.impl().engine()));
     run_trials(world_.impl().engine(), table);  // the other collectives
-    // Three passes, and the middle time: what disturbs one algorithm for a while must not cost it its place, and
-    // what once went uncommonly well is no promise.
+    // Three passes, and the middle time: what disturbs one algorithm for a while must not cost it its place,
+    // and what once went uncommonly well is no promise.
     std::map<std::tuple<std::uint64_t, std::string, std::string>, std::vector<double>> times;
     for (std::size_t pass = 0; pass < kPasses; ++pass)
       for (std::uint64_t bytes : plan_.sizes)
@@ -87,6 +90,7 @@ class Tuning {
             .ranks = world_.size(),
             .bytes = extent.slice * size_of(DType::f32),
             .reachable = memory == "comm",
+            .pages = pages_,
             .nodes = nodes_};
   }
 
@@ -170,6 +174,7 @@ class Tuning {
   BenchReporter& reporter_;
   std::vector<int> nodes_;
   std::vector<Variant> variants_;
+  bool pages_ = false;  // ranks may read each other's private memory
   std::size_t step_ = 0;
   std::size_t steps_ = 0;
 };

@@ -53,6 +53,7 @@ std::unique_ptr<ShmEngine> local_world(const std::string& door, const std::strin
   auto session = session_over(std::move(met.arena), shape, std::move(nodes), met.cores, knobs);
   auto engine = engine_over(session, group, rank);
   if (size > 1) session->watch(std::move(met.pidfds));
+  engine->try_pages(knobs.timeout);
   return engine;
 }
 
@@ -62,7 +63,10 @@ std::vector<std::unique_ptr<ShmEngine>> local_threads(const std::string& group, 
   const shm::ArenaShape shape = shm::arena_shape(size, knobs.arena_bytes);
   auto session = session_over(shm::Arena::create(shape), shape, std::move(nodes), cores_here(), knobs);
   std::vector<std::unique_ptr<ShmEngine>> engines;
-  for (int r = 0; r < size; ++r) engines.push_back(engine_over(session, group, r));
+  for (int r = 0; r < size; ++r) {
+    engines.push_back(engine_over(session, group, r));
+    engines.back()->try_own_pages();
+  }
   return engines;
 }
 

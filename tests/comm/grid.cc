@@ -138,9 +138,9 @@ class Grid {
     return own.data() + 4 * (count_ % 2);  // not always aligned
   }
 
-  // Whether the algorithm that is asked for carries such a call: a vendor's own may lack a type.
-  bool takes(std::size_t in_bytes) const {
-    if (const Algorithm* const ours = find_algorithm(algorithm_)) return in_bytes <= ours->limit_bytes();
+  // Whether the algorithm that is asked for carries such a call: a vendor's own may lack a type, eager takes
+  // small ones, and the kernel may not allow pages.
+  bool takes() const {
     Call call;
     call.what = what_;
     call.count = count_;
@@ -160,7 +160,7 @@ class Grid {
     const std::size_t out_count = spread_out ? count_ * ranks : count_;
     const std::size_t in_bytes = in_count * size_of(dtype_);
     const std::size_t out_bytes = out_count * size_of(dtype_);
-    if (!algorithm_.empty() && !takes(in_bytes)) return;
+    if (!algorithm_.empty() && !takes()) return;
     const int root = static_cast<int>((count_ + static_cast<std::size_t>(op_)) % ranks);
     const bool broadcast = what_ == Collective::broadcast;
 

@@ -1,11 +1,21 @@
 // One small worker for the tests with processes as ranks. It says in one line how it went:
 //   "ok …" and exit status 0, or "<kind> <missing or rank>: <what()>" and 1.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -57,11 +67,63 @@ std::string leave_first() {
   return "left";
 }
 
+// What the kernel does from now on when this thread wants to read another process's memory.
+void answer_reading_with(unsigned action) {
+  sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+                        BPF_STMT(BPF_RET | BPF_K, action), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog filter{std::size(code), code};
+  const rlimit no_core{0, 0};
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+    throw std::runtime_error("cannot filter system calls");
+}
+
+// "how:victim". Sums by pages in the world and in a part of it, then by whatever is chosen.
+std::string pages(const std::string& value) {
+  const std::size_t colon = std::min(value.find(':'), value.size());
+  const std::string how = value.substr(0, colon);
+  const char* const rank = std::getenv("RANK");
+  const bool victim = rank != nullptr && value.substr(colon) == std::string(":") + rank;
+  if (victim && how == "refused") answer_reading_with(SECCOMP_RET_ERRNO | EPERM);
+  const Group world = lockstep::init();
+  if (victim && how == "refused_later") answer_reading_with(SECCOMP_RET_ERRNO | EPERM);
+  if (victim && how.starts_with("killed")) answer_reading_with(SECCOMP_RET_KILL_PROCESS);
+  const std::size_t count = how == "killed_late" ? 1 : how == "killed" ? 1 << 24 : 1 << 16;
+  void* const memory =
+      ::mmap(nullptr, count * sizeof(float), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::runtime_error("no memory");
+  const std::span<float> x(static_cast<float*>(memory), count);
+  const Buffer buffer{memory, count, DType::f32};
+  const auto sum_by = [&](const Group& group, std::string_view algorithm) -> std::string {
+    std::fill(x.begin(), x.end(), static_cast<float>(world.rank() + 1));
+    if (victim && how == "hole") ::mprotect(x.data() + 1024, 4096, PROT_NONE);
+    if (victim && how == "unreadable") ::mprotect(memory, count * sizeof(float), PROT_WRITE);
+    try {
+      group.all_reduce(buffer, {.algorithm = algorithm});
+    } catch (const lockstep::UsageError& error) {
+      return error.what();
+    }
+    ::mprotect(memory, count * sizeof(float), PROT_READ | PROT_WRITE);
+    const bool same = std::all_of(x.begin(), x.end(), [&](float one) { return one == x[0]; });
+    return same ? std::to_string(static_cast<int>(x[0])) : "not the same everywhere";
+  };
+  if (how == "unreadable") {
+    const std::string chosen = sum_by(world, "");
+    return "chosen " + chosen + ", by name " + (victim ? sum_by(world, "pages") : "not tried");
+  }
+  std::string line = "world " + sum_by(world, "pages");
+  line += ", part " + sum_by(world.split(0), "pages");
+  return line + ", chosen " + sum_by(world, "");
+}
+
 std::string work(const std::string& what, const std::string& value) {
   if (what == "limit") limit_address_space();
   if (what == "files") limit_open_files(std::stoull(value));
   if (what == "sum" || what == "limit" || what == "files") return sum();
   if (what == "leave_first") return leave_first();
+  if (what == "pages") return pages(value);
   if (what == "twice") return sum() + ", " + sum();
   if (what == "allocate") {
     const Group world = lockstep::init();

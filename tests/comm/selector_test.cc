@@ -145,6 +145,25 @@ TEST(Selector, WhatWasMeasuredGoesBeforeWhatNeverWas) {
   EXPECT_EQ(selector.choose(one, Order::canonical), &kTree);
 }
 
+// The kernel may refuse it, to one group and not to another that holds a copy of the same table.
+TEST(Selector, PagesAreACandidateOnlyWhereRanksMayReadThem) {
+  Shape allowed = shape(Collective::all_reduce, 1 << 20);
+  allowed.reachable = false;
+  allowed.pages = true;
+  Shape refused = allowed;
+  refused.pages = false;
+  Selector selector;
+  measure(selector, allowed, kPages);
+  EXPECT_EQ(selector.choose(allowed, Order::canonical), &kPages);
+  EXPECT_NE(selector.choose(refused, Order::canonical), &kPages);
+  EXPECT_EQ(selector.choose(allowed, Order::canonical), &kPages);
+  for (const Candidate& row : selector.table(refused, Order::canonical)) EXPECT_NE(row.algorithm, &kPages);
+  const Selector forced("pages");
+  EXPECT_EQ(forced.choose(allowed, Order::canonical), &kPages);
+  EXPECT_NE(forced.choose(refused, Order::canonical), &kPages);
+  EXPECT_FALSE(can_run(kPages, shape(Collective::broadcast, 1 << 20)));
+}
+
 TEST(Selector, PredictionsGrowWithBytesAndNeverGoWild) {
   const Selector selector;
   for (int what = 0; what <= static_cast<int>(Collective::barrier); ++what)

@@ -235,7 +235,7 @@ TEST(Dumps, OldOnesGoOthersStay) {
   make("lockstep-mine", "flight-world-rank0.json", 9000);
   fs::create_directory_symlink(root / "lockstep-mine", root / numbered(502, "dumps"));
   LaunchReport report;
-  find_dumps((root / numbered(0, "attempt-0")).string(), report);
+  find_dumps((root / numbered(0, "attempt-0")).string(), "", report);
   EXPECT_EQ(report.dumps.size(), 1U);
   for (std::size_t i = 0; i < kKeptDumps + 3; ++i)
     EXPECT_EQ(fs::exists(root / numbered(i, i % 2 == 0 ? "attempt-0" : "dumps")), i < kKeptDumps) << i;

@@ -13,8 +13,8 @@ std::byte* Scratch::take(std::size_t bytes) {
 }
 
 std::span<const Algorithm* const> all_algorithms() {
-  static const std::array<const Algorithm*, 8> all = {
-      &kEager, &kDirect, &kTree, &kRing, &kHalvingDoubling, &kHierarchical, &kPairwise, &kDoubling};
+  static const std::array<const Algorithm*, 9> all = {
+      &kEager, &kDirect, &kTree, &kRing, &kHalvingDoubling, &kHierarchical, &kPairwise, &kDoubling, &kPages};
   return all;
 }
 

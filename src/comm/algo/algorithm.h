@@ -53,6 +53,7 @@ struct Shape {
   std::size_t bytes = 0;       // Call::bytes()
   bool reachable = false;      // all buffers lie in comm memory
   bool messages_only = false;  // the ranks share no memory
+  bool pages = false;          // the ranks may read each other's private memory
   std::span<const int> nodes = {};
   const Wires* wires = nullptr;    // null: not measured
   const Routes* routes = nullptr;  // with wires
@@ -77,6 +78,8 @@ class Algorithm {
   virtual bool has(Collective what) const = 0;
   // Whether it needs a channel whose ranks share memory (Channel::reach).
   virtual bool shares_memory() const { return false; }
+  // Whether it reads its peers' private memory too (Reach::read_in), for which the kernel must be willing.
+  virtual bool reads_pages() const { return false; }
   // Largest input of one rank that it takes, in bytes.
   virtual std::size_t limit_bytes() const { return ~std::size_t{0}; }
   virtual Cost cost(const Shape& shape) const = 0;
@@ -111,5 +114,6 @@ extern const Algorithm& kDoubling;
 extern const Algorithm& kHalvingDoubling;
 extern const Algorithm& kHierarchical;
 extern const Algorithm& kPairwise;
+extern const Algorithm& kPages;
 
 }  // namespace lockstep

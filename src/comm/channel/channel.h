@@ -35,6 +35,10 @@ class Reach {
   virtual std::size_t window_bytes() const = 0;
   virtual std::byte* window(int rank, int slot) const = 0;  // one of rank's three
   virtual void barrier() = 0;
+  // Copies what lies `at` bytes into rank's input, or output, to `to`, though it be private. For algorithms
+  // that say Algorithm::reads_pages. Throws what the group failed with where rank is gone.
+  virtual void read_in(int rank, std::size_t at, std::span<std::byte> to) = 0;
+  virtual void read_out(int rank, std::size_t at, std::span<std::byte> to) = 0;
 };
 
 class Channel {

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include "comm/algo/team.h"
+#include "comm/shm/pages.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep {
@@ -85,6 +87,7 @@ ShmEngine::ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm:
   Seat& seat = meeting_.own_seat();
   seat.pid.store(::getpid(), std::memory_order_relaxed);
   seat.state.store(static_cast<std::uint32_t>(SeatState::joined), std::memory_order_release);
+  if (size() == 1) no_pages_.clear();
   ticket_ = session_->enrol(meeting_, members_);
 }
 
@@ -109,6 +112,11 @@ std::string ShmEngine::refuses(const Call& call) const {
   if (bytes > algorithm->limit_bytes())
     return call.algorithm + " carries at most " + std::to_string(algorithm->limit_bytes()) +
            " bytes, this call has " + std::to_string(bytes);
+  if (algorithm->reads_pages() && !no_pages_.empty())
+    return call.algorithm + " can't run here: " + no_pages_ + "; without a name another algorithm is chosen";
+  if (algorithm->reads_pages() && !readable(call))
+    return call.algorithm + " can't run: the kernel does not read this buffer for the other ranks (is it a " +
+           "device's?); without a name another algorithm is chosen";
   return {};
 }
 
@@ -120,7 +128,12 @@ std::vector<std::string> ShmEngine::algorithms(Collective what) const {
 }
 
 Shape ShmEngine::shape_of(const Call& call, bool reachable) const {
-  return {.what = call.what, .ranks = size(), .bytes = call.bytes(), .reachable = reachable, .nodes = nodes_};
+  return {.what = call.what,
+          .ranks = size(),
+          .bytes = call.bytes(),
+          .reachable = reachable,
+          .pages = no_pages_.empty(),
+          .nodes = nodes_};
 }
 
 // A rank that gives up in the middle of a call takes the group along: its peers would wait for it in vain.
@@ -205,7 +218,10 @@ void ShmEngine::meet(const Call& call, const Algorithm* planned, std::int64_t fi
   };
   d.in_offset = place(call.in);
   d.out_offset = place(call.out);
+  d.in_address = reinterpret_cast<std::uintptr_t>(call.in);
+  d.out_address = reinterpret_cast<std::uintptr_t>(call.out);
   d.eager = planned == &kEager ? 1 : 0;
+  d.unreadable = planned != nullptr && planned->reads_pages() && !readable(call) ? 1 : 0;
   if (d.eager != 0 && gives(call, rank()) && in_bytes > 0)
     std::memcpy(seat.eager[round_ % 2], call.in, in_bytes);
   meeting_.barrier();
@@ -250,13 +266,17 @@ const Algorithm* ShmEngine::agree(const Call& call, const Algorithm* planned) co
   if (!call.algorithm.empty()) return planned;
   bool all_eager = true;
   bool all_reachable = true;
+  bool all_readable = true;
   for (int r = 0; r < size(); ++r) {
     const Descriptor& d = descriptor(r);
     all_eager &= d.eager != 0;
     all_reachable &= d.in_offset != kPrivate && d.out_offset != kPrivate;
+    all_readable &= d.unreadable == 0;
   }
   if (all_eager) return planned;
-  const Algorithm* const chosen = selector_.choose(shape_of(call, all_reachable), call.order);
+  Shape shape = shape_of(call, all_reachable);
+  shape.pages &= all_readable;
+  const Algorithm* const chosen = selector_.choose(shape, call.order);
   return chosen == &kEager ? &kDirect : chosen;
 }
 
@@ -295,6 +315,84 @@ void* ShmEngine::out(int rank) const {
 }
 
 const void* ShmEngine::eager(int rank) const { return meeting_.seat(rank).eager[round_ % 2]; }
+
+// Two rounds: where everybody's word lies and what it says; then who could not read whose.
+void ShmEngine::try_pages(std::chrono::milliseconds timeout) {
+  if (size() == 1) return;
+  Call call;
+  call.what = Collective::barrier;
+  call.purpose = "trying to read each other's memory";
+  call.timeout = timeout;
+  // Another process of the same number, in another pid namespace, has not this in this place.
+  const auto word = std::make_unique<std::int64_t>(now_ns());
+  std::string why_not;
+  together(call, [&] {
+    meet(call, nullptr, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(word.get())), *word);
+    std::int64_t refused = -1;
+    int error = 0;
+    for (int r = 0; r < size() && refused < 0; ++r) {
+      if (r == rank()) continue;
+      std::int64_t got = 0;
+      error = shm::read_pages(peer_pid(r), reinterpret_cast<const void*>(descriptor(r).payload[0]),
+                              std::as_writable_bytes(std::span(&got, 1)));
+      if (error != 0 || got != descriptor(r).payload[1]) refused = r;
+    }
+    meet(call, nullptr, refused, error);
+    for (int r = size() - 1; r >= 0; --r)
+      if (const auto whose = static_cast<int>(descriptor(r).payload[0]); whose >= 0)
+        why_not = meeting_.named(r) + " can't read the memory of " + meeting_.named(whose) + " (process " +
+                  std::to_string(peer_pid(whose)) +
+                  "): " + shm::why_no_pages(static_cast<int>(descriptor(r).payload[1]));
+  });
+  settle_pages(std::move(why_not));
+}
+
+void ShmEngine::try_own_pages() {
+  const std::int64_t word = 1;
+  std::int64_t got = 0;
+  const int error = shm::read_pages(::getpid(), &word, std::as_writable_bytes(std::span(&got, 1)));
+  settle_pages(got == word ? "" : "this process can't read its own memory: " + shm::why_no_pages(error));
+}
+
+void ShmEngine::settle_pages(std::string why_not) {
+  no_pages_ = std::move(why_not);
+  const Algorithm* const forced = find_algorithm(selector_.forced());
+  if (forced != nullptr && forced->reads_pages() && !no_pages_.empty())
+    throw UsageError("LOCKSTEP_ALGORITHM asks for " + std::string(forced->name()) +
+                     ", which can't run here: " + no_pages_ + "; unset it, and another algorithm is chosen");
+}
+
+// By the first byte: what kind of memory it is shows there.
+bool ShmEngine::readable(const Call& call) const {
+  std::byte first{};
+  for (const void* data : {call.in, static_cast<const void*>(call.out == call.in ? nullptr : call.out)})
+    if (call.count > 0 && size() > 1 && data != nullptr && !reaches(data) &&
+        shm::read_pages(::getpid(), data, {&first, 1}) == EFAULT)
+      return false;
+  return true;
+}
+
+void ShmEngine::read_from(int rank, std::uint64_t address, std::span<std::byte> to) {
+  const int error = shm::read_pages(peer_pid(rank), reinterpret_cast<const void*>(address), to);
+  if (error != 0) unread(rank, error);
+}
+
+void ShmEngine::unread(int rank, int error) {
+  // Its process is gone: whoever watches the peers is about to say so.
+  if (error == ESRCH) meeting_.wait_until([] { return false; }, [&] { return std::vector<int>{rank}; });
+  // A peer that gave up said so before it let go of its memory. One that the kernel kills for want of memory
+  // loses that first and ends then: give the news of it a moment.
+  constexpr std::chrono::milliseconds kNewsOfDeath{1000};
+  constexpr std::chrono::milliseconds kPollInterval{1};
+  for (const Deadline news = Deadline::after(kNewsOfDeath); !news.passed();) {
+    meeting_.check();
+    std::this_thread::sleep_for(kPollInterval);
+  }
+  throw SystemError(meeting_.named(this->rank()) + " can't read the buffers of " + meeting_.named(rank) +
+                        " (process " + std::to_string(peer_pid(rank)) + ") in " + meeting_.where() +
+                        "; another algorithm than pages copies them",
+                    error);
+}
 
 bool ShmEngine::reaches(const void* data) const { return session_->arena().offset_of(data, 1).has_value(); }
 
@@ -371,6 +469,7 @@ std::unique_ptr<Engine> ShmEngine::divide(int colour, int key, const std::string
   const int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   auto engine = std::make_unique<ShmEngine>(session_, std::move(control), name, place, pick(members_, ranks));
   engine->selector_ = selector_;
+  if (engine->size() > 1) engine->no_pages_ = no_pages_;
   engine->call_ranks(rank_names().split(name, ranks));
   return engine;
 }

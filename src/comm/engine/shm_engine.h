@@ -56,6 +56,12 @@ class ShmEngine final : public Engine, private Reach {
   // This rank waits for ranks of other nodes: its peers here should not give up on it before it does.
   void waits_outside() { meeting_.waits_outside(); }
   bool reaches(const void* data) const override;
+  // Finds out whether the ranks may read each other's private memory, by doing it: all of them may, or nobody
+  // does. Until then nobody may. Collective, before any other call; parts that are split off inherit the
+  // answer. Throws UsageError where LOCKSTEP_ALGORITHM asks for an algorithm that needs it in vain.
+  void try_pages(std::chrono::milliseconds timeout);
+  // The same where all ranks are threads of this process: each finds out alone.
+  void try_own_pages();
   double expected_seconds(const Call& call) const override;
 
  private:
@@ -66,6 +72,12 @@ class ShmEngine final : public Engine, private Reach {
   std::size_t window_bytes() const override { return shm::kWindowBytes; }
   std::byte* window(int rank, int slot) const override { return meeting_.seat(rank).window[slot]; }
   void barrier() override { meeting_.barrier(); }
+  void read_in(int rank, std::size_t at, std::span<std::byte> to) override {
+    read_from(rank, descriptor(rank).in_address + at, to);
+  }
+  void read_out(int rank, std::size_t at, std::span<std::byte> to) override {
+    read_from(rank, descriptor(rank).out_address + at, to);
+  }
 
   const shm::Descriptor& descriptor(int rank) const { return meeting_.seat(rank).descriptor[round_ % 2]; }
   template <class Body>
@@ -79,6 +91,13 @@ class ShmEngine final : public Engine, private Reach {
   double divisor_of_others() const;  // kDivisorOfOthers when nobody says it
   Shape shape_of(const Call& call, bool reachable) const;
   void point_to_point(const Call& call);
+  // Whether peers could read the call's buffers, as far as those are private: the kernel does not read memory
+  // of devices.
+  bool readable(const Call& call) const;
+  void read_from(int rank, std::uint64_t address, std::span<std::byte> to);
+  // Throws what the group fails with because this rank could not read rank's memory; `error` says why.
+  [[noreturn]] void unread(int rank, int error);
+  void settle_pages(std::string why_not);
 
   std::shared_ptr<shm::Session> session_;
   std::shared_ptr<shm::Control> control_;
@@ -90,7 +109,8 @@ class ShmEngine final : public Engine, private Reach {
   ShmChannel messages_;  // send and recv, apart from what collectives send
   Scratch scratch_;
   Selector selector_;
-  std::uint64_t round_ = 0;  // collectives so far
+  std::uint64_t round_ = 0;                                                            // collectives so far
+  std::string no_pages_ = "whether ranks may read each other's memory was not tried";  // empty: they may
   shm::Session::Ticket ticket_;
 };
 

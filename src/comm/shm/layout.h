@@ -30,14 +30,17 @@ struct Descriptor {
   std::uint64_t count;
   std::uint64_t in_offset;   // in the arena, or kPrivate, or kAbsent
   std::uint64_t out_offset;  // likewise
-  std::int64_t payload[2];   // split's
-  double divisor;            // of avg, else 0
+  std::uint64_t in_address;  // in the rank's own process
+  std::uint64_t out_address;
+  std::int64_t payload[2];  // split's
+  double divisor;           // of avg, else 0
   std::int32_t root;
   std::uint8_t what;
   std::uint8_t dtype;
   std::uint8_t op;
   std::uint8_t order;
-  std::uint32_t eager;  // 1 when the input lies in the eager slot
+  std::uint16_t eager;       // 1 when the input lies in the eager slot
+  std::uint16_t unreadable;  // 1 when the kernel can't read the private buffers for others
   char algorithm[20];
 };
 

@@ -66,7 +66,7 @@ std::size_t input_bytes(const Shape& shape) {
 
 bool can_run(const Algorithm& algorithm, const Shape& shape) {
   return algorithm.has(shape.what) && input_bytes(shape) <= algorithm.limit_bytes() &&
-         !(shape.messages_only && algorithm.shares_memory());
+         !(shape.messages_only && algorithm.shares_memory()) && (shape.pages || !algorithm.reads_pages());
 }
 
 Selector::Selector(const std::string& forced) {
@@ -197,7 +197,7 @@ const Algorithm* Selector::choose(const Shape& shape, Order order) const {
   }
   for (const Remembered& r : cache_)
     if (r.shape.what == shape.what && r.shape.bytes == shape.bytes && r.shape.reachable == shape.reachable &&
-        r.shape.ranks == shape.ranks && r.order == order)
+        r.shape.ranks == shape.ranks && r.shape.pages == shape.pages && r.order == order)
       return r.algorithm;
   const Algorithm* const best = table(shape, order).front().algorithm;
   if (cache_.size() >= 64) cache_.clear();

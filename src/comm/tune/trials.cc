@@ -120,6 +120,7 @@ bool measure(Engine& engine, Selector& table, const Shape& shape) {
   std::vector<Call> calls;
   for (const Algorithm* algorithm : all_algorithms()) {
     if (!algorithm->shares_memory() || !can_run(*algorithm, shape)) continue;
+    if (algorithm->reads_pages() && shape.reachable) continue;  // what lies in reach needs no reading
     const Call call = call_of(shape, room->data(), *algorithm);
     if (!engine.refuses(call).empty()) continue;
     algorithms.push_back(algorithm);

@@ -1,6 +1,7 @@
 // What programs exchange beside large buffers: numbers, texts, lists of any length.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "lockstep/comm/group.h"
 #include "lockstep/comm/mean.h"
@@ -44,7 +45,7 @@ double mean(const Group& group, double sum, double weight, CallOptions options) 
   double both[2] = {sum, weight};
   options.op = ReduceOp::sum;
   group.all_reduce(both, options);
-  return both[0] / both[1];
+  return both[1] > 0 ? both[0] / both[1] : std::numeric_limits<double>::quiet_NaN();
 }
 
 double mean(const Group& group, double value) { return mean(group, value, 1); }

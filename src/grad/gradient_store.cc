@@ -94,8 +94,10 @@ void GradientStore::set_layout(BucketLayout layout) {
 }
 
 void GradientStore::check(std::size_t parameter) const {
-  if (parameters_[parameter].tensor.grad().is_sparse())
-    throw UsageError("the gradient of '" + parameters_[parameter].name + "' is sparse; accepted: dense ones");
+  torch::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
+  if (!grad.is_sparse()) return;
+  grad = torch::Tensor();
+  throw UsageError("the gradient of '" + parameters_[parameter].name + "' is sparse; accepted: dense ones");
 }
 
 void GradientStore::adopt(std::size_t parameter) {

@@ -30,7 +30,8 @@ class GradientStore {
   // "bucket 2 of 3 (layer1.weight … layer3.bias)": for messages.
   const std::string& label(int bucket) const { return labels_[static_cast<std::size_t>(bucket)]; }
 
-  // Throws UsageError naming a parameter whose gradient can't travel.
+  // Throws UsageError naming a parameter whose gradient can't travel, and drops it: the end of its lane must
+  // not come across it.
   void check(std::size_t parameter) const;
 
   // Plain loops: grad() becomes a view into its bucket, its value kept.

@@ -117,13 +117,13 @@ void Reducer::Impl::on_gradient(std::size_t i) {
     return;
   }
   phase = Phase::gathering;
-  if (!sync) return lanes ? store.check(i) : store.adopt(i);  // in a lane it waits in grad() for the others
-
+  if (!sync && !lanes) return store.adopt(i);
   if (came[i] != 0)
     throw UsageError("parameter '" + parameters[i].name + "' got a gradient twice in one backward pass" +
                      (lanes ? " of a lane" : "") +
                      "; add up the losses and call backward once, or use no_sync() for all but the last "
                      "(after an exception in the middle of a step call reset())");
+  if (!sync) return store.check(i);  // it waits in grad() for the lane's others
   came[i] = 1;
   arrival.push_back(static_cast<int>(i));
   if (lanes)

@@ -35,6 +35,12 @@ Buffer checked(const torch::Tensor& tensor, const BufferUse& use) {
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype};
 }
 
+// Whether its memory goes with it. Memory that came from elsewhere (from_blob) has no allocator.
+bool held_by_nobody_else(const torch::Tensor& tensor) {
+  return tensor.use_count() == 1 && tensor.storage().use_count() == 1 &&
+         tensor.storage().allocator() != nullptr;
+}
+
 // What ranks must have in common to gather their tensors: the type, and all dimensions but the first, which
 // comes last here.
 std::vector<std::int64_t> form_of(const torch::Tensor& tensor) {
@@ -57,6 +63,9 @@ bool differ(const std::vector<std::int64_t>& a, const std::vector<std::int64_t>&
 }  // namespace
 
 Buffer buffer(const torch::Tensor& tensor) { return AsBuffer<torch::Tensor>::out(tensor, {"buffer"}); }
+Buffer buffer(torch::Tensor&& tensor) {
+  return AsBuffer<torch::Tensor>::out(tensor, {.call = "buffer", .temporary = true});
+}
 
 ConstBuffer AsBuffer<torch::Tensor>::in(const torch::Tensor& tensor, const BufferUse& use) {
   return checked(tensor, use);
@@ -64,6 +73,10 @@ ConstBuffer AsBuffer<torch::Tensor>::in(const torch::Tensor& tensor, const Buffe
 
 Buffer AsBuffer<torch::Tensor>::out(const torch::Tensor& tensor, const BufferUse& use) {
   const Buffer buffer = checked(tensor, use);
+  if (use.temporary && held_by_nobody_else(tensor))
+    throw UsageError(use.call + (": nobody else holds the tensor of shape " + text_of(tensor.sizes())) +
+                     ", so the result would go with it; accepted: one with a name (auto y = x.contiguous(), "
+                     "and copy_ it back), or a part of one");
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
   return buffer;
 }

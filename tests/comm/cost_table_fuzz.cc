@@ -51,7 +51,9 @@ void lockstep::fuzz::one(std::string_view input) {
 
 std::vector<std::string> lockstep::fuzz::seeds() {
   Selector measured;
-  for (const Candidate& candidate : measured.table(shape_of(1 << 20, 4), Order::any))
-    measured.add_measurement(shape_of(1 << 20, 4), *candidate.algorithm, 1e-3);
+  for (const int ranks : {1, 4})
+    for (const std::size_t bytes : {std::size_t{1} << 12, std::size_t{1} << 20})
+      for (const Candidate& candidate : measured.table(shape_of(bytes, ranks), Order::any))
+        measured.add_measurement(shape_of(bytes, ranks), *candidate.algorithm, 1e-3);
   return {Selector().to_json(), measured.to_json()};
 }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -238,6 +239,43 @@ TEST(SelectorText, WithOneWrongValueIsRefused) {
     changed["measured"][0][key] = json::array({"?"});
     expect_refused(changed.dump());
   }
+}
+
+// What no call and no group can have is refused; the largest and smallest of what they can have are taken.
+TEST(SelectorText, AbsurdMeasurementsAreRefusedOrLeaveTimesThatAreNumbers) {
+  using nlohmann::json;
+  const auto table = [](json workers, json points) {
+    json text = json::parse(Selector().to_json());
+    for (const Algorithm* algorithm : all_algorithms())
+      if (algorithm->has(Collective::all_reduce))
+        text["measured"].push_back({{"collective", "all_reduce"},
+                                    {"workers", workers},
+                                    {"memory", "comm"},
+                                    {"algorithm", algorithm->name()},
+                                    {"points", points}});
+    return text.dump();
+  };
+  const json usual = json::array({json::array({1024, 1e-6})});
+  expect_refused(table(4097, usual));
+  expect_refused(table(1e6, usual));
+  expect_refused(table(2.5, usual));
+  expect_refused(table(2, json::array({json::array({1e300, 1e-6})})));
+  for (const int workers : {1, 2, 4096})
+    for (const double small : {0.0, 1.0})
+      for (const double large : {2e6, 1e15})
+        for (const double first : {1e-320, 1e-9, 1e308})
+          for (const double last : {1e-320, 1e308}) {
+            Selector selector;
+            selector.from_json(
+                table(workers, json::array({json::array({small, first}), json::array({large, last})})));
+            for (std::size_t ranks : {1, 2, 4})
+              for (const std::size_t bytes : {std::size_t{0}, std::size_t{1001}, std::size_t{1} << 30})
+                for (const Candidate& row : selector.table(
+                         shape(Collective::all_reduce, bytes, std::span(kOneNode).first(ranks)), Order::any))
+                  ASSERT_FALSE(std::isnan(row.expected_s()))
+                      << row.algorithm->name() << " of " << bytes << " bytes on " << ranks
+                      << " ranks: " << workers << " took " << first << " and " << last;
+          }
 }
 
 // Whatever happens to the text, it is either refused or a table with which every choice still works.

@@ -192,6 +192,7 @@ TEST(Mean, DividesOnceByTheSumOfWeights) {
     const bool idle = n > 1 && rank == 0;
     EXPECT_EQ(mean(g, idle ? 0 : 6, idle ? 0 : 2), 3);
     EXPECT_TRUE(std::isnan(mean(g, 0, 0)));
+    EXPECT_TRUE(std::isnan(mean(g, 5, 0)));
   });
 }
 

@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/optim/sgd.h>
 
 #include <cmath>
 
+#include "comm/expect_error.h"
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
@@ -16,6 +18,7 @@
 namespace lockstep {
 namespace {
 
+using lockstep::testing::expect_error;
 using lockstep::testing::on_threads;
 
 using lockstep::testing::copies;
@@ -163,6 +166,41 @@ TEST(DataParallel, LanesWithoutABackwardThatExchanges) {
     if (group.rank() == 0) result = copies(*net);
   });
   EXPECT_TRUE(equal(result, alone));
+}
+
+// The other way round the second gradient would have nowhere to go: its lane has been added up.
+TEST(DataParallel, ALaneGetsNothingMoreBehindItsBackwardWithExchange) {
+  auto net = std::make_shared<Net>();
+  DataParallel ddp(net, thread_groups(1)[0]);
+  auto scope = ddp.lane({.weight = 1, .total_weight = 2, .first = true, .last = false});
+  net->forward(batch(0, 0)).square().mean().backward();
+  auto guard = ddp.no_sync();
+  expect_error<UsageError>([&] { net->forward(batch(1, 0)).square().mean().backward(); },
+                           {"twice", "of a lane", "no_sync() for all but the last"});
+}
+
+// The error of a gradient that can't travel leaves a lane as any other, and the step can be done again.
+TEST(DataParallel, ASparseGradientInALaneIsAnError) {
+  for (const bool in_pieces : {false, true}) {
+    torch::nn::Embedding table(torch::nn::EmbeddingOptions(4, 3).sparse(true));
+    DataParallel ddp(table, thread_groups(1)[0]);
+    const LaneInfo only{.weight = 1, .total_weight = 1, .first = true, .last = true};
+    const auto backward = [&] { table->forward(torch::tensor({1, 2})).sum().backward(); };
+    expect_error<UsageError>(
+        [&] {
+          auto scope = ddp.lane(only);
+          if (!in_pieces) return backward();
+          auto guard = ddp.no_sync();
+          backward();
+        },
+        {"'weight'", "sparse", "accepted: dense"});
+    ddp.reset();
+    {
+      auto scope = ddp.lane(only);
+      table->weight.sum().backward();
+    }
+    EXPECT_TRUE(table->weight.grad().equal(torch::ones({4, 3})));
+  }
 }
 
 TEST(DataParallel, OneLaneIsThePlainLoopBitForBit) {

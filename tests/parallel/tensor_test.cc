@@ -120,6 +120,22 @@ TEST(Tensors, ThatCanNotTravelAreRefusedWithWhatToDo) {
                            {"all_gather", "no dimension", "view({1})"});
 }
 
+TEST(Tensors, ThatNobodyWouldSeeAreNotWritten) {
+  const Group alone = thread_groups(1)[0];
+  const torch::Tensor x = torch::ones({3, 4});
+  const std::vector<std::string> parts = {"nobody else holds", "[4, 3]", "accepted", "contiguous()"};
+  expect_error<UsageError>([&] { alone.all_reduce(x.t().contiguous()); }, parts);
+  expect_error<UsageError>([&] { alone.all_gather(x, x.t().contiguous()); }, parts);
+  expect_error<UsageError>([&] { (void)buffer(x.t().contiguous()); }, parts);
+  alone.all_reduce(x.contiguous());  // x itself
+  alone.all_reduce(x.view(-1));
+  (void)buffer(x[1]);
+  alone.all_gather(x.t().contiguous(), x);  // is only read
+  EXPECT_TRUE(x.equal(torch::ones({3, 4})));
+  std::vector<float> own(6, 2);
+  alone.all_reduce(torch::from_blob(own.data(), {2, 3}));
+}
+
 TEST(Tensors, ThatDifferBetweenRanksAreAMismatch) {
   on_threads(thread_groups(2), [](const Group& g) {
     const torch::Tensor x = torch::zeros({3 + g.rank(), 2});

@@ -60,6 +60,7 @@ struct BufferUse {
   const char* call = "";  // "all_reduce"
   bool reduces = false;
   ReduceOp op = ReduceOp::sum;
+  bool temporary = false;  // what is written goes when the call returns: others must hold its memory
 };
 
 // What collectives take in place of a buffer: a type says here how its memory is read (`in`) and written

@@ -233,7 +233,8 @@ class Group {
     return AsBuffer<X>::in(x, use);
   }
   template <class X>
-  static Buffer to(std::remove_reference_t<X>& x, const BufferUse& use) {
+  static Buffer to(std::remove_reference_t<X>& x, BufferUse use) {
+    use.temporary = !std::is_lvalue_reference_v<X>;
     return AsBuffer<std::remove_cvref_t<X>>::out(x, use);
   }
 

@@ -10,7 +10,8 @@
 // BFloat16, Long, Int, Char, Byte; Bool too, where it stays one (no sum, no mean: max is "any", min is
 // "all"). Anything else is a UsageError that says what to give instead. Ranks whose tensors have different
 // types or numbers of elements get the MismatchError of every collective. A rank's shape is its own
-// otherwise: only the elements travel, in order.
+// otherwise: only the elements travel, in order. What is written may be a temporary that shares another's
+// memory (x.view(-1), x[3]), not one that nobody else holds: x.contiguous() is a copy where x is not.
 //
 // Autograd sees none of it: the result has no history. It counts as a change in place, so that a backward
 // that needs the old values says so.
@@ -26,6 +27,7 @@ namespace lockstep {
 
 // For calls that take a Buffer. Throws UsageError as above.
 Buffer buffer(const torch::Tensor& tensor);
+Buffer buffer(torch::Tensor&& tensor);
 
 template <>
 struct AsBuffer<torch::Tensor> {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "comm/rank_mask.h"
 #include "comm/tune/links.h"
 #include "lockstep/base/error.h"
 
@@ -11,6 +12,7 @@ namespace lockstep {
 namespace {
 
 constexpr int kVersion = 2;
+constexpr double kMostBytes = 1e15;  // of a call: more than any machine has
 
 double interpolate(double x0, double y0, double x1, double y1, double x) {
   if (x1 <= x0) return y0;
@@ -137,12 +139,17 @@ double Selector::correction(const Algorithm& algorithm, const Shape& shape) cons
     at.bytes = static_cast<std::size_t>(point.first);
     return std::log(point.second / by_model(algorithm, at));
   };
-  const auto bytes = static_cast<double>(shape.bytes);
-  const auto above = points->lower_bound(bytes);
-  if (above == points->end()) return std::exp(off_at(*std::prev(above)));
-  if (above == points->begin()) return std::exp(off_at(*above));
-  const auto below = std::prev(above);
-  return std::exp(interpolate(below->first, off_at(*below), above->first, off_at(*above), bytes));
+  const auto off = [&] {
+    const auto bytes = static_cast<double>(shape.bytes);
+    const auto above = points->lower_bound(bytes);
+    if (above == points->end()) return off_at(*std::prev(above));
+    if (above == points->begin()) return off_at(*above);
+    const auto below = std::prev(above);
+    return interpolate(below->first, off_at(*below), above->first, off_at(*above), bytes);
+  };
+  // Where the model says nothing at all (one rank sends no messages) no factor mends it.
+  const double factor = std::exp(off());
+  return std::isfinite(factor) ? factor : 0;
 }
 
 double Selector::predict(const Algorithm& algorithm, const Shape& shape) const {
@@ -243,14 +250,16 @@ void Selector::from_json(const std::string& text) try {
     const auto memory = row.at("memory").get<std::string>();
     if (memory != "comm" && memory != "private") throw UsageError("memory is comm or private");
     const double workers = number_from(row.at("workers"));
-    if (!(workers >= 1) || !(workers <= 1e6)) throw UsageError("workers are 1 to 1000000");
+    if (!(workers >= 1) || !(workers <= kMostGroupRanks) || workers != std::floor(workers))
+      throw UsageError("workers are 1 to " + std::to_string(kMostGroupRanks));
     auto& points =
         measurements[{parse_collective(row.at("collective").get<std::string>()), static_cast<int>(workers),
                       memory == "comm", row.at("algorithm").get<std::string>()}];
     for (const auto& point : list_from(row.at("points"))) {
       const double bytes = number_from(point.at(0));
       const double seconds = number_from(point.at(1));
-      if (!(bytes >= 0) || !(seconds > 0)) throw UsageError("measured sizes and times are positive");
+      if (!(bytes >= 0) || !(bytes <= kMostBytes) || !(seconds > 0))
+        throw UsageError("measured sizes and times are positive, and sizes those of calls");
       points[bytes] = seconds;
     }
   }

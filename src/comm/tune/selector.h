@@ -76,7 +76,7 @@ class Selector {
   using Points = std::map<double, double>;  // bytes → seconds
   double measured(const Algorithm& algorithm, const Shape& shape) const;
   double by_model(const Algorithm& algorithm, const Shape& shape) const;
-  // What to multiply the model by; 0: never measured.
+  // What to multiply the model by; 0: never measured, or the model has nothing to multiply.
   double correction(const Algorithm& algorithm, const Shape& shape) const;
 
   double on_wires(const Algorithm& algorithm, const Shape& shape) const;

@@ -46,7 +46,9 @@ double number(const Json& event, const char* key) {
 
 // How far a prediction is from what was measured.
 std::string error_of(double predicted, double measured) {
-  return measured > 0 ? fmt::format("off by {:+.0f} %", 100 * (predicted / measured - 1)) : "";
+  return measured > 0
+             ? fmt::format("off by {:+.0f} %", std::round(100 * (predicted / measured - 1)) + 0.0)  // no -0
+             : "";
 }
 
 std::string percent(double part) { return std::isfinite(part) ? fmt::format("{:.1f} %", 100 * part) : "-"; }

@@ -44,9 +44,11 @@ double number(const Json& event, const char* key) {
   return found == event.end() || !found->is_number() ? NAN : found->get<double>();
 }
 
-// How far a prediction is from what was measured.
+// ", off by -20 %": how far a prediction is from what was measured. Nothing of one that is 0, as the exchange
+// of one worker is.
 std::string error_of(double predicted, double measured) {
-  return measured > 0 ? fmt::format("off by {:+.0f} %", 100 * (predicted / measured - 1)) : "";
+  if (!(predicted > 0) || !(measured > 0)) return "";
+  return fmt::format(", off by {:+.0f} %", std::round(100 * (predicted / measured - 1)) + 0.0);  // no -0
 }
 
 // What no model can do better than, where that is known.
@@ -187,14 +189,14 @@ void TrainReport::finished(const Json& event) {
   const double predicted_ms = number(s, "predicted_step_ms");
   line(fmt::format("throughput     {}{}{} samples/s  (step {:.1f} ms{}, p95 {:.1f} ms)", bold,
                    format_number(number(s, "samples_per_s")), plain, number(s, "step_ms_p50"),
-                   std::isfinite(predicted_ms) ? fmt::format(", predicted {:.1f} ms, {}", predicted_ms,
+                   std::isfinite(predicted_ms) ? fmt::format(", predicted {:.1f} ms{}", predicted_ms,
                                                              error_of(predicted_ms, number(s, "step_ms_p50")))
                                                : "",
                    number(s, "step_ms_p95")));
   const double predicted = number(s, "predicted_comm_fraction");
   line(fmt::format("communication  {}{}{} of the work{}, {} of it hidden", bold,
                    percent(number(s, "comm_fraction")), plain,
-                   std::isfinite(predicted) ? fmt::format(" (predicted {}, {})", percent(predicted),
+                   std::isfinite(predicted) ? fmt::format(" (predicted {}{})", percent(predicted),
                                                           error_of(predicted, number(s, "comm_fraction")))
                                             : "",
                    percent(number(s, "overlap_fraction"))));

@@ -25,8 +25,8 @@ std::string kind_of(const TrainOptions& o) {
   if (fs::is_regular_file(path)) return "text";
   if (!fs::is_directory(path))
     throw UsageError(
-        fmt::format("--data '{}' is not understood; accepted: {}, a folder with files of CIFAR-10, MNIST or "
-                    "text, or a text file",
+        fmt::format("--data '{}': no such file or folder, and no name that is known; accepted: {}, a folder "
+                    "with files of CIFAR-10, MNIST or text, or a text file",
                     o.data, fmt::join(kinds, ", ")));
   // By any of its files: which one is missing the reader says.
   for (const char* name : {"test_batch.bin", "data_batch_1.bin", "data_batch_2.bin", "cifar-10-batches-bin"})

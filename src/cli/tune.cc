@@ -134,7 +134,7 @@ class Results {
                      {row.at("algorithm").get<std::string>(), style},
                      {format_number(row.at("predicted_us").get<double>()), style},
                      {format_number(row.at("us").get<double>()), style},
-                     {fmt::format("{:+.0f} %", 100 * error_of(row)), style},
+                     {fmt::format("{:+.0f} %", std::round(100 * error_of(row)) + 0.0), style},  // no -0
                      {format_number(row.at("over_best").get<double>()), style},
                      {chosen                            ? "◀ chosen"
                       : row.at("canonical").get<bool>() ? ""
@@ -177,7 +177,7 @@ class Results {
     std::printf("%d choice%s, measured again after they were made: at worst %.2f of the best (at %s).\n",
                 choices, choices == 1 ? "" : "s", worst, where.c_str());
     std::ranges::sort(off);
-    std::printf("Predictions of what they take: off by %.0f %% in the middle, at worst by %.0f %% (at %s).\n",
+    std::printf("Predictions of what they take: off by %.0f %% in the median, at worst by %.0f %% (at %s).\n",
                 100 * quantile_of_sorted(off, 0.5), 100 * most, most_where.c_str());
     const std::string cache = costs_.value("cache", "");
     if (cache.empty())
@@ -272,6 +272,11 @@ void add_tune(Cli& cli) {
       "Measures α, β, γ and every algorithm, keeps the result in the cache folder (LOCKSTEP_CACHE_DIR), "
       "then\n"
       "times everything once more, also between the sizes, to show how good the choices are.\n"
+      "\n"
+      "\"off by\" is the prediction against what was measured: -20 % says that it takes longer than "
+      "predicted.\n"
+      "\"× best\" is the time over that of the fastest. \"other order\" adds up in another order than the\n"
+      "others, with other bits: taken only by calls that allow it (Order::any, train --order any).\n"
       "\n"
       "Examples:\n"
       "  lockstep tune                              two workers, all_reduce\n"

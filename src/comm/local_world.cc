@@ -45,7 +45,7 @@ std::unique_ptr<ShmEngine> local_world(const std::string& door, const std::strin
   const shm::ArenaShape shape = shm::arena_shape(size, knobs.arena_bytes);
   shm::Met met;
   if (size > 1) {
-    met = shm::rendezvous({door, job, rank, size, shape, knobs.init_timeout});
+    met = shm::rendezvous({door, job, rank, size, shape, knobs.init_timeout, knobs.warn_after});
   } else {
     met.arena = shm::Arena::create(shape);
     met.cores = cores_here();

@@ -13,6 +13,7 @@
 
 #include "comm/channel/tcp_fabric.h"
 #include "comm/local_world.h"
+#include "comm/stall.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/slurm.h"
 #include "net/address.h"
@@ -169,13 +170,20 @@ std::unique_ptr<ChannelEngine> tcp_world(const Identity& who, const Knobs& knobs
                                                              .security = security,
                                                              .streams = knobs.tcp_streams,
                                                              .spin = spin_of(knobs, who.local_size)});
-  const auto cards = net::exchange_cards({.endpoint = meeting,
-                                          .secret = secret,
-                                          .security = security,
-                                          .rank = who.rank,
-                                          .size = who.size,
-                                          .timeout = knobs.init_timeout},
-                                         write({fabric->endpoint(), node_key(who, knobs), machine_key()}));
+  Stall stall(knobs.warn_after);
+  const auto cards =
+      net::exchange_cards({.endpoint = meeting,
+                           .secret = secret,
+                           .security = security,
+                           .rank = who.rank,
+                           .size = who.size,
+                           .timeout = knobs.init_timeout,
+                           .waits =
+                               [&, since = now_ns()](const std::string& whom) {
+                                 if (stall.due(since))
+                                   stall.say({"rank " + std::to_string(who.rank), whom, "init()"});
+                               }},
+                          write({fabric->endpoint(), node_key(who, knobs), machine_key()}));
   Roster roster = read_all(cards);
   refuse_loopback(roster, who.rank);
   log().info("rank {} listens on {}, {}", who.rank, fabric->endpoint().text(),

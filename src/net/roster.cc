@@ -49,6 +49,7 @@ class Desk {
     try {
       while (present_ < options_.size) {
         if (deadline_.passed()) report_missing();
+        if (options_.waits) options_.waits(list_of(missing()));
         wait();
         while (auto arrival = gate_.next(Deadline::after(std::chrono::nanoseconds(0))).stream)
           clients_.push_back(std::make_unique<Client>(std::move(arrival)));
@@ -117,10 +118,15 @@ class Desk {
     ++present_;
   }
 
-  [[noreturn]] void report_missing() const {
-    std::vector<int> missing;
+  std::vector<int> missing() const {
+    std::vector<int> ranks;
     for (int rank = 1; rank < options_.size; ++rank)
-      if (clients_of_[static_cast<std::size_t>(rank)] == nullptr) missing.push_back(rank);
+      if (clients_of_[static_cast<std::size_t>(rank)] == nullptr) ranks.push_back(rank);
+    return ranks;
+  }
+
+  [[noreturn]] void report_missing() const {
+    const std::vector<int> missing = this->missing();
     const std::string listens =
         gate_.endpoint() == options_.endpoint ? "" : " (rank 0 listens at " + gate_.endpoint().text() + ")";
     throw TimeoutError(missing,
@@ -163,7 +169,10 @@ class Desk {
 
 // Whoever is or should be there is rank 0.
 std::unique_ptr<Stream> dial_desk(const RosterOptions& options) try {
-  return dial(options.endpoint, options.secret, options.security, kHello, Deadline::after(options.timeout));
+  std::function<void()> between;
+  if (options.waits) between = [&] { options.waits(list_of({0})); };
+  return dial(options.endpoint, options.secret, options.security, kHello, Deadline::after(options.timeout),
+              {}, between);
 } catch (const TimeoutError& error) {
   throw TimeoutError({0}, error.what());
 } catch (const PeerError& error) {

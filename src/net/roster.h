@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct RosterOptions {
   int rank = 0;
   int size = 1;
   std::chrono::milliseconds timeout{0};
+  // Where there is one it is called again and again while this rank waits, with whom for: "rank 3".
+  std::function<void(const std::string& whom)> waits = {};
 };
 
 // Every rank's card (at most 64 KiB), in rank order, the same on every rank. Throws UsageError when two

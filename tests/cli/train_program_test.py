@@ -531,7 +531,7 @@ class Usage(Case):
             (["--lane-batch", "0"], ["--lane-batch"]),
             (["--lanez", "4"], ["--lanez", "--lanes"]),
             (["-n", "4", *MLP, "--lanes", "2"], ["--lanes", "2", "4"]),
-            (["--data", "nowhere"], ["--data", "nowhere", "shapes", "cifar10"]),
+            (["--data", "nowhere"], ["--data", "nowhere", "no such file or folder", "shapes", "cifar10"]),
             (["--data", "cifar10"], ["cifar10", "--data-dir"]),
             (["--model", "gpt", "--data", "shapes"], ["gpt", "shapes"]),
             ([*MLP, "--algorithm", "rign", "-n", "2", "--steps", "1"], ["rign", "ring"]),
@@ -763,6 +763,13 @@ class Tools(Case):
                 json.dump({"bucket_cap_mb": cap if cap == "auto" else float(cap)}, file)
             summary = self.train("file" + cap, *MLP[:-4], "--config", self.path("recipe.json"), "--steps", 3)
             self.assertEqual(summary["bucket_cap_mb"], 25 if cap == "auto" else 0.05)
+
+    def test_the_end_says_how_far_off_a_prediction_is(self):
+        for workers, expected in ((1, r" \(predicted 0\.0 %\), "), (2, r" \(predicted [\d.]+ %, off by [-+]\d+ %\), ")):
+            done = self.run_program("train", "-n", workers, *LANES, "--steps", 8, "--out", self.path(f"off{workers}"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stdout, r"communication  [\d.]+ % of the work" + expected)
+            self.assertRegex(done.stdout, r"predicted [\d.]+ ms, off by (\+\d+|-[1-9]\d*) %, p95 ")
 
 
 if __name__ == "__main__":

@@ -197,6 +197,14 @@ void expect_refused(const std::string& text) {
   EXPECT_TRUE(selector.to_json() == before) << text;
 }
 
+TEST(SelectorText, OfAnotherVersionIsRefusedAsThat) {
+  nlohmann::json table = nlohmann::json::parse(with_measurements().to_json());
+  table["version"] = table["version"].get<int>() + 1;
+  Selector selector;
+  expect_error<UsageError>([&] { selector.from_json(table.dump()); },
+                           {"another version of Lockstep wrote it"});
+}
+
 TEST(SelectorText, ThatIsNoTableIsRefused) {
   for (const char* text : {"", " ", "{", "}", "null", "[]", "{}", "1", "\"x\"", "[[[[", "{\"version\":1}",
                            "\xff\xfe", "{\"version\":2}"})

@@ -12,6 +12,7 @@
 
 #include "comm/control_block.h"
 #include "comm/shm/meeting.h"
+#include "comm/shm/rendezvous.h"
 #include "comm/stall_cases.h"
 #include "lockstep/observe/flight_dump.h"
 #include "lockstep/observe/stop_sign.h"
@@ -36,6 +37,31 @@ TEST(Stall, NamesTheLateRankAndTheCall) {
   const WarnAfter soon("0.3");
   expect_late_rank_blamed(four_ranks, 2, "rank 0", "rank 2 (last seen in operation 1) in");
   expect_late_rank_blamed(four_ranks, 0, "rank 1", "rank 0 (last seen in operation 1) in");
+}
+
+// A job of `size` whose rank `late` comes to init() when `who` has said that it waits for `whom`.
+void expect_late_worker_blamed(int size, int late, const std::string& who, const std::string& whom) {
+  const LogLines lines;
+  const std::string door =
+      "stall_test/" + std::to_string(::getpid()) + "/" + std::to_string(size) + "/" + std::to_string(late);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      if (rank == late) wait_for_line(lines, who + " has waited ", " s for " + whom + " in init()");
+      shm::rendezvous({.door = door,
+                       .job = "stall_test",
+                       .rank = rank,
+                       .size = size,
+                       .shape = {.ranks = size, .head_bytes = 4096, .region_bytes = 4096},
+                       .timeout = std::chrono::seconds(60),
+                       .warn_after = std::chrono::milliseconds(300)});
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Stall, NamesTheRankThatDoesNotComeToInit) {
+  expect_late_worker_blamed(3, 2, "rank 0", "rank 2");
+  expect_late_worker_blamed(3, 0, "rank 2", "rank 0");
 }
 
 // Each waits for the next, and the last for one that is late: that one is to be named.

@@ -22,6 +22,7 @@ GOOD = {
     + block("text expect", "18 ms, 11.5 samples/s (3.5 %) on 2 of 1.5 K, 44 s"),
     "numbers side by side": block("sh", "echo 'p95 1114.6 ms'") + block("text expect", "p95 859.7 ms"),
     "a form": "<!-- run: echo step 7 of 9, loss 1.25 -->\n" + block("text form", "step 237 of 4, loss 0.4540"),
+    "a form with a sign": "<!-- run: echo off by +7 %, -n 2 -->\n" + block("text form", "off by -20 %, -n 3"),
     "wildcards": block("sh", "seq 5; echo '-------'; echo end of it")
     + block("text expect", "1\n…\n5\n---\nend … it"),
     "not run": block("sh norun", "exit 1"),
@@ -50,6 +51,7 @@ BAD = {
     "another fraction": (block("sh", "echo 2.5") + block("text expect", "2"), "got '2.5'"),
     "another unit": (block("sh", "echo 3 ms") + block("text expect", "3 us"), "expected '3 us'"),
     "a form with another label": ("<!-- run: echo steps 7 -->\n" + block("text form", "step 7"), "expected 'step 7'"),
+    "a form without its sign": ("<!-- run: echo off by 7 % -->\n" + block("text form", "off by -20 %"), "expected 'off"),
     "a form of a run that fails": ("<!-- run: false -->\n" + block("text form", "step 7"), "the shorter run failed"),
     "a form of nothing": (block("text form", "step 7"), "must follow a line <!-- run: COMMAND -->"),
     "nothing to expect from": (block("text expect", "one"), "must follow a block that is run"),

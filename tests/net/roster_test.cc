@@ -59,6 +59,27 @@ TEST_P(RosterTest, EverybodyGetsEverybodysCard) {
   for (auto& rank : ranks) EXPECT_EQ(rank.get(), expected);
 }
 
+// Who waits hears for whom, again and again: rank 0 for those who have not come, the others for rank 0.
+TEST_P(RosterTest, WhoWaitsIsToldForWhom) {
+  for (const int late : {0, 2}) {
+    std::promise<std::string> told;
+    std::atomic<int> calls = 0;
+    RosterOptions waiting = options(late == 0 ? 1 : 0, 3);
+    waiting.waits = [&](const std::string& whom) {
+      // By the second time both that are there have met, or rank 0 is still missing.
+      if (whom.find(',') == std::string::npos && ++calls == 2) told.set_value(whom);
+    };
+    auto first = start(waiting, "first");
+    auto second = start(options(late == 0 ? 2 : 1, 3), "second");
+    auto whom = told.get_future();
+    ASSERT_EQ(whom.wait_for(std::chrono::seconds(6)), std::future_status::ready);
+    EXPECT_EQ(whom.get(), "rank " + std::to_string(late));
+    auto last = start(options(late, 3), "last");
+    EXPECT_EQ(first.get(), last.get());
+    second.get();
+  }
+}
+
 TEST_P(RosterTest, OneAloneIsDone) { EXPECT_EQ(exchange_cards(options(0, 1), "mine"), Cards{"mine"}); }
 
 TEST_P(RosterTest, LargeCardsPass) {

@@ -57,6 +57,11 @@ class Package(unittest.TestCase):
         self.assertNotEqual(status, 0)
         self.assertIn("lockstep has no component 'tensors' here; accepted: " + COMPONENTS.replace(",", ", "), said)
 
+    def test_a_build_folder_says_how_to_install_it(self):
+        _, status, said = self.configure(self.project("comm"), f"-Dlockstep_DIR={BUILD}")
+        self.assertNotEqual(status, 0)
+        self.assertIn("is where lockstep is built, not where it is installed: cmake --install", said)
+
     def test_everything_needs_libtorch_where_it_was_built_with_it(self):
         trains = "training" in COMPONENTS.split(",")
         for components in ((), ("training",), ("comm", "training")):

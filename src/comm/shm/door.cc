@@ -100,7 +100,8 @@ UniqueFd listen_at(const std::string& door, const std::string& job, int most_wai
   return listener;
 }
 
-std::optional<UniqueFd> knock_at(const std::string& door, const Deadline& deadline) {
+std::optional<UniqueFd> knock_at(const std::string& door, const Deadline& deadline,
+                                 const std::function<void()>& between) {
   const Address address = address_of(door);
   auto pause = std::chrono::milliseconds(1);
   for (;;) {
@@ -109,6 +110,7 @@ std::optional<UniqueFd> knock_at(const std::string& door, const Deadline& deadli
       return socket;
     }
     if (deadline.passed()) return std::nullopt;
+    if (between) between();
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::milliseconds(20));
   }

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 #include <sys/un.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -25,8 +26,9 @@ bool same_user(int socket);
 // when a process of this user has it, SystemError that names the other user when somebody else does.
 UniqueFd listen_at(const std::string& door, const std::string& job, int most_waiting);
 
-// A connection to whoever listens there; none when nobody does before the deadline. Throws
-// SystemError when that is another user.
-std::optional<UniqueFd> knock_at(const std::string& door, const Deadline& deadline);
+// A connection to whoever listens there; none when nobody does before the deadline. `between`, where there is
+// one, is called as long as nobody does. Throws SystemError when that is another user.
+std::optional<UniqueFd> knock_at(const std::string& door, const Deadline& deadline,
+                                 const std::function<void()>& between = {});
 
 }  // namespace lockstep::shm

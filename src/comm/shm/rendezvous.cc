@@ -13,6 +13,7 @@
 #include "comm/rank_mask.h"
 #include "comm/shm/door.h"
 #include "comm/shm/message.h"
+#include "comm/stall.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
@@ -59,6 +60,12 @@ const char* const kTooFewFiles =
     "the rendezvous needs more open files than the limit allows; raise it (ulimit -n)";
 
 std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
+
+std::string rank_names(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return "rank " + text;
+}
 
 UniqueFd own_pidfd() {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
@@ -131,14 +138,14 @@ class Host {
 
   void gather(const Deadline& deadline) {
     cores_ = own_cores();
+    Stall stall(meet_.warn_after);
+    const std::int64_t since = now_ns();
     while (!missing().empty()) {
-      if (deadline.passed()) {
-        std::string names;
-        for (int r : missing()) names += (names.empty() ? "" : ", ") + std::to_string(r);
+      if (deadline.passed())
         throw TimeoutError(missing(), "rank 0 waited " + seconds(meet_.timeout) +
-                                          " for all workers to come; missing: rank " + names +
+                                          " for all workers to come; missing: " + rank_names(missing()) +
                                           " (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
-      }
+      if (stall.due(since)) stall.say({rank_name(0), rank_names(missing()), "init()"});
       std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
       std::vector<int> ranks{0};
       for (int r = 1; r < meet_.size; ++r) {
@@ -270,7 +277,11 @@ void await_answer(int socket, int rank, const Deadline& patience) {
 
 Met join(const Meet& meet) {
   const Deadline deadline = Deadline::after(meet.timeout);
-  const auto door = knock_at(meet.door, deadline);
+  // Where rank 0 has come it speaks for all; where it has not, nobody knows who else waits.
+  Stall stall(meet.warn_after);
+  const auto door = knock_at(meet.door, deadline, [&, since = now_ns()] {
+    if (stall.due(since)) stall.say({rank_name(meet.rank), rank_name(0), "init()"});
+  });
   if (!door)
     throw TimeoutError({0}, rank_name(meet.rank) + " waited " + seconds(meet.timeout) +
                                 " for rank 0, which did not come (LOCKSTEP_INIT_TIMEOUT_S sets the time)");

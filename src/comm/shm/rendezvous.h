@@ -19,6 +19,7 @@ struct Meet {
   int size = 1;
   ArenaShape shape;
   std::chrono::milliseconds timeout{0};
+  std::chrono::milliseconds warn_after{0};  // then it is said who has not come; zero: never
 };
 
 struct Met {

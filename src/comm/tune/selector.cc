@@ -235,7 +235,10 @@ std::string Selector::to_json() const {
 
 void Selector::from_json(const std::string& text) try {
   const nlohmann::json json = nlohmann::json::parse(text);
-  if (json.at("version") != kVersion) throw UsageError("version is not " + std::to_string(kVersion));
+  if (const auto& version = json.at("version"); version != kVersion)
+    throw UsageError(version.is_number_integer() ? "another version of Lockstep wrote it (" + version.dump() +
+                                                       " instead of " + std::to_string(kVersion) + ")"
+                                                 : "version is not " + std::to_string(kVersion));
   Costs costs;
   costs.barrier_s = number_from(json.at("barrier_s"));
   costs.message_s = number_from(json.at("message_s"));

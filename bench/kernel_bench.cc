@@ -141,7 +141,7 @@ int main(int argc, char** argv) {
       add("reduce_to_one" + inputs, reduce_to_one, n, kernel::Reduction{.dtype = dtype});
       add("reduce_to_all" + inputs, reduce_to_all, n, kernel::Reduction{.dtype = dtype});
       add("average_to_all" + inputs, reduce_to_all, n,
-          kernel::Reduction{.dtype = dtype, .op = ReduceOp::avg, .divisor = divisor});
+          kernel::Reduction{.dtype = dtype, .op = ReduceOp::avg, .divisor = static_cast<double>(divisor)});
     }
     add("combine" + suffix, combine, dtype);
     add("widen" + suffix, widen, dtype);

@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "cli/bench_link.h"
 #include "cli/bench_plan.h"
@@ -236,8 +238,21 @@ int show_job(TuneFlags flags) {
   return 0;
 }
 
-int run_tune(const TuneFlags& flags) {
+// The sizes that nobody asked for end where the workers' buffers would take a quarter of the machine's
+// memory.
+void leave_memory(TuneFlags& flags) {
+  const double memory =
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  for (const TunePlan plan = plan_of(flags); const std::uint64_t bytes : std::views::reverse(plan.sizes)) {
+    const double all = static_cast<double>(bytes) * plan.workers * static_cast<double>(plan.memories.size());
+    if (all <= memory / 4 || bytes == plan.sizes.front()) return;
+    flags.sizes.resize(flags.sizes.rfind(','));
+  }
+}
+
+int run_tune(TuneFlags flags) {
   if (flags.report_to.empty() && Identity::from_environment().size > 1) return show_job(flags);
+  if (!flags.sizes_given) leave_memory(flags);
   const TunePlan plan = plan_of(flags);
   if (!flags.report_to.empty()) return run_tune_worker(plan, flags.report_to);
   Results results(flags);

@@ -22,7 +22,7 @@ namespace {
 
 // Larger calls are measured of those algorithms alone that work on shared memory: the others, which take
 // several times as long, would make people wait for minutes.
-constexpr std::uint64_t kAllUpTo = std::uint64_t{64} << 20;
+constexpr std::uint64_t kAllUpTo = std::uint64_t{16} << 20;
 constexpr std::size_t kPasses = 3;
 
 class Tuning {

@@ -39,26 +39,25 @@ class Tuning {
 
   void run() {
     const std::vector<std::uint64_t> between = with_middles();
-    steps_ = kPasses * plan_.sizes.size() + between.size();
+    steps_ = kPasses * (plan_.sizes.size() + between.size());
     Selector table;
     table.set_costs(measure_costs(world_.impl().engine()));
     run_trials(world_.impl().engine(), table);  // the other collectives
     // Three passes, and the middle time: what disturbs one algorithm for a while must not cost it its place,
-    // and what once went uncommonly well is no promise.
-    std::map<std::tuple<std::uint64_t, std::string, std::string>, std::vector<double>> times;
-    for (std::size_t pass = 0; pass < kPasses; ++pass)
-      for (std::uint64_t bytes : plan_.sizes)
-        for (const Timed& timed : time_all(bytes))
-          times[{bytes, timed.memory, timed.algorithm}].push_back(timed.us);
-    for (auto& [key, us] : times) {
+    // and what once went uncommonly well is no promise. In each a second, independent look at every size, so
+    // that what changes on the machine meanwhile is no fault of the predictions.
+    Times times, again;
+    for (std::size_t pass = 0; pass < kPasses; ++pass) {
+      for (std::uint64_t bytes : plan_.sizes) time_all(bytes, times);
+      for (std::uint64_t bytes : between) time_all(bytes, again);
+    }
+    for (const auto& [key, us] : times) {
       const auto& [bytes, memory, algorithm] = key;
-      std::ranges::sort(us);
-      table.add_measurement(shape(bytes, memory), *find_algorithm(algorithm), quantile(us, 0.5) * 1e-6);
+      table.add_measurement(shape(bytes, memory), *find_algorithm(algorithm), median(us) * 1e-6);
     }
     const bool kept = share_costs(world_.impl().engine(), table);
     if (leads()) report_costs(table.costs(), kept);
-    // A second, independent look at what the table now chooses.
-    for (std::uint64_t bytes : between) report(bytes, time_all(bytes));
+    for (std::uint64_t bytes : between) report(bytes, again);
   }
 
  private:
@@ -66,6 +65,12 @@ class Tuning {
     std::string algorithm, memory;
     double us = 0;
   };
+  using Times = std::map<std::tuple<std::uint64_t, std::string, std::string>, std::vector<double>>;
+
+  static double median(std::vector<double> us) {
+    std::ranges::sort(us);
+    return quantile(us, 0.5);
+  }
 
   bool leads() const { return world_.rank() == 0; }
 
@@ -94,7 +99,7 @@ class Tuning {
             .nodes = nodes_};
   }
 
-  std::vector<Timed> time_all(std::uint64_t bytes) {
+  void time_all(std::uint64_t bytes, Times& times) {
     if (leads())
       reporter_.send({{"event", "progress"}, {"bytes", bytes}, {"step", step_}, {"steps", steps_}});
     ++step_;
@@ -122,8 +127,8 @@ class Tuning {
       contenders.push_back({.call = [&variant, &own, &e] { variant.run(e, own); }});
     }
     sample_interleaved(world_, contenders, {.min_time_s = plan_.min_time_s, .fewest = 50});
-    for (std::size_t i = 0; i < timed.size(); ++i) timed[i].us = quantile(contenders[i].us, 0.5);
-    return timed;
+    for (std::size_t i = 0; i < timed.size(); ++i)
+      times[{bytes, timed[i].memory, timed[i].algorithm}].push_back(quantile(contenders[i].us, 0.5));
   }
 
   void report_costs(const Costs& costs, bool kept) const {
@@ -138,8 +143,12 @@ class Tuning {
                       {"kept", kept}}}});
   }
 
-  void report(std::uint64_t bytes, const std::vector<Timed>& timed) const {
+  void report(std::uint64_t bytes, const Times& times) const {
     if (!leads()) return;
+    std::vector<Timed> timed;
+    for (const Variant& variant : variants_)
+      if (const auto at = times.find({bytes, variant.memory, variant.algorithm}); at != times.end())
+        timed.push_back({.algorithm = variant.algorithm, .memory = variant.memory, .us = median(at->second)});
     const Selector& selector = *world_.impl().engine().selector();
     for (const std::string& memory : plan_.memories) {
       const Shape s = shape(bytes, memory);

@@ -34,6 +34,7 @@ def built_engines():
     """What this build has, from the refusal of what no build has."""
     message = run("all_reduce", "--engines", "none").stderr
     accepted, _, missing = message.split("accepted: ")[1].partition(" (not in this build: ")
+    missing = missing.split(")")[0].split(", ")
     return [w for w in ("shm", "tcp", "mpi", "gloo") if w in accepted.split(", ") and w not in missing]
 
 

@@ -1,4 +1,5 @@
 """What the tests of `lockstep train` share: one run of the program in a folder of its own."""
+import atexit
 import csv
 import hashlib
 import json
@@ -15,6 +16,9 @@ MLP = ["--model", "mlp", "--data", "synthetic", "--width", "32", "--layers", "2"
        "--eval-examples", "60", "--eval-batch", "16", "--lane-batch", "4", "--bucket-cap-mb", "0.05",
        "--first-bucket-mb", "0.01"]
 LANES = [*MLP, "--lanes", "8"]
+# The machine is measured once for all cases of a program, not by each of them.
+CACHE = tempfile.mkdtemp(prefix="lockstep-train-cache-")
+atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
 
 class Case(unittest.TestCase):
@@ -22,7 +26,7 @@ class Case(unittest.TestCase):
         self.folder = tempfile.mkdtemp(prefix="lockstep-train-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         # Dumps of jobs that fail lie in the temporary folder: they go with the case.
-        self.environment = dict(os.environ, LOCKSTEP_CACHE_DIR=os.path.join(self.folder, "cache"), TMPDIR=self.folder)
+        self.environment = dict(os.environ, LOCKSTEP_CACHE_DIR=CACHE, TMPDIR=self.folder)
         for name in ("RANK", "WORLD_SIZE"):
             self.environment.pop(name, None)
 

@@ -2,11 +2,11 @@
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 
+#include "cli/machine_memory.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/open_dataset.h"
 
@@ -64,8 +64,7 @@ void check_model_size(const TrainOptions& o, double inputs, double classes) {
     parameters = layers == 0 ? inputs * classes : inputs * w + (layers - 1) * w * w + w * classes;
     flags += fmt::format(", --layers {}", o.layers);
   }
-  const double memory =
-      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  const double memory = machine_memory();
   const double bytes = parameters * sizeof(float);
   if (bytes > memory)
     throw UsageError(

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 #include <ranges>
@@ -12,6 +11,7 @@
 #include "cli/bench_plan.h"
 #include "cli/bench_start.h"
 #include "cli/command.h"
+#include "cli/machine_memory.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "comm/group_impl.h"
@@ -241,8 +241,7 @@ int show_job(TuneFlags flags) {
 // The sizes that nobody asked for end where the workers' buffers would take a quarter of the machine's
 // memory.
 void leave_memory(TuneFlags& flags) {
-  const double memory =
-      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  const double memory = machine_memory();
   for (const TunePlan plan = plan_of(flags); const std::uint64_t bytes : std::views::reverse(plan.sizes)) {
     const double all = static_cast<double>(bytes) * plan.workers * static_cast<double>(plan.memories.size());
     if (all <= memory / 4 || bytes == plan.sizes.front()) return;

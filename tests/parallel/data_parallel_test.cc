@@ -13,6 +13,7 @@
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
+#include "parallel/alike_on.h"
 #include "parallel/small_net.h"
 
 namespace lockstep {
@@ -21,43 +22,48 @@ namespace {
 using lockstep::testing::expect_error;
 using lockstep::testing::on_threads;
 
+using lockstep::testing::alike_on;
 using lockstep::testing::copies;
 using lockstep::testing::equal;
 using Net = lockstep::testing::SmallNet;
 
 torch::Tensor batch(int lane, int step) { return lockstep::testing::small_batch(lane, step); }
 
-// `steps` steps over `lanes` lanes on `workers` threads; the last step has unequal weights.
+enum class LastWeights { equal, ragged };  // of the lanes of the last step
+
+// `steps` steps over `lanes` lanes; `body(index, step)` is a lane's forward and backward.
+template <class Body>
+void run_steps(DataParallel& ddp, const torch::nn::Module& net, int lanes, int steps, LastWeights last,
+               const Body& body) {
+  torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  const LaneRange range = lanes_of(ddp.group().rank(), ddp.group().size(), lanes);
+  for (int step = 0; step < steps; ++step) {
+    const bool ragged = last == LastWeights::ragged && step == steps - 1;
+    for (int k = 0; k < range.count; ++k) {
+      const int index = range.first + k;
+      auto scope = ddp.lane({.seed = 1,
+                             .step = step,
+                             .index = index,
+                             .weight = ragged ? index + 1.0 : 1.0,
+                             .total_weight = ragged ? lanes * (lanes + 1) / 2.0 : lanes,
+                             .first = k == 0,
+                             .last = k == range.count - 1});
+      body(index, step);
+    }
+    ddp.synchronize();
+    optimizer.step();
+    ddp.end_step();
+  }
+}
+
 std::vector<torch::Tensor> train(int workers, int lanes, int steps, const std::string& algorithm = "") {
-  std::vector<std::vector<torch::Tensor>> results(static_cast<std::size_t>(workers));
-  on_threads(thread_groups(workers), [&](const Group& group) {
+  return alike_on(thread_groups(workers), [&](const Group& group) {
     auto net = std::make_shared<Net>();
     DataParallel ddp(net, group, {.bucket_cap_mb = 1e-4, .check_replicas_every = 2, .algorithm = algorithm});
-    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    const LaneRange range = lanes_of(group.rank(), workers, lanes);
-    for (int step = 0; step < steps; ++step) {
-      const bool ragged = step == steps - 1;
-      for (int k = 0; k < range.count; ++k) {
-        const int index = range.first + k;
-        const double weight = ragged ? index + 1 : 1;
-        const double total = ragged ? lanes * (lanes + 1) / 2.0 : lanes;
-        auto scope = ddp.lane({.seed = 1,
-                               .step = step,
-                               .index = index,
-                               .weight = weight,
-                               .total_weight = total,
-                               .first = k == 0,
-                               .last = k == range.count - 1});
-        net->forward(batch(index, step)).square().mean().backward();
-      }
-      ddp.synchronize();
-      optimizer.step();
-      ddp.end_step();
-    }
-    results[static_cast<std::size_t>(group.rank())] = copies(*net);
+    run_steps(ddp, *net, lanes, steps, LastWeights::ragged,
+              [&](int index, int step) { net->forward(batch(index, step)).square().mean().backward(); });
+    return copies(*net);
   });
-  for (const auto& result : results) EXPECT_TRUE(equal(result, results[0]));
-  return results[0];
 }
 
 TEST(DataParallel, LanesGiveTheSameBitsForEveryNumberOfWorkers) {
@@ -78,40 +84,22 @@ TEST(DataParallel, EveryCanonicalAlgorithmGivesTheSameBits) {
 
 // Each lane in two halves, the first under no_sync(). `head` is used by the first half alone, in some lanes.
 std::vector<torch::Tensor> train_in_halves(int workers, int lanes, int steps) {
-  std::vector<std::vector<torch::Tensor>> results(static_cast<std::size_t>(workers));
-  on_threads(thread_groups(workers), [&](const Group& group) {
+  return alike_on(thread_groups(workers), [&](const Group& group) {
     auto net = std::make_shared<Net>();
     const torch::Tensor head = net->register_parameter("head", torch::full({6}, 0.5));
     DataParallel ddp(net, group, {.bucket_cap_mb = 1e-4, .check_replicas_every = 2});
-    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-    const LaneRange range = lanes_of(group.rank(), workers, lanes);
-    for (int step = 0; step < steps; ++step) {
-      for (int k = 0; k < range.count; ++k) {
-        const int index = range.first + k;
-        auto scope = ddp.lane({.seed = 1,
-                               .step = step,
-                               .index = index,
-                               .weight = 1,
-                               .total_weight = static_cast<double>(lanes),
-                               .first = k == 0,
-                               .last = k == range.count - 1});
-        const auto halves = batch(index, step).chunk(2);
-        {
-          auto guard = ddp.no_sync();
-          const torch::Tensor x = index % 2 == 0 ? halves[0] * head : halves[0];
-          net->forward(x).square().mean().backward();
-          EXPECT_TRUE(net->first->weight.grad().defined());
-        }
-        net->forward(halves[1]).square().mean().backward();
+    run_steps(ddp, *net, lanes, steps, LastWeights::equal, [&](int index, int step) {
+      const auto halves = batch(index, step).chunk(2);
+      {
+        auto guard = ddp.no_sync();
+        const torch::Tensor x = index % 2 == 0 ? halves[0] * head : halves[0];
+        net->forward(x).square().mean().backward();
+        EXPECT_TRUE(net->first->weight.grad().defined());
       }
-      ddp.synchronize();
-      optimizer.step();
-      ddp.end_step();
-    }
-    results[static_cast<std::size_t>(group.rank())] = copies(*net);
+      net->forward(halves[1]).square().mean().backward();
+    });
+    return copies(*net);
   });
-  for (const auto& result : results) EXPECT_TRUE(equal(result, results[0]));
-  return results[0];
 }
 
 TEST(DataParallel, LanesInPiecesGiveTheSameBitsForEveryNumberOfWorkers) {

@@ -8,11 +8,13 @@
 #include "comm/thread_ranks.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "parallel/alike_on.h"
 #include "parallel/small_net.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::alike_on;
 using lockstep::testing::copies;
 using lockstep::testing::equal;
 using lockstep::testing::expect_error;
@@ -40,33 +42,24 @@ Tensors three_steps(const Group& group, Model& model, DataParallel& ddp,
   return copies(model);
 }
 
-template <class Body>
-Tensors on_workers(int workers, const Body& body) {
-  std::vector<Tensors> results(static_cast<std::size_t>(workers));
-  on_threads(thread_groups(workers),
-             [&](const Group& g) { results[static_cast<std::size_t>(g.rank())] = body(g); });
-  for (const Tensors& result : results) EXPECT_TRUE(equal(result, results[0]));
-  return results[0];
-}
-
 TEST(Modules, OfEveryKindGiveTheSameBits) {
   for (const int workers : {1, 2, 3, 4}) {
-    const Tensors shared = on_workers(workers, [](const Group& g) {
+    const Tensors shared = alike_on(thread_groups(workers), [](const Group& g) {
       auto net = std::make_shared<SmallNet>();
       DataParallel ddp(net, g);
       return three_steps(g, *net, ddp, [&](const auto& x) { return net->forward(x); });
     });
-    const Tensors held = on_workers(workers, [](const Group& g) {
+    const Tensors held = alike_on(thread_groups(workers), [](const Group& g) {
       HeldNet net;
       DataParallel ddp(net, g);
       return three_steps(g, *net, ddp, [&](const auto& x) { return net->forward(x); });
     });
-    const Tensors on_stack = on_workers(workers, [](const Group& g) {
+    const Tensors on_stack = alike_on(thread_groups(workers), [](const Group& g) {
       SmallNet net;
       DataParallel ddp(net, g, {.bucket_cap_mb = 1e-4});
       return three_steps(g, net, ddp, [&](const auto& x) { return net.forward(x); });
     });
-    const Tensors by_reference = on_workers(workers, [](const Group& g) {
+    const Tensors by_reference = alike_on(thread_groups(workers), [](const Group& g) {
       auto net = std::make_shared<SmallNet>();
       DataParallel ddp(*net, g);
       return three_steps(g, *net, ddp, [&](const auto& x) { return net->forward(x); });
@@ -78,7 +71,7 @@ TEST(Modules, OfEveryKindGiveTheSameBits) {
 }
 
 TEST(Modules, ASequentialAndALayerAreHolders) {
-  on_workers(2, [](const Group& g) {
+  alike_on(thread_groups(2), [](const Group& g) {
     torch::nn::Sequential net(torch::nn::Linear(6, 4), torch::nn::Linear(4, 2));
     DataParallel ddp(net, g);
     torch::nn::Linear layer(2, 1);

@@ -10,11 +10,13 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "parallel/alike_on.h"
 #include "parallel/small_net.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::alike_on;
 using lockstep::testing::copies;
 using lockstep::testing::equal;
 using lockstep::testing::on_threads;
@@ -37,28 +39,30 @@ struct WeightedExamples final : SmallExamples {
 enum class Norm { trained, frozen };
 
 // A lane's loss is the weighted mean of its samples', which is NaN where they weigh nothing.
+void train_on(Loader steps, DataParallel& ddp, SmallNet& net, SGD& optimizer) {
+  for (auto& step : steps) {
+    for (auto& lane : step) {
+      auto scope = ddp.lane(lane);
+      const auto losses = (net.forward(lane.data) - lane.target).square().mean(1);
+      ((losses * lane.weights).sum() / lane.weight).backward();
+    }
+    optimizer.step();
+  }
+}
+
 std::vector<torch::Tensor> train(int workers, int lanes, int lane_batch, const Weight& weight,
                                  Norm norm = Norm::trained, std::int64_t examples = 64) {
-  std::vector<std::vector<torch::Tensor>> results(static_cast<std::size_t>(workers));
-  on_threads(thread_groups(workers, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+  return alike_on(thread_groups(workers, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
     auto net = std::make_shared<SmallNet>();
     if (norm == Norm::frozen) net->norm->eval();
     DataParallel ddp(net, group);
     SGD optimizer(ddp, {.lr = 0.5, .momentum = 0.9});
-    for (auto& step : loader(std::make_shared<WeightedExamples>(examples, weight), group,
-                             {.lanes = lanes, .lane_batch = lane_batch, .shuffle = false, .epochs = 2})) {
-      for (auto& lane : step) {
-        auto scope = ddp.lane(lane);
-        const auto losses = (net->forward(lane.data) - lane.target).square().mean(1);
-        ((losses * lane.weights).sum() / lane.weight).backward();
-      }
-      optimizer.step();
-    }
+    train_on(loader(std::make_shared<WeightedExamples>(examples, weight), group,
+                    {.lanes = lanes, .lane_batch = lane_batch, .shuffle = false, .epochs = 2}),
+             ddp, *net, optimizer);
     ddp.check_replicas();
-    results[static_cast<std::size_t>(group.rank())] = copies(*net);
+    return copies(*net);
   });
-  for (const auto& result : results) EXPECT_TRUE(equal(result, results[0]));
-  return results[0];
 }
 
 double uneven(std::int64_t i) { return static_cast<double>(i % 7) / 3; }
@@ -82,8 +86,7 @@ TEST(Weights, TheSameBitsForEveryNumberOfWorkers) {
 // Trains two epochs of `loading`, in two parts: the second goes on at step `cut` with a loader of its own.
 std::vector<torch::Tensor> train_in_parts(int workers, std::int64_t examples, const Weight& weight,
                                           LoaderOptions loading, std::int64_t cut) {
-  std::vector<std::vector<torch::Tensor>> results(static_cast<std::size_t>(workers));
-  on_threads(thread_groups(workers, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+  return alike_on(thread_groups(workers, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
     auto net = std::make_shared<SmallNet>();
     DataParallel ddp(net, group);
     SGD optimizer(ddp, {.lr = 0.5, .momentum = 0.9});
@@ -92,20 +95,11 @@ std::vector<torch::Tensor> train_in_parts(int workers, std::int64_t examples, co
       LoaderOptions part = loading;
       if (resumed) part.first_step = cut;
       if (!resumed) part.steps = cut;
-      for (auto& step : loader(dataset, group, part)) {
-        for (auto& lane : step) {
-          auto scope = ddp.lane(lane);
-          const auto losses = (net->forward(lane.data) - lane.target).square().mean(1);
-          ((losses * lane.weights).sum() / lane.weight).backward();
-        }
-        optimizer.step();
-      }
+      train_on(loader(dataset, group, part), ddp, *net, optimizer);
     }
     ddp.check_replicas();
-    results[static_cast<std::size_t>(group.rank())] = copies(*net);
+    return copies(*net);
   });
-  for (const auto& result : results) EXPECT_TRUE(equal(result, results[0]));
-  return results[0];
 }
 
 // However an epoch ends, wherever in it the run goes on, and whoever makes the batches.

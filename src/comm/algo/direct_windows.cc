@@ -22,8 +22,6 @@
 namespace lockstep::direct {
 namespace {
 
-int slot_of(std::size_t step) { return static_cast<int>(step % 3); }
-
 // Makes the lines of a window that this rank alone has read its own; their contents are nobody's any more.
 void hand_back(std::byte* window, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += 64) *const_cast<volatile std::byte*>(window + at) = {};
@@ -38,6 +36,7 @@ void all_reduce(Stage& stage, Reach& reach) {
   const auto extent = [&](std::size_t t) {
     return Range{t * window, std::min(stage.call.count, (t + 1) * window)};
   };
+  const auto slot_of = [&](std::size_t t) { return t % reach.windows(); };
   const auto own = [&](std::size_t t) { return part_of(extent(t).count(), n, me, element); };
   // All but the own part of window t.
   const auto copy_others = [&](std::byte* to, const std::byte* from, std::size_t t) {
@@ -97,7 +96,7 @@ Plan plan_of(const Stage& stage) {
 }
 
 // Takes elements `range` of this rank's share out of everybody's window.
-void take(Stage& stage, const Reach& reach, const Plan& plan, Range range, int slot) {
+void take(Stage& stage, const Reach& reach, const Plan& plan, Range range, std::size_t slot) {
   const int n = stage.size();
   const std::size_t element = stage.element();
   const std::size_t bytes = range.count() * element;
@@ -143,7 +142,7 @@ void step_by_step(Stage& stage, Reach& reach) {
   const std::size_t step = std::max(line, reach.window_bytes() / stage.element() / plan.slices / line * line);
   for (std::size_t t = 0; t * step < stage.call.count; ++t) {
     const Range range{t * step, std::min(stage.call.count, (t + 1) * step)};
-    const int slot = slot_of(t);
+    const std::size_t slot = t % reach.windows();
     if (root || !plan.only_root_gives)
       pack(reach.window(stage.rank(), slot), stage.in(), plan.slices, stage.call.count, range,
            stage.element());

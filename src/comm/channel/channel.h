@@ -33,7 +33,8 @@ class Reach {
   virtual void* out(int rank) const = 0;          // rank's output, null when it is private
   virtual const void* eager(int rank) const = 0;  // rank's input as it was posted with the call, or null
   virtual std::size_t window_bytes() const = 0;
-  virtual std::byte* window(int rank, int slot) const = 0;  // one of rank's three
+  virtual std::size_t windows() const = 0;  // of each rank; at least three
+  virtual std::byte* window(int rank, std::size_t slot) const = 0;
   virtual void barrier() = 0;
   // Copies what lies `at` bytes into rank's input, or output, to `to`, though it be private. For algorithms
   // that say Algorithm::reads_pages. Throws what the group failed with where rank is gone.

@@ -70,7 +70,8 @@ class ShmEngine final : public Engine, private Reach {
   void* out(int rank) const override;
   const void* eager(int rank) const override;
   std::size_t window_bytes() const override { return shm::kWindowBytes; }
-  std::byte* window(int rank, int slot) const override { return meeting_.seat(rank).window[slot]; }
+  std::size_t windows() const override { return shm::kWindows; }
+  std::byte* window(int rank, std::size_t slot) const override { return meeting_.seat(rank).window[slot]; }
   void barrier() override { meeting_.barrier(); }
   void read_in(int rank, std::size_t at, std::span<std::byte> to) override {
     read_from(rank, descriptor(rank).in_address + at, to);

@@ -30,9 +30,10 @@ std::string broadcast_text(Engine& engine, std::string text) {
 // The median time of `body`, which every rank runs `rounds` times at once.
 template <class Body>
 double median_seconds(Engine& engine, int rounds, Body&& body) {
+  const Call meeting = meeting_call();
   std::vector<double> times;
   for (int i = 0; i < rounds + 2; ++i) {
-    meet(engine);
+    engine.run(meeting);
     const std::int64_t start = now_ns();
     body();
     if (i >= 2) times.push_back(static_cast<double>(now_ns() - start) * 1e-9);
@@ -99,7 +100,8 @@ Costs measure_costs(Engine& engine) {
   std::vector<std::byte> b(largest);
   const double ranks = engine.size();
   Costs costs;
-  costs.barrier_s = median_seconds(engine, 200, [&] { meet(engine); });
+  const Call meeting = meeting_call();
+  costs.barrier_s = median_seconds(engine, 200, [&] { engine.run(meeting); });
   costs.message_s = message_seconds(engine, a, 64, 100);
   std::vector<std::pair<double, double>> send;
   std::vector<std::pair<double, double>> copy;

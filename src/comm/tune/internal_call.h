@@ -25,6 +25,7 @@ inline void broadcast_bytes(Engine& engine, void* data, std::size_t bytes) {
   engine.run(internal_call(Collective::broadcast, data, bytes, 0));
 }
 
-inline void meet(Engine& engine) { engine.run(internal_call(Collective::barrier, nullptr, 0, -1)); }
+// For many meetings: made once, since it looks at the environment.
+inline Call meeting_call() { return internal_call(Collective::barrier, nullptr, 0, -1); }
 
 }  // namespace lockstep

@@ -152,9 +152,16 @@ double Selector::correction(const Algorithm& algorithm, const Shape& shape) cons
   return std::isfinite(factor) ? factor : 0;
 }
 
-double Selector::predict(const Algorithm& algorithm, const Shape& shape) const {
+Candidate Selector::candidate(const Algorithm& algorithm, const Shape& shape) const {
   const double factor = correction(algorithm, shape);
-  return by_model(algorithm, shape) * (factor > 0 ? factor : 1);
+  return {.algorithm = &algorithm,
+          .predicted_s = by_model(algorithm, shape) * (factor > 0 ? factor : 1),
+          .fitted = factor > 0,
+          .measured_s = measured(algorithm, shape)};
+}
+
+double Selector::predict(const Algorithm& algorithm, const Shape& shape) const {
+  return candidate(algorithm, shape).predicted_s;
 }
 
 // Inside the measured sizes only: outside them the prediction is the better guess.
@@ -175,8 +182,7 @@ double Selector::measured(const Algorithm& algorithm, const Shape& shape) const 
 }
 
 double Selector::expect(const Algorithm& algorithm, const Shape& shape) const {
-  const double seconds = measured(algorithm, shape);
-  return seconds > 0 ? seconds : predict(algorithm, shape);
+  return candidate(algorithm, shape).expected_s();
 }
 
 std::vector<Candidate> Selector::table(const Shape& shape, Order order) const {
@@ -184,10 +190,7 @@ std::vector<Candidate> Selector::table(const Shape& shape, Order order) const {
   for (const Algorithm* algorithm : all_algorithms()) {
     if (!can_run(*algorithm, shape)) continue;
     if (order == Order::canonical && reduces(shape.what) && !algorithm->canonical(shape.nodes)) continue;
-    rows.push_back({.algorithm = algorithm,
-                    .predicted_s = predict(*algorithm, shape),
-                    .fitted = correction(*algorithm, shape) > 0,
-                    .measured_s = measured(*algorithm, shape)});
+    rows.push_back(candidate(*algorithm, shape));
   }
   // What was measured goes before what never was: a model that is off for some is off for others.
   std::stable_sort(rows.begin(), rows.end(), [](const Candidate& a, const Candidate& b) {

@@ -74,6 +74,7 @@ class Selector {
     auto operator<=>(const Key&) const = default;
   };
   using Points = std::map<double, double>;  // bytes → seconds
+  Candidate candidate(const Algorithm& algorithm, const Shape& shape) const;
   double measured(const Algorithm& algorithm, const Shape& shape) const;
   double by_model(const Algorithm& algorithm, const Shape& shape) const;
   // What to multiply the model by; 0: never measured, or the model has nothing to multiply.

@@ -1,12 +1,10 @@
 #include "comm/tune/trials.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "comm/tune/internal_call.h"
 #include "lockstep/base/clock.h"
-#include "lockstep/base/log.h"
 
 namespace lockstep {
 namespace {
@@ -76,8 +74,8 @@ std::size_t room_for(const Shape& shape) {
   return shape.bytes * (apart ? static_cast<std::size_t>(shape.ranks) + 1 : 1);
 }
 
-double seconds(Engine& engine, const Call& call) {
-  meet(engine);
+double seconds(Engine& engine, const Call& meeting, const Call& call) {
+  engine.run(meeting);
   const std::int64_t begin = now_ns();
   engine.run(call);
   return static_cast<double>(now_ns() - begin) * 1e-9;
@@ -87,10 +85,11 @@ double seconds(Engine& engine, const Call& call) {
 // hits all of them; in a turn the first is not counted: it finds another's data in the caches.
 std::vector<double> medians(Engine& engine, const std::vector<Call>& calls) {
   constexpr int kTurns = 4;
+  const Call meeting = meeting_call();
   std::vector<std::uint32_t> rounds;  // of a turn
   for (const Call& call : calls) {
     engine.run(call);
-    const double once = std::max(seconds(engine, call), 1e-7);
+    const double once = std::max(seconds(engine, meeting, call), 1e-7);
     rounds.push_back(static_cast<std::uint32_t>(std::clamp(kSecondsEach / kTurns / once, 2.0, 20.0)));
   }
   broadcast_bytes(engine, rounds.data(), rounds.size() * sizeof(rounds[0]));
@@ -98,7 +97,7 @@ std::vector<double> medians(Engine& engine, const std::vector<Call>& calls) {
   for (int turn = 0; turn < kTurns; ++turn)
     for (std::size_t i = 0; i < calls.size(); ++i) {
       engine.run(calls[i]);
-      for (std::uint32_t k = 0; k < rounds[i]; ++k) times[i].push_back(seconds(engine, calls[i]));
+      for (std::uint32_t k = 0; k < rounds[i]; ++k) times[i].push_back(seconds(engine, meeting, calls[i]));
     }
   std::vector<double> result;
   for (std::vector<double>& samples : times) {

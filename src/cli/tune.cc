@@ -27,7 +27,7 @@ namespace {
 struct TuneFlags {
   std::string collective = "all_reduce";
   int workers = 2;
-  std::string sizes = "1K,4K,16K,64K,256K,1M,4M,8M,16M,32M,64M,256M";
+  std::string sizes = "1K,4K,16K,64K,256K,1M,2M,4M,6M,8M,12M,16M,24M,32M,64M,256M";
   std::string memory = "comm,private";
   double min_time_s = 0.05;
   bool sizes_given = false;

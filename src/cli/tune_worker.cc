@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 
 #include "cli/bench_link.h"
@@ -24,6 +26,7 @@ namespace {
 // several times as long, would make people wait for minutes.
 constexpr std::uint64_t kAllUpTo = std::uint64_t{16} << 20;
 constexpr std::size_t kPasses = 3;
+constexpr double kHopeless = 2;  // times what another takes
 
 class Tuning {
  public:
@@ -39,18 +42,19 @@ class Tuning {
 
   void run() {
     const std::vector<std::uint64_t> between = with_middles();
-    steps_ = kPasses * (plan_.sizes.size() + between.size());
+    steps_ = kPasses * between.size();
+    const std::set<std::uint64_t> fitted(plan_.sizes.begin(), plan_.sizes.end());
     Selector table;
     table.set_costs(measure_costs(world_.impl().engine()));
     run_trials(world_.impl().engine(), table);  // the other collectives
     // Three passes, and the middle time: what disturbs one algorithm for a while must not cost it its place,
-    // and what once went uncommonly well is no promise. In each a second, independent look at every size, so
-    // that what changes on the machine meanwhile is no fault of the predictions.
+    // and what once went uncommonly well is no promise. A second, independent look follows on the first, at
+    // the same memory: neither what changes on the machine meanwhile nor where pages lie in a cache is a
+    // fault of the predictions.
     Times times, again;
-    for (std::size_t pass = 0; pass < kPasses; ++pass) {
-      for (std::uint64_t bytes : plan_.sizes) time_all(bytes, times);
-      for (std::uint64_t bytes : between) time_all(bytes, again);
-    }
+    for (std::size_t pass = 0; pass < kPasses; ++pass)
+      for (std::uint64_t bytes : between)
+        time_all(bytes, fitted.contains(bytes) ? std::vector<Times*>{&times, &again} : std::vector{&again});
     for (const auto& [key, us] : times) {
       const auto& [bytes, memory, algorithm] = key;
       table.add_measurement(shape(bytes, memory), *find_algorithm(algorithm), median(us) * 1e-6);
@@ -99,7 +103,18 @@ class Tuning {
             .nodes = nodes_};
   }
 
-  void time_all(std::uint64_t bytes, Times& times) {
+  // Far behind another in an earlier pass: it stands in the table by what it took then.
+  bool hopeless(const Times& times, std::uint64_t bytes, const Variant& variant) const {
+    const auto own = times.find({bytes, variant.memory, variant.algorithm});
+    if (own == times.end()) return false;
+    return std::ranges::any_of(times, [&](const auto& other) {
+      const auto& [size, memory, algorithm] = other.first;
+      return size == bytes && memory == variant.memory &&
+             kHopeless * median(other.second) < median(own->second);
+    });
+  }
+
+  void time_all(std::uint64_t bytes, const std::vector<Times*>& looks) {
     if (leads())
       reporter_.send({{"event", "progress"}, {"bytes", bytes}, {"step", step_}, {"steps", steps_}});
     ++step_;
@@ -122,13 +137,15 @@ class Tuning {
       const auto place =
           std::find(plan_.memories.begin(), plan_.memories.end(), variant.memory) - plan_.memories.begin();
       const BenchBuffers& own = buffers[static_cast<std::size_t>(place)];
-      if (!variant.refuses(e, own).empty()) continue;
+      if (!variant.refuses(e, own).empty() || hopeless(*looks.back(), bytes, variant)) continue;
       timed.push_back({.algorithm = variant.algorithm, .memory = variant.memory});
       contenders.push_back({.call = [&variant, &own, &e] { variant.run(e, own); }});
     }
-    sample_interleaved(world_, contenders, {.min_time_s = plan_.min_time_s, .fewest = 50});
-    for (std::size_t i = 0; i < timed.size(); ++i)
-      times[{bytes, timed[i].memory, timed[i].algorithm}].push_back(quantile(contenders[i].us, 0.5));
+    for (Times* const times : looks) {
+      sample_interleaved(world_, contenders, {.min_time_s = plan_.min_time_s, .fewest = 50});
+      for (std::size_t i = 0; i < timed.size(); ++i)
+        (*times)[{bytes, timed[i].memory, timed[i].algorithm}].push_back(quantile(contenders[i].us, 0.5));
+    }
   }
 
   void report_costs(const Costs& costs, bool kept) const {

@@ -22,7 +22,8 @@ const std::vector<Trial>& trials() {
   constexpr std::size_t mib = 1024 * kib;
   static const std::vector<Trial> all = {
       {Collective::all_reduce,
-       {kib, 4 * kib, 16 * kib, 64 * kib, 256 * kib, mib, 4 * mib, 8 * mib, 16 * mib, 32 * mib, 64 * mib}},
+       {kib, 4 * kib, 16 * kib, 64 * kib, 256 * kib, mib, 2 * mib, 4 * mib, 6 * mib, 8 * mib, 12 * mib,
+        16 * mib, 24 * mib, 32 * mib, 64 * mib}},
       {Collective::reduce_scatter, {4 * kib, 64 * kib, mib}},
       {Collective::all_gather, {4 * kib, 64 * kib, mib}},
       {Collective::broadcast, {4 * kib, 64 * kib, mib}},

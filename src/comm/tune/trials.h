@@ -8,7 +8,7 @@
 namespace lockstep {
 
 // Adds what was measured to `table`, the same on every rank: all_reduce from 1 KiB to 64 MiB, the collectives
-// of sharded training at three sizes, comm memory and private memory. A third of a second for two ranks.
+// of sharded training at three sizes, comm memory and private memory. Half a second for two ranks.
 // Collective; leaves out sizes that this machine's memory has no room for.
 void run_trials(Engine& engine, Selector& table);
 

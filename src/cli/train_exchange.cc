@@ -6,7 +6,6 @@
 #include <numeric>
 #include <string>
 
-#include "comm/group_impl.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -68,26 +67,25 @@ class Probes {
   CommMemory memory_;
 };
 
-Call all_reduce_of(const TrainOptions& options, std::size_t count, DType dtype) {
-  Call call;
-  call.what = Collective::all_reduce;
-  call.count = count;
-  call.dtype = dtype;
-  call.algorithm = options.algorithm == "auto" ? "" : options.algorithm;
-  call.order = options.order == "any" ? Order::any : Order::canonical;
+// Borrows the algorithm's name.
+CallQuestion all_reduce_of(const TrainOptions& options, std::size_t count, DType dtype) {
+  CallQuestion call{.what = Collective::all_reduce, .count = count, .dtype = dtype};
+  if (options.algorithm != "auto") call.options.algorithm = options.algorithm;
+  call.options.order = options.order == "any" ? Order::any : Order::canonical;
   return call;
 }
 
 double expected_all_reduce(const Group& group, const TrainOptions& options, std::size_t count, DType dtype) {
   if (count == 0 || group.size() == 1) return 0;
-  return group.impl().engine().expected_seconds(all_reduce_of(options, count, dtype));
+  return group.expected_seconds(all_reduce_of(options, count, dtype));
 }
 
 }  // namespace
 
 void check_algorithm(const Group& group, const TrainOptions& options, std::size_t bucket_bytes) {
-  const Call call = all_reduce_of(options, bucket_bytes / sizeof(float), DType::f32);
-  if (const std::string why = group.impl().engine().refuses(call); !why.empty())
+  if (const std::string why =
+          group.why_refused(all_reduce_of(options, bucket_bytes / sizeof(float), DType::f32));
+      !why.empty())
     throw UsageError("--algorithm: " + why);
 }
 

@@ -33,7 +33,7 @@ constexpr std::size_t kMostBlamed = 64;  // workers of a node whose last lines a
 }  // namespace
 
 Attempt::Attempt(const LaunchOptions& options, const AttemptPlan& plan, SignalWatch& signals, Sinks& sinks,
-                 Link* link)
+                 AgentLink* link)
     : options_(options),
       plan_(plan),
       signals_(signals),
@@ -198,7 +198,7 @@ void Attempt::mention_stop(int signal) {
       std::chrono::duration<double>(grace_).count(), kOneStop.count(), running_ == 1 ? "it" : "them"));
 }
 
-void Attempt::obey(const Link::Order& order) {
+void Attempt::obey(const AgentLink::Order& order) {
   told_to_stop_ = told_to_stop_ || order.signal != 0;
   if (stopping_) return;
   if (order.signal != 0)

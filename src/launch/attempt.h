@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "launch/agent_link.h"
 #include "launch/events.h"
 #include "launch/guardian.h"
-#include "launch/link.h"
 #include "launch/orphans.h"
 #include "launch/signal_watch.h"
 #include "launch/worker_environment.h"
@@ -37,7 +37,7 @@ class Attempt {
  public:
   // `link`: to the agents of other machines; null when there are none.
   Attempt(const LaunchOptions& options, const AttemptPlan& plan, SignalWatch& signals, Sinks& sinks,
-          Link* link);
+          AgentLink* link);
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -65,7 +65,7 @@ class Attempt {
   void interrupt(int signal);
   void mention_stop(int signal);
   void hear_others();
-  void obey(const Link::Order& order);
+  void obey(const AgentLink::Order& order);
   void mention_early_ends();
   void report_to_others();  // once nothing is left to do here; then takes their verdict
   void stop(int signal, std::chrono::milliseconds grace);  // begins to end the group
@@ -83,7 +83,7 @@ class Attempt {
   const AttemptPlan& plan_;
   SignalWatch& signals_;
   Sinks& sinks_;
-  Link* link_;
+  AgentLink* link_;
   Events events_;
   WorkerOutput output_;
   Orphans orphans_;

@@ -1,5 +1,5 @@
-// Point to point between the ranks of a group: all that an algorithm sees of its peers. Shared memory
-// today, TCP, MPI and a simulator behind the same calls.
+// Point to point between the ranks of a group, over shared memory, TCP or MPI: all that an algorithm sees of
+// its peers.
 #pragma once
 
 #include <cstddef>

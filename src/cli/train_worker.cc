@@ -12,9 +12,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/folder_content.h"
-#include "cli/folder_lock.h"
-#include "cli/table.h"
 #include "cli/train_checkpoint.h"
 #include "cli/train_evaluate.h"
 #include "cli/train_exchange.h"
@@ -31,6 +28,9 @@
 #include "lockstep/launch/launcher.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "report/folder_content.h"
+#include "report/folder_lock.h"
+#include "report/table.h"
 
 namespace lockstep::cli {
 namespace {
@@ -379,8 +379,8 @@ class Worker {
     profiled_.push_back(std::move(t));
   }
 
-  // What the cost table expects of the exchange, and its first steps of what goes on beside it. Backward as it
-  // was measured has lost to the exchange what processor time that took.
+  // What the cost table expects of the exchange, and its first steps of what goes on beside it. Backward as
+  // it was measured has lost to the exchange what processor time that took.
   void add_prediction(Json& summary) {
     StepProfile profile = profile_of(profiled_);
     double buffers_s = 0;  // after_s has it

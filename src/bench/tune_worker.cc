@@ -26,7 +26,7 @@ namespace {
 // Larger calls are measured of those algorithms alone that work on shared memory: the others, which take
 // several times as long, would make people wait for minutes.
 constexpr std::uint64_t kAllUpTo = std::uint64_t{16} << 20;
-constexpr std::size_t kPasses = 3;
+constexpr std::size_t kPasses = 5;
 constexpr double kHopeless = 2;  // times what another takes
 
 class Tuning {
@@ -48,7 +48,7 @@ class Tuning {
     Selector table;
     table.set_costs(measure_costs(world_.impl().engine()));
     run_trials(world_.impl().engine(), table);  // the other collectives
-    // Three passes, and the middle time: what disturbs one algorithm for a while must not cost it its place,
+    // Several passes, and the middle time: what disturbs one algorithm for a while must not cost it its place,
     // and what once went uncommonly well is no promise. A second, independent look follows on the first, at
     // the same memory: neither what changes on the machine meanwhile nor where pages lie in a cache is a
     // fault of the predictions.

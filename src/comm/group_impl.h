@@ -14,7 +14,6 @@
 #include "comm/call.h"
 #include "comm/engine/engine.h"
 #include "comm/stall.h"
-#include "comm/work_state.h"
 #include "lockstep/comm/lane_board.h"
 #include "lockstep/observe/flight_recorder.h"
 
@@ -22,9 +21,10 @@ namespace lockstep {
 
 class GroupImpl {
  public:
-  GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job,
-            std::chrono::milliseconds timeout);
-  ~GroupImpl();  // waits for what is queued
+  // Destroying it waits for what is queued. Where the last handle goes in a continuation, on the group's own
+  // thread, that thread ends what is queued and the group with it, and nobody waits.
+  static std::shared_ptr<GroupImpl> make(std::unique_ptr<Engine> engine, std::string name, std::string job,
+                                         std::chrono::milliseconds timeout);
   GroupImpl(const GroupImpl&) = delete;
   GroupImpl& operator=(const GroupImpl&) = delete;
 
@@ -38,9 +38,14 @@ class GroupImpl {
   std::shared_ptr<GroupImpl> split(int colour, int key);
 
  private:
+  GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job,
+            std::chrono::milliseconds timeout);
+  ~GroupImpl();
+  static void release(GroupImpl* group);
+
   struct Queued {
     Call call;
-    std::shared_ptr<Work::State> state;
+    WorkPromise promise;
   };
 
   // Numbers the call, records it, executes it, records how it ended. One thread at a time.
@@ -48,7 +53,9 @@ class GroupImpl {
   void execute(Call& call, Body&& body);
   void wait_for_turn(std::unique_lock<std::mutex>& lock);
   void start_thread();
+  void refuse_in_continuation(Collective what) const;
   void serve();
+  void serve(Queued next);
   void dump(const Error& error) noexcept;        // once
   void write_dump(const Error* error) noexcept;  // null: dumped without a failure
 
@@ -69,7 +76,8 @@ class GroupImpl {
   std::deque<Queued> queue_;
   bool serving_ = false;  // the thread is inside a call
   bool stopping_ = false;
-  std::thread thread_;  // started by the first asynchronous call
+  bool orphaned_ = false;  // the thread is the last that knows of the group
+  std::thread thread_;     // started by the first asynchronous call
 };
 
 // A group over an engine made elsewhere (MPI, Gloo).

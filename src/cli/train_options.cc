@@ -12,6 +12,7 @@
 #include "cli/engine_flag.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
+#include "lockstep/parallel/strategy_names.h"
 
 namespace lockstep::cli {
 namespace {
@@ -132,7 +133,7 @@ void check_values(const TrainOptions& o) {
   one_of("--last-step", o.last_step, {"short", "drop", "wrap"});
   one_of("--order", o.order, {"canonical", "any"});
   if (!o.engine.empty()) check_engine("--engine", o.engine);
-  one_of("--strategy", o.strategy, {"ddp"});
+  one_of("--strategy", o.strategy, {std::begin(kStrategyNames), std::end(kStrategyNames)});
   one_of("--precision", o.precision, {"fp32"});
   one_of("--device", o.device, {"cpu"});
   check_ranges(o);

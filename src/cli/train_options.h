@@ -176,7 +176,9 @@ void visit_options(Options& o, Visit&& visit) {
                    "what carries the collectives: auto, shm, tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo "
                    "(default: LOCKSTEP_ENGINE, else auto)"},
         o.engine);
-  visit(OptionInfo{"strategy", comm, Role::runs, "ddp"}, o.strategy);
+  visit(OptionInfo{"strategy", comm, Role::runs,
+                   "how workers share the model: ddp, or zero1 (each keeps a part of the optimizer's state)"},
+        o.strategy);
   visit(OptionInfo{"precision", comm, Role::defines, "fp32"}, o.precision);
   visit(OptionInfo{"device", comm, Role::defines, "cpu"}, o.device);
 

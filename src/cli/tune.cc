@@ -29,7 +29,7 @@ struct TuneFlags {
   int workers = 2;
   std::string sizes = "1K,4K,16K,64K,256K,1M,2M,4M,6M,8M,12M,16M,24M,32M,64M,256M";
   std::string memory = "comm,private";
-  double min_time_s = 0.05;
+  double min_time_s = 0.03;
   bool sizes_given = false;
   std::vector<std::string> for_measuring = {};  // flags given that a job which runs already has no use for
   bool json = false;
@@ -279,7 +279,7 @@ void add_tune(Cli& cli) {
   command->add_option("--collective", flags->collective, "which one (default: all_reduce)");
   command->add_option("--sizes", flags->sizes, "bytes (default: " + flags->sizes + ")");
   command->add_option("--memory", flags->memory, "of comm,private (default: both)");
-  command->add_option("--min-time", flags->min_time_s, "seconds for each algorithm and size (default: 0.05)");
+  command->add_option("--min-time", flags->min_time_s, "seconds for each algorithm and size (default: 0.03)");
   command->add_flag("--json", flags->json, "one JSON object a line on standard output");
   command->add_option("--report-to", flags->report_to)->group("");  // for workers: hidden
   command->footer(

@@ -25,7 +25,7 @@ namespace {
 // Larger calls are measured of those algorithms alone that work on shared memory: the others, which take
 // several times as long, would make people wait for minutes.
 constexpr std::uint64_t kAllUpTo = std::uint64_t{16} << 20;
-constexpr std::size_t kPasses = 3;
+constexpr std::size_t kPasses = 5;
 constexpr double kHopeless = 2;  // times what another takes
 
 class Tuning {
@@ -35,9 +35,12 @@ class Tuning {
     for (const std::string& memory : plan.memories)
       for (const std::string& name : world_.impl().engine().algorithms(collective_of(plan.what)))
         variants_.emplace_back(world_, name, memory);
-    Call by_pages;
-    by_pages.algorithm = kPages.name();
-    pages_ = world_.impl().engine().refuses(by_pages).empty();
+    for (const Algorithm* algorithm : all_algorithms()) {
+      Call by_pages;
+      by_pages.what = collective_of(plan.what);
+      by_pages.algorithm = algorithm->name();
+      pages_ |= algorithm->needs().pages && world_.impl().engine().refuses(by_pages).empty();
+    }
   }
 
   void run() {
@@ -47,7 +50,7 @@ class Tuning {
     Selector table;
     table.set_costs(measure_costs(world_.impl().engine()));
     run_trials(world_.impl().engine(), table);  // the other collectives
-    // Three passes, and the middle time: what disturbs one algorithm for a while must not cost it its place,
+    // Several passes, and the middle time: what disturbs one algorithm for a while must not cost it its place,
     // and what once went uncommonly well is no promise. A second, independent look follows on the first, at
     // the same memory: neither what changes on the machine meanwhile nor where pages lie in a cache is a
     // fault of the predictions.
@@ -133,7 +136,7 @@ class Tuning {
     std::vector<Timed> timed;
     std::vector<Contender> contenders;
     for (const Variant& variant : variants_) {
-      if (bytes > kAllUpTo && !find_algorithm(variant.algorithm)->shares_memory()) continue;
+      if (bytes > kAllUpTo && !find_algorithm(variant.algorithm)->needs().reach) continue;
       const auto place =
           std::find(plan_.memories.begin(), plan_.memories.end(), variant.memory) - plan_.memories.begin();
       const BenchBuffers& own = buffers[static_cast<std::size_t>(place)];

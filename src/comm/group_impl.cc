@@ -52,13 +52,13 @@ GroupImpl::~GroupImpl() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
+  changed_.notify_one();
   if (thread_.joinable()) thread_.join();
 }
 
 template <class Body>
 void GroupImpl::execute(Call& call, Body&& body) {
-  // Messages between two ranks are not numbered: only collectives are the same for all.
+  // Only collectives are the same for all.
   const bool numbered = !is_message(call.what);
   if (numbered) ++sequence_;
   call.sequence = sequence_;
@@ -79,11 +79,6 @@ void GroupImpl::execute(Call& call, Body&& body) {
   }
 }
 
-// Returns once nothing is queued or under way on the group's thread.
-void GroupImpl::wait_for_turn(std::unique_lock<std::mutex>& lock) {
-  changed_.wait(lock, [&] { return queue_.empty() && !serving_; });
-}
-
 // Those would wait for the thread that they are on, or keep it from its work.
 void GroupImpl::refuse_in_continuation(Collective what) const {
   if (inside_continuation())
@@ -94,10 +89,7 @@ void GroupImpl::refuse_in_continuation(Collective what) const {
 
 void GroupImpl::run(Call call) {
   refuse_in_continuation(call.what);
-  if (thread_.joinable()) {
-    std::unique_lock lock(mutex_);
-    wait_for_turn(lock);
-  }
+  const Turn turn(turns_);
   execute(call, [&] { engine_->run(call); });
 }
 
@@ -108,8 +100,9 @@ Work GroupImpl::start(Call call) {
     const std::lock_guard lock(mutex_);
     if (!thread_.joinable()) start_thread();
     queue_.push_back({std::move(call), std::move(promise)});
+    queue_.back().turn = turns_.take();  // last, for a number that is taken must be used
   }
-  changed_.notify_all();
+  changed_.notify_one();
   return work;
 }
 
@@ -136,12 +129,11 @@ void GroupImpl::serve() {
     if (queue_.empty()) break;
     Queued next = std::move(queue_.front());
     queue_.pop_front();
-    serving_ = true;
     lock.unlock();
+    turns_.await(next.turn);
     serve(std::move(next));
+    turns_.pass();
     lock.lock();
-    serving_ = false;
-    changed_.notify_all();
   }
   if (!orphaned_) return;
   lock.unlock();
@@ -167,10 +159,7 @@ void GroupImpl::serve(Queued next) {
 
 std::shared_ptr<GroupImpl> GroupImpl::split(int colour, int key) {
   refuse_in_continuation(Collective::split);
-  if (thread_.joinable()) {
-    std::unique_lock lock(mutex_);
-    wait_for_turn(lock);
-  }
+  const Turn turn(turns_);
   const std::string name = name_ + "/" + std::to_string(splits_++) + "." + std::to_string(colour);
   Call call;
   call.what = Collective::split;

@@ -14,6 +14,7 @@
 #include "comm/call.h"
 #include "comm/engine/engine.h"
 #include "comm/stall.h"
+#include "comm/turns.h"
 #include "lockstep/comm/lane_board.h"
 #include "lockstep/observe/flight_recorder.h"
 
@@ -46,12 +47,12 @@ class GroupImpl {
   struct Queued {
     Call call;
     WorkPromise promise;
+    Turns::Number turn = 0;
   };
 
-  // Numbers the call, records it, executes it, records how it ended. One thread at a time.
+  // Records the call, executes it, records how it ended. Only the thread whose turn it is.
   template <class Body>
   void execute(Call& call, Body&& body);
-  void wait_for_turn(std::unique_lock<std::mutex>& lock);
   void start_thread();
   void refuse_in_continuation(Collective what) const;
   void serve();
@@ -67,14 +68,15 @@ class GroupImpl {
   FlightRing flight_;
   Stall stall_;
   const std::shared_ptr<LaneBoard> lane_board_ = std::make_shared<LaneBoard>();
-  std::uint64_t sequence_ = 0;
+  Turns turns_;
+  // Of the thread whose turn it is.
+  std::uint64_t sequence_ = 0;  // of collectives; messages between two ranks are not counted
   int splits_ = 0;
   bool dumped_ = false;
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
-  std::deque<Queued> queue_;
-  bool serving_ = false;  // the thread is inside a call
+  std::deque<Queued> queue_;  // by turn
   bool stopping_ = false;
   bool orphaned_ = false;  // the thread is the last that knows of the group
   std::thread thread_;     // started by the first asynchronous call

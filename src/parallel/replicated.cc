@@ -145,8 +145,12 @@ Replicated::Replicated(Traits traits, const ModuleRef& module, Group group, Stra
   if (module_ == nullptr) throw UsageError(traits_.name + " of no module");
   if (options_.exchange && options_.hook)
     throw UsageError(traits_.name + ": options `exchange` and `hook` are both given; accepted: one of them");
-  if (options_.exchange) traits_.exchange = *options_.exchange;
+  const Exchange::Leaves wanted = traits_.exchange.leaves;
+  if (options_.exchange) traits_.exchange = options_.exchange(wanted);
   if (options_.hook) traits_.exchange = {.name = "hook", .run = options_.hook};
+  if (wanted == Exchange::Leaves::everything && traits_.exchange.leaves != wanted)
+    throw UsageError(traits_.name + " updates whole parameters, and the exchange '" + traits_.exchange.name +
+                     "' leaves each rank a part of the gradients; accepted: one that leaves everything");
   if (options_.check_replicas_every < 0)
     throw UsageError("check_replicas_every = " + std::to_string(options_.check_replicas_every) +
                      "; accepted: 0 (never) or more");

@@ -8,11 +8,7 @@
 namespace lockstep {
 namespace {
 
-Exchange exchange_of(const StrategyOptions& options) {
-  return reduce_scatter_exchange({.algorithm = options.algorithm, .order = options.order});
-}
-
-// Elements `range` of a bucket.
+// The elements of a bucket that are this rank's.
 ElementRange own_range(const Bucket& bucket) {
   const std::size_t count = own_part(bucket).count;
   const std::size_t begin = count * static_cast<std::size_t>(bucket.group.rank());
@@ -44,8 +40,11 @@ torch::Tensor formed_at(std::byte* data, const torch::Tensor& like, const CommMe
 }  // namespace
 
 Zero1::Zero1(const ModuleRef& module, Group group, const StrategyOptions& options)
-    : Replicated({.name = "Zero1", .exchange = exchange_of(options), .keep_layout = true}, module,
-                 std::move(group), options),
+    : Replicated(
+          {.name = "Zero1",
+           .exchange = reduce_scatter_exchange({.algorithm = options.algorithm, .order = options.order}),
+           .keep_layout = true},
+          module, std::move(group), options),
       parameters_(parameters()),
       slices_(parameters_.size()),
       gradients_(parameters_.size()) {

@@ -267,8 +267,9 @@ TEST(Strategies, AreMadeByName) {
   EXPECT_NE(dynamic_cast<DataParallel*>(make_strategy("ddp", net, alone).get()), nullptr);
   EXPECT_NE(dynamic_cast<Zero1*>(make_strategy("zero1", net, alone).get()), nullptr);
   expect_error<UsageError>([&] { make_strategy("dpp", net, alone); }, {"'dpp'", "ddp, zero1"});
-  expect_error<UsageError>([&] { DataParallel(net, alone, {.exchange = reduce_scatter_exchange()}); },
-                           {"reduce-scatter", "a part of the gradients"});
+  expect_error<UsageError>(
+      [&] { DataParallel(net, alone, {.exchange = [](auto) { return reduce_scatter_exchange(); }}); },
+      {"reduce-scatter", "a part of the gradients"});
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // What happens to a bucket of gradients when it is full, as a value: an all-reduce, a reduce-scatter,
 // nothing, or a program's own.
 //
-//   DataParallel ddp(model, world, {.exchange = bf16_exchange()});          // compress/bf16.h
+//   DataParallel ddp(model, world, {.exchange = bf16_exchange});          // compress/bf16.h
 //
 //   Exchange own{.name = "halves", .run = [](const Bucket& bucket) {        // one of a program's own
 //     return bucket.group.all_reduce_async(bucket.data, {.op = ReduceOp::avg, .divisor = 2 *

@@ -15,7 +15,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
-#include <optional>
+#include <functional>
 #include <string>
 
 #include "lockstep/comm/group.h"
@@ -39,8 +39,9 @@ struct StrategyOptions {
   // Of the strategy's own exchange. Empty: the cost table chooses.
   std::string algorithm = {};
   Order order = Order::canonical;
-  // In place of it (grad/exchange.h), whole or just what it does to a bucket; one of them.
-  std::optional<Exchange> exchange = {};
+  // In place of it (grad/exchange.h), one that leaves at least what the strategy wants: bf16_exchange of
+  // compress/bf16.h; or just what becomes of a bucket, all of it.
+  std::function<Exchange(Exchange::Leaves wanted)> exchange = {};
   BucketHook hook = {};
 };
 

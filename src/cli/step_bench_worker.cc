@@ -6,20 +6,20 @@
 #include <numeric>
 #include <optional>
 
-#include "cli/bench_link.h"
-#include "cli/progress.h"
 #include "cli/step_bench.h"
 #include "cli/train_exchange.h"
 #include "cli/train_optimizer.h"
 #include "cli/train_options.h"
 #include "cli/train_task.h"
 #include "grad/backward_hooks.h"
+#include "launch/worker_events.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/observe/histogram.h"
 #include "lockstep/parallel/strategies.h"
+#include "report/progress.h"
 
 namespace lockstep::cli {
 namespace {
@@ -240,7 +240,7 @@ int run_step_bench_worker(const Json& request) {
   StepBench bench(options, world);
   const std::string report_to = request.value("report_to", "");
   Progress progress;
-  std::optional<BenchReporter> reporter;
+  std::optional<EventReporter> reporter;
   if (world.rank() == 0 && !report_to.empty()) reporter.emplace(report_to);
   if (world.rank() == 0 && report_to.empty())
     reporter.emplace([&](const Json& event) {

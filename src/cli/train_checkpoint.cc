@@ -2,9 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/run_folder.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/checkpoint/store.h"
+#include "report/run_folder.h"
 
 namespace lockstep::cli {
 

@@ -4,10 +4,10 @@
 #include <functional>
 #include <vector>
 
-#include "cli/train_metrics.h"
 #include "cli/train_options.h"
 #include "cli/train_prediction.h"
 #include "lockstep/parallel/strategy.h"
+#include "report/step_figures.h"
 
 namespace lockstep::cli {
 

@@ -12,9 +12,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/folder_content.h"
-#include "cli/folder_lock.h"
-#include "cli/table.h"
 #include "cli/train_checkpoint.h"
 #include "cli/train_evaluate.h"
 #include "cli/train_exchange.h"
@@ -31,6 +28,9 @@
 #include "lockstep/launch/launcher.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/strategies.h"
+#include "report/folder_content.h"
+#include "report/folder_lock.h"
+#include "report/table.h"
 
 namespace lockstep::cli {
 namespace {

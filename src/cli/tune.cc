@@ -1,25 +1,24 @@
 // `lockstep tune`: measures what the choice of algorithms rests on, and shows it.
-#include "cli/tune.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 #include <ranges>
 
-#include "cli/bench_link.h"
+#include "base/machine_memory.h"
+#include "bench/tune_worker.h"
 #include "cli/bench_plan.h"
-#include "cli/bench_start.h"
 #include "cli/command.h"
-#include "cli/machine_memory.h"
-#include "cli/progress.h"
-#include "cli/table.h"
 #include "comm/group_impl.h"
+#include "launch/starter.h"
+#include "launch/worker_events.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/observe/histogram.h"
+#include "report/progress.h"
+#include "report/table.h"
 
 namespace lockstep::cli {
 namespace {
@@ -255,7 +254,7 @@ int run_tune(TuneFlags flags) {
   const TunePlan plan = plan_of(flags);
   if (!flags.report_to.empty()) return run_tune_worker(plan, flags.report_to);
   Results results(flags);
-  BenchListener listener;
+  EventListener listener;
   const Starter starter = start_workers(
       {.program = {own_path(), "tune", "--collective", flags.collective, "-n", std::to_string(flags.workers),
                    "--sizes", flags.sizes, "--memory", flags.memory, "--min-time",

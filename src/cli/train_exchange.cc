@@ -9,6 +9,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/compress/bf16.h"
 #include "lockstep/observe/histogram.h"
 
 namespace lockstep::cli {
@@ -82,6 +83,15 @@ double expected_all_reduce(const Group& group, const TrainOptions& options, std:
 
 }  // namespace
 
+StrategyOptions strategy_options(const TrainOptions& o) {
+  StrategyOptions options{.bucket_cap_mb = o.bucket_cap_mb,
+                          .first_bucket_mb = o.first_bucket_mb,
+                          .algorithm = o.algorithm == "auto" ? "" : o.algorithm,
+                          .order = o.order == "any" ? Order::any : Order::canonical};
+  if (o.compress == "bf16") options.exchange = bf16_exchange;
+  return options;
+}
+
 void check_algorithm(const Group& group, const TrainOptions& options, std::size_t bucket_bytes) {
   if (const std::string why =
           group.why_refused(all_reduce_of(options, bucket_bytes / sizeof(float), DType::f32));
@@ -113,10 +123,10 @@ bool expect_exchange(const Strategy& strategy, const TrainOptions& options, Step
                      double& buffers_s) {
   const Group& world = strategy.group();
   const std::vector<BucketEvent>& events = strategy.last_exchange().buckets;
-  if (events.size() != profile.buckets.size()) return false;
+  const auto& expected = strategy.exchange().expected_seconds;
+  if (events.size() != profile.buckets.size() || !expected) return false;
   for (std::size_t b = 0; b < events.size(); ++b) {
-    profile.buckets[b].exchange_s =
-        expected_all_reduce(world, options, events[b].bytes / sizeof(float), DType::f32);
+    profile.buckets[b].exchange_s = expected(world, events[b].bytes / sizeof(float), DType::f32);
     if (world.size() > 1 && !(profile.buckets[b].exchange_s > 0)) return false;
   }
   TrainOptions any = options;

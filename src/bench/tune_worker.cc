@@ -36,9 +36,12 @@ class Tuning {
     for (const std::string& memory : plan.memories)
       for (const std::string& name : world_.impl().engine().algorithms(collective_of(plan.what)))
         variants_.emplace_back(world_, name, memory);
-    Call by_pages;
-    by_pages.algorithm = kPages.name();
-    pages_ = world_.impl().engine().refuses(by_pages).empty();
+    for (const Algorithm* algorithm : all_algorithms()) {
+      Call by_pages;
+      by_pages.what = collective_of(plan.what);
+      by_pages.algorithm = algorithm->name();
+      pages_ |= algorithm->needs().pages && world_.impl().engine().refuses(by_pages).empty();
+    }
   }
 
   void run() {
@@ -134,7 +137,7 @@ class Tuning {
     std::vector<Timed> timed;
     std::vector<Contender> contenders;
     for (const Variant& variant : variants_) {
-      if (bytes > kAllUpTo && !find_algorithm(variant.algorithm)->shares_memory()) continue;
+      if (bytes > kAllUpTo && !find_algorithm(variant.algorithm)->needs().reach) continue;
       const auto place =
           std::find(plan_.memories.begin(), plan_.memories.end(), variant.memory) - plan_.memories.begin();
       const BenchBuffers& own = buffers[static_cast<std::size_t>(place)];

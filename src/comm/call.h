@@ -37,9 +37,6 @@ Collective parse_collective(std::string_view text);  // throws UsageError that l
 // Longer timeouts are cut to this: as nanoseconds they would not fit the clock.
 inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
 
-// Inputs up to this may be posted with the call itself (Reach::eager).
-inline constexpr std::size_t kEagerBytes = std::size_t{256} << 10;
-
 bool reduces(Collective what);     // all_reduce, reduce_scatter, reduce
 bool is_message(Collective what);  // send, recv: between two ranks, and not numbered
 

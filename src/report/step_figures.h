@@ -2,8 +2,9 @@
 //
 //   start    when all workers had a bucket ready and its data began to move
 //   T_comm   the length of the union of [start, end] over the step's buckets
-//   exposed  how long backward's thread waited at the end of backward: for the buckets, and for slower
-//   workers hidden   the part of T_comm before that T_comp   step time - exposed - waiting for data
+//   exposed  how long backward's thread waited at the end of backward, for the buckets and for slower workers
+//   hidden   the part of T_comm before that
+//   T_comp   step time - exposed - waiting for data
 //   communication share = ΣT_comm / (ΣT_comp + ΣT_comm);  overlap = Σhidden / ΣT_comm
 #pragma once
 

@@ -12,6 +12,7 @@
 #include "comm/fault_values.h"
 #include "comm/group_impl.h"
 #include "comm/process_ranks.h"
+#include "comm/reach.h"
 #include "lockstep/comm/init.h"
 
 namespace lockstep::testing {

@@ -13,6 +13,7 @@
 #include "comm/call.h"
 #include "comm/expect_error.h"
 #include "comm/fault_plan.h"
+#include "comm/reach.h"
 #include "comm/thread_ranks.h"
 
 namespace lockstep::testing {

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 
+#include "comm/algo/builtin.h"
 #include "comm/algo/routes.h"
 #include "comm/grid.h"
 #include "comm/thread_ranks.h"

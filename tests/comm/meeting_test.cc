@@ -44,7 +44,7 @@ TEST(WithPeers, ALackOfMemoryNamesTheCall) {
   expect_error<SystemError>(
       [&] {
         engines[0]->with_peers(call, std::chrono::milliseconds(5),
-                               [](Channel&, const Call&) { throw std::bad_alloc(); });
+                               [](Reach&, const Call&) { throw std::bad_alloc(); });
       },
       {"rank 0 is out of memory in", call.describe(), "operation 7 of group world"});
 }

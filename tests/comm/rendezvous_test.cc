@@ -14,6 +14,7 @@
 #include "comm/worker_process.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/base/fnv.h"
 
 namespace lockstep::testing {
 namespace {
@@ -21,11 +22,9 @@ namespace {
 // Where rank 0 of `job` listens when there is no secret.
 struct Door {
   explicit Door(const std::string& job) {
-    std::uint64_t hash = 1469598103934665603U;
-    for (char c : job + ".0") hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
     char text[64];
     std::snprintf(text, sizeof text, "lockstep/%u/%016llx", static_cast<unsigned>(::getuid()),
-                  static_cast<unsigned long long>(hash));
+                  static_cast<unsigned long long>(fnv1a(job + ".0")));
     name.sun_family = AF_UNIX;
     std::memcpy(name.sun_path + 1, text, std::strlen(text));
     length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(text));

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "comm/algo/builtin.h"
 #include "comm/expect_error.h"
 
 namespace lockstep::testing {
@@ -60,7 +61,7 @@ TEST(Selector, CanonicalOrderExcludesWhatSumsOtherwise) {
         for (const Candidate& row : rows) {
           EXPECT_TRUE(row.algorithm->canonical(nodes)) << row.algorithm->name();
           EXPECT_TRUE(row.algorithm->has(what));
-          EXPECT_LE(bytes, row.algorithm->limit_bytes());
+          EXPECT_LE(bytes, row.algorithm->needs().at_most_bytes);
         }
         EXPECT_EQ(selector.choose(shape(what, bytes, nodes), Order::canonical), rows.front().algorithm);
       }

@@ -37,7 +37,7 @@ TEST(Trials, MeasureEveryWayThroughSharedMemory) {
           int measured = 0;
           for (const Candidate& row : table.table(all_reduce_of(ranks, bytes, reachable), Order::canonical)) {
             EXPECT_EQ(row.fitted,
-                      row.algorithm->shares_memory() && !(reachable && row.algorithm->reads_pages()))
+                      row.algorithm->needs().reach && !(reachable && row.algorithm->needs().pages))
                 << row.algorithm->name();
             EXPECT_EQ(row.measured_s > 0, row.fitted) << row.algorithm->name() << " at " << bytes;
             measured += row.fitted ? 1 : 0;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/reach.h"
 #include "comm/shm/layout.h"
 #include "comm/thread_ranks.h"
 
@@ -102,7 +103,7 @@ class Calls {
 };
 
 TYPED_TEST(Windows, AreWrittenAgainOnlyWhenAllHaveReadThem) {
-  constexpr std::size_t window = shm::kWindowBytes / sizeof(TypeParam);
+  constexpr std::size_t window = kWindowBytes / sizeof(TypeParam);
   for (const int ranks : {2, 3, 7})
     on_threads(thread_groups(ranks), [&](const Group& g) {
       for (const std::size_t count : {window - 1, 3 * window + 3})

@@ -1,9 +1,22 @@
 #include "comm/algo/algorithm.h"
 
-#include <array>
 #include <cstdint>
+#include <string>
+
+#include "comm/algo/builtin.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
+namespace {
+
+// In a function, so that it is there before the first constant that adds one.
+std::vector<const Algorithm*>& list() {
+  static std::vector<const Algorithm*> all = {
+      &kEager, &kDirect, &kTree, &kRing, &kHalvingDoubling, &kHierarchical, &kPairwise, &kDoubling, &kPages};
+  return all;
+}
+
+}  // namespace
 
 std::byte* Scratch::take(std::size_t bytes) {
   constexpr std::size_t align = 64;
@@ -12,10 +25,13 @@ std::byte* Scratch::take(std::size_t bytes) {
   return memory_.data() + (align - address % align) % align;
 }
 
-std::span<const Algorithm* const> all_algorithms() {
-  static const std::array<const Algorithm*, 9> all = {
-      &kEager, &kDirect, &kTree, &kRing, &kHalvingDoubling, &kHierarchical, &kPairwise, &kDoubling, &kPages};
-  return all;
+std::span<const Algorithm* const> all_algorithms() { return list(); }
+
+bool add_algorithm(const Algorithm& algorithm) {
+  if (find_algorithm(algorithm.name()) != nullptr)
+    throw UsageError("there is an algorithm '" + std::string(algorithm.name()) + "' already");
+  list().push_back(&algorithm);
+  return true;
 }
 
 const Algorithm* find_algorithm(std::string_view name) {

@@ -1,5 +1,8 @@
-// What an algorithm is: a name, what it can do, what it costs, and a run over a channel. One file each;
-// docs/algorithms.md gives steps, bytes and order of summation side by side.
+// What an algorithm is: a name, what it can do and needs, what it costs, and a run. One file each, which is
+// all that knows it: engines, the table of costs, the benchmark and the tests go through all_algorithms().
+//
+// Most see only a channel. Those that say Needs::reach work on memory that all ranks reach, and run where
+// there is some.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +14,7 @@
 #include "comm/algo/routes.h"
 #include "comm/call.h"
 #include "comm/channel/channel.h"
+#include "comm/reach.h"
 
 namespace lockstep {
 
@@ -30,6 +34,9 @@ struct Stage {
   Scratch& scratch;
   std::span<const int> nodes;      // the node of each rank
   const Routes* routes = nullptr;  // null: the plain ones
+  Reach* shared = nullptr;         // there for algorithms that say Needs::reach
+
+  Reach& reach() const { return *shared; }
 
   int rank() const { return channel.rank(); }
   int size() const { return channel.size(); }
@@ -54,18 +61,31 @@ struct Shape {
   bool reachable = false;      // all buffers lie in comm memory
   bool messages_only = false;  // the ranks share no memory
   bool pages = false;          // the ranks may read each other's private memory
+  bool posts = true;           // inputs may yet be posted with the call
   std::span<const int> nodes = {};
   const Wires* wires = nullptr;    // null: not measured
   const Routes* routes = nullptr;  // with wires
 };
 
-// What one rank does on the critical path; comm/tune prices it.
+// What one rank does on the critical path; comm/tune prices it. This is the one place where an algorithm says
+// what it costs.
 struct Cost {
   double barriers = 0;
   double messages = 0;       // one after the other
   double sent_bytes = 0;     // through the channel; a rank that swaps works on both directions: counted twice
   double copied_bytes = 0;   // read and written in memory
   double reduced_bytes = 0;  // read and written by a reduction
+  // How long the messages take on shape.wires, step by step, where the algorithm knows its steps better than
+  // `messages` and `sent_bytes` tell; 0: it does not.
+  double wire_s = 0;
+};
+
+// What an algorithm can't do without.
+struct Needs {
+  bool reach = false;                           // memory that all ranks reach: it works on Stage::reach
+  bool pages = false;                           // it reads private memory too (Reach::read_in)
+  bool posts = false;                           // inputs that come with the call (Reach::posted)
+  std::size_t at_most_bytes = ~std::size_t{0};  // of one rank's input
 };
 
 // The algorithms are constants that are never destroyed: a program that calls exit() may have a group's
@@ -76,23 +96,22 @@ class Algorithm {
   // Whether its sums follow the canonical order (always so where nothing is summed).
   virtual bool canonical(std::span<const int> nodes) const = 0;
   virtual bool has(Collective what) const = 0;
-  // Whether it needs a channel whose ranks share memory (Channel::reach).
-  virtual bool shares_memory() const { return false; }
-  // Whether it reads its peers' private memory too (Reach::read_in), for which the kernel must be willing.
-  virtual bool reads_pages() const { return false; }
-  // Largest input of one rank that it takes, in bytes.
-  virtual std::size_t limit_bytes() const { return ~std::size_t{0}; }
+  virtual Needs needs() const = 0;
   virtual Cost cost(const Shape& shape) const = 0;
-  // How long an all_reduce spends on shape.wires, step by step; 0: it does not say, and `cost` counts.
-  virtual double wire_seconds(const Shape& shape) const { return (void)shape, 0.0; }
   virtual void run(Stage& stage) const = 0;
 
  protected:
   ~Algorithm() = default;
 };
 
-// All of them, in the order in which ties are broken.
+// All of them, in the order in which ties are broken: those of builtin.h, then those that were added.
 std::span<const Algorithm* const> all_algorithms();
+// One more, which lives until the process ends. Before the first group is made, in every process of the job.
+// Throws UsageError when there is one of that name. True, for a constant that does it before main.
+bool add_algorithm(const Algorithm& algorithm);
+// Null when there is none of that name.
+const Algorithm* find_algorithm(std::string_view name);
+
 // The slowest of the messages that go from `rank` to `to(rank)` at the same time, one a rank.
 template <class To>
 double slowest_step(const Shape& shape, double bytes, To to) {
@@ -102,18 +121,5 @@ double slowest_step(const Shape& shape, double bytes, To to) {
       slowest = std::max(slowest, shape.wires->seconds(r, peer, bytes));
   return slowest;
 }
-
-// Null when there is none of that name.
-const Algorithm* find_algorithm(std::string_view name);
-
-extern const Algorithm& kEager;
-extern const Algorithm& kDirect;
-extern const Algorithm& kRing;
-extern const Algorithm& kTree;
-extern const Algorithm& kDoubling;
-extern const Algorithm& kHalvingDoubling;
-extern const Algorithm& kHierarchical;
-extern const Algorithm& kPairwise;
-extern const Algorithm& kPages;
 
 }  // namespace lockstep

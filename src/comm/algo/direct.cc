@@ -13,6 +13,7 @@
 
 #include <cstring>
 
+#include "comm/algo/builtin.h"
 #include "comm/algo/team.h"
 
 namespace lockstep {
@@ -56,7 +57,7 @@ void collect(Stage& stage, const Reach& reach, std::size_t offset, std::size_t b
 
 bool reachable(Stage& stage) {
   const Call& call = stage.call;
-  const Reach& reach = *stage.channel.reach();
+  const Reach& reach = stage.reach();
   const int n = stage.size();
   const auto all = [&](auto buffer) {
     for (int r = 0; r < n; ++r)
@@ -77,7 +78,7 @@ bool reachable(Stage& stage) {
 
 void run_on_comm_memory(Stage& stage) {
   const Call& call = stage.call;
-  Reach& reach = *stage.channel.reach();
+  Reach& reach = stage.reach();
   const std::size_t bytes = call.bytes();
   const auto own = static_cast<std::size_t>(stage.rank());
   switch (call.what) {
@@ -117,7 +118,7 @@ class Direct final : public Algorithm {
  public:
   std::string_view name() const override { return "direct"; }
   bool canonical(std::span<const int>) const override { return true; }
-  bool shares_memory() const override { return true; }
+  Needs needs() const override { return {.reach = true}; }
   bool has(Collective what) const override {
     return what != Collective::send && what != Collective::recv && what != Collective::split;
   }
@@ -125,7 +126,7 @@ class Direct final : public Algorithm {
     const auto n = static_cast<double>(shape.ranks);
     const auto s = static_cast<double>(shape.bytes);
     const bool through = !shape.reachable;  // windows cost a copy in, and a barrier each
-    const double windows = through ? s / static_cast<double>(128 << 10) : 0;
+    const double windows = through ? s / static_cast<double>(kWindowBytes) : 0;
     const double barriers = through ? 3 + windows : 2;
     switch (shape.what) {
       case Collective::all_reduce:

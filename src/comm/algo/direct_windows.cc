@@ -31,7 +31,7 @@ void all_reduce(Stage& stage, Reach& reach) {
   const int n = stage.size();
   const int me = stage.rank();
   const std::size_t element = stage.element();
-  const std::size_t window = reach.window_bytes() / element;
+  const std::size_t window = kWindowBytes / element;
   const std::size_t steps = (stage.call.count + window - 1) / window;
   const auto extent = [&](std::size_t t) {
     return Range{t * window, std::min(stage.call.count, (t + 1) * window)};
@@ -139,7 +139,7 @@ void step_by_step(Stage& stage, Reach& reach) {
   const Plan plan = plan_of(stage);
   const bool root = stage.rank() == stage.call.root;
   const std::size_t line = std::max<std::size_t>(1, 64 / stage.element());
-  const std::size_t step = std::max(line, reach.window_bytes() / stage.element() / plan.slices / line * line);
+  const std::size_t step = std::max(line, kWindowBytes / stage.element() / plan.slices / line * line);
   for (std::size_t t = 0; t * step < stage.call.count; ++t) {
     const Range range{t * step, std::min(stage.call.count, (t + 1) * step)};
     const std::size_t slot = t % reach.windows();
@@ -154,7 +154,7 @@ void step_by_step(Stage& stage, Reach& reach) {
 }  // namespace
 
 void run_through_windows(Stage& stage) {
-  Reach& reach = *stage.channel.reach();
+  Reach& reach = stage.reach();
   if (stage.call.what == Collective::all_reduce)
     all_reduce(stage, reach);
   else

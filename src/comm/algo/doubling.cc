@@ -11,6 +11,7 @@
 #include <bit>
 
 #include "comm/algo/accumulate.h"
+#include "comm/algo/builtin.h"
 
 namespace lockstep {
 namespace {
@@ -25,6 +26,7 @@ class Doubling final : public Algorithm {
   std::string_view name() const override { return "doubling"; }
   bool canonical(std::span<const int>) const override { return true; }
   bool has(Collective what) const override { return what == Collective::all_reduce; }
+  Needs needs() const override { return {}; }
   Cost cost(const Shape& shape) const override {
     const double depth = std::bit_width(static_cast<unsigned>(shape.ranks)) - 1;
     const bool even = std::has_single_bit(static_cast<unsigned>(shape.ranks));
@@ -33,9 +35,13 @@ class Doubling final : public Algorithm {
     return {.messages = steps,
             .sent_bytes = 2 * steps * s,
             .copied_bytes = steps * s,
-            .reduced_bytes = 3 * steps * s};
+            .reduced_bytes = 3 * steps * s,
+            .wire_s = shape.wires == nullptr ? 0 : on_wires(shape)};
   }
-  double wire_seconds(const Shape& shape) const override {
+  void run(Stage& stage) const override;
+
+ private:
+  static double on_wires(const Shape& shape) {
     double time = 0;
     const auto bytes = static_cast<double>(shape.bytes);
     const int block = static_cast<int>(std::bit_floor(static_cast<unsigned>(shape.ranks)));
@@ -45,7 +51,6 @@ class Doubling final : public Algorithm {
       time += 2 * slowest_step(shape, bytes, [&](int r) { return r >= block ? r - block : -1; });
     return time;
   }
-  void run(Stage& stage) const override;
 };
 
 void Doubling::run(Stage& stage) const {

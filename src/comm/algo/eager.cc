@@ -3,7 +3,7 @@
 // is for small payloads. Order: canonical (each rank sums the whole tree for itself).
 #include <cstring>
 
-#include "comm/algo/algorithm.h"
+#include "comm/algo/builtin.h"
 
 namespace lockstep {
 namespace {
@@ -12,13 +12,11 @@ class Eager final : public Algorithm {
  public:
   std::string_view name() const override { return "eager"; }
   bool canonical(std::span<const int>) const override { return true; }
-  bool shares_memory() const override { return true; }
   bool has(Collective what) const override {
     return what != Collective::barrier && what != Collective::send && what != Collective::recv &&
            what != Collective::split;
   }
-  std::size_t limit_bytes() const override { return kEagerBytes; }
-
+  Needs needs() const override { return {.reach = true, .posts = true, .at_most_bytes = kEagerBytes}; }
   Cost cost(const Shape& shape) const override {
     const auto n = static_cast<double>(shape.ranks);
     const auto s = static_cast<double>(shape.bytes);
@@ -37,10 +35,10 @@ class Eager final : public Algorithm {
 
 void Eager::run(Stage& stage) const {
   const Call& call = stage.call;
-  const Reach& reach = *stage.channel.reach();
+  const Reach& reach = stage.reach();
   const int n = stage.size();
   const std::size_t bytes = call.bytes();
-  const auto post = [&](int r) { return static_cast<const std::byte*>(reach.eager(r)); };
+  const auto post = [&](int r) { return static_cast<const std::byte*>(reach.posted(r)); };
   const auto own = static_cast<std::size_t>(stage.rank()) * bytes;
   const auto reduce_from = [&](std::size_t offset) {
     std::vector<const void*> ins;

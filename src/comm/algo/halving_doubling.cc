@@ -15,6 +15,7 @@
 #include <bit>
 
 #include "comm/algo/accumulate.h"
+#include "comm/algo/builtin.h"
 
 namespace lockstep {
 
@@ -94,6 +95,7 @@ class HalvingDoublingAlgorithm final : public Algorithm {
   std::string_view name() const override { return "halving-doubling"; }
   bool canonical(std::span<const int>) const override { return true; }
   bool has(Collective what) const override { return what == Collective::all_reduce; }
+  Needs needs() const override { return {}; }
   Cost cost(const Shape& shape) const override {
     const auto n = static_cast<double>(shape.ranks);
     const double depth = std::bit_width(static_cast<unsigned>(shape.ranks)) - 1;
@@ -102,9 +104,19 @@ class HalvingDoublingAlgorithm final : public Algorithm {
     const double once = (n - 1) / n * s;
     return {.messages = 2 * depth + (even ? 0 : 2),
             .sent_bytes = 4 * once + (even ? 0 : s),
-            .reduced_bytes = 3 * once};
+            .reduced_bytes = 3 * once,
+            .wire_s = shape.wires == nullptr ? 0 : on_wires(shape)};
   }
-  double wire_seconds(const Shape& shape) const override {
+  void run(Stage& stage) const override {
+    const Accumulator sum(stage, stage.out());
+    Team team = Team::whole(stage.channel);
+    HalvingDoubling scheme(team, stage.call.count, stage.element());
+    sum.finish(scheme.reduce(sum.data(), sum.element(), sum.reduction()));
+    scheme.gather(stage.out(), stage.element());
+  }
+
+ private:
+  static double on_wires(const Shape& shape) {
     double time = 0;
     double bytes = static_cast<double>(shape.bytes);
     const bool even = std::has_single_bit(static_cast<unsigned>(shape.ranks));
@@ -115,13 +127,6 @@ class HalvingDoublingAlgorithm final : public Algorithm {
     }
     if (!even) time += 2 * slowest_step(shape, bytes, [&](int r) { return r >= block ? r - block : -1; });
     return time;
-  }
-  void run(Stage& stage) const override {
-    const Accumulator sum(stage, stage.out());
-    Team team = Team::whole(stage.channel);
-    HalvingDoubling scheme(team, stage.call.count, stage.element());
-    sum.finish(scheme.reduce(sum.data(), sum.element(), sum.reduction()));
-    scheme.gather(stage.out(), stage.element());
   }
 };
 

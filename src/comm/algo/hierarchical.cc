@@ -11,23 +11,12 @@
 #include <bit>
 
 #include "comm/algo/accumulate.h"
+#include "comm/algo/builtin.h"
 #include "comm/algo/halving_doubling.h"
 #include "comm/nodes.h"
 
 namespace lockstep {
 namespace {
-
-bool aligned(std::span<const int> nodes) {
-  const auto members = members_of_nodes(nodes);
-  const std::size_t size = members.front().size();
-  int next = 0;
-  for (std::size_t m = 0; m < members.size(); ++m) {
-    for (int r : members[m])
-      if (r != next++) return false;
-    if (m + 1 < members.size() && (members[m].size() != size || !std::has_single_bit(size))) return false;
-  }
-  return members.back().size() <= size;
-}
 
 // The team of one phase: this rank's node, and those with its place in every node.
 struct Layout {
@@ -57,8 +46,9 @@ Layout layout_of(std::span<const int> nodes, int rank) {
 class Hierarchical final : public Algorithm {
  public:
   std::string_view name() const override { return "hierarchical"; }
-  bool canonical(std::span<const int> nodes) const override { return aligned(nodes); }
+  bool canonical(std::span<const int> nodes) const override { return nodes_are_aligned(nodes); }
   bool has(Collective what) const override { return what == Collective::all_reduce; }
+  Needs needs() const override { return {}; }
   Cost cost(const Shape& shape) const override {
     const auto members = members_of_nodes(shape.nodes);
     const auto nodes = static_cast<double>(members.size());

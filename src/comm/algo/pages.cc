@@ -22,7 +22,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/algo/algorithm.h"
+#include "comm/algo/builtin.h"
 #include "comm/range.h"
 
 namespace lockstep {
@@ -82,8 +82,7 @@ class PagesAlgorithm final : public Algorithm {
  public:
   std::string_view name() const override { return "pages"; }
   bool canonical(std::span<const int>) const override { return true; }
-  bool shares_memory() const override { return true; }
-  bool reads_pages() const override { return true; }
+  Needs needs() const override { return {.reach = true, .pages = true}; }
   bool has(Collective what) const override { return what == Collective::all_reduce; }
   // A copy by the kernel counts twice: it takes hold of every page on the way. How much that is differs
   // between processors, by more than the copy itself; until it is measured here, windows are the safer
@@ -96,7 +95,7 @@ class PagesAlgorithm final : public Algorithm {
   }
   void run(Stage& stage) const override {
     if (stage.call.count == 0) return;
-    Reach& reach = *stage.channel.reach();
+    Reach& reach = stage.reach();
     reduce_own_part(stage, reach, part_of(stage.call.count, stage.size(), stage.rank(), stage.element()));
     reach.barrier();
     collect_other_parts(stage, reach);

@@ -6,6 +6,7 @@
 //
 // Order of summation: canonical (all contributions to a part meet on one rank, which sums the tree).
 #include "comm/algo/accumulate.h"
+#include "comm/algo/builtin.h"
 
 namespace lockstep {
 namespace {
@@ -112,6 +113,7 @@ class Pairwise final : public Algorithm {
     return what == Collective::all_reduce || what == Collective::reduce_scatter ||
            what == Collective::all_to_all || what == Collective::gather || what == Collective::scatter;
   }
+  Needs needs() const override { return {}; }
   Cost cost(const Shape& shape) const override {
     const double steps = shape.ranks - 1;
     const auto s = static_cast<double>(shape.bytes);
@@ -119,18 +121,12 @@ class Pairwise final : public Algorithm {
       case Collective::all_reduce:
         return {.messages = 2 * steps,
                 .sent_bytes = 4 * steps / shape.ranks * s,
-                .reduced_bytes = s + s / shape.ranks};
+                .reduced_bytes = s + s / shape.ranks,
+                .wire_s = shape.wires == nullptr ? 0 : on_wires(shape)};
       case Collective::reduce_scatter:
         return {.messages = steps, .sent_bytes = 2 * steps * s, .reduced_bytes = (shape.ranks + 1) * s};
       default: return {.messages = steps, .sent_bytes = steps * s, .copied_bytes = 2 * s};
     }
-  }
-  double wire_seconds(const Shape& shape) const override {
-    double time = 0;
-    const double part = static_cast<double>(shape.bytes) / shape.ranks;
-    for (int step = 1; step < shape.ranks; ++step)
-      time += 2 * slowest_step(shape, part, [&](int r) { return (r + step) % shape.ranks; });
-    return time;
   }
   void run(Stage& stage) const override {
     if (stage.call.bytes() == 0) return;
@@ -141,6 +137,15 @@ class Pairwise final : public Algorithm {
       case Collective::gather: return gather(stage);
       default: return scatter(stage);
     }
+  }
+
+ private:
+  static double on_wires(const Shape& shape) {
+    double time = 0;
+    const double part = static_cast<double>(shape.bytes) / shape.ranks;
+    for (int step = 1; step < shape.ranks; ++step)
+      time += 2 * slowest_step(shape, part, [&](int r) { return (r + step) % shape.ranks; });
+    return time;
   }
 };
 

@@ -7,6 +7,7 @@
 // Order of summation: part i starts at rank i+1 and goes round to rank i. NOT canonical: the bits depend
 // on n and on where a part begins.
 #include "comm/algo/accumulate.h"
+#include "comm/algo/builtin.h"
 
 namespace lockstep {
 namespace {
@@ -101,6 +102,7 @@ class Ring final : public Algorithm {
     return what == Collective::all_reduce || what == Collective::reduce_scatter ||
            what == Collective::all_gather || what == Collective::broadcast;
   }
+  Needs needs() const override { return {}; }
   Cost cost(const Shape& shape) const override {
     const double steps = shape.ranks - 1;
     const auto s = static_cast<double>(shape.bytes);
@@ -108,7 +110,8 @@ class Ring final : public Algorithm {
       case Collective::all_reduce:
         return {.messages = 2 * steps,
                 .sent_bytes = 4 * steps / shape.ranks * s,
-                .reduced_bytes = 3 * s * steps / shape.ranks};
+                .reduced_bytes = 3 * s * steps / shape.ranks,
+                .wire_s = shape.wires == nullptr ? 0 : on_wires(shape)};
       case Collective::reduce_scatter:
         return {.messages = steps,
                 .sent_bytes = 2 * steps * s,
@@ -118,12 +121,6 @@ class Ring final : public Algorithm {
       default: return {.messages = steps, .sent_bytes = 2 * steps * s};
     }
   }
-  double wire_seconds(const Shape& shape) const override {
-    const auto& ring = shape.routes->ring;
-    const double part = static_cast<double>(shape.bytes) / shape.ranks;
-    return 2.0 * (shape.ranks - 1) *
-           slowest_link(ring, [&](int from, int to) { return shape.wires->seconds(from, to, part); });
-  }
   void run(Stage& stage) const override {
     switch (stage.call.what) {
       case Collective::all_reduce: return all_reduce(stage);
@@ -131,6 +128,14 @@ class Ring final : public Algorithm {
       case Collective::all_gather: return all_gather(stage);
       default: return broadcast(stage);
     }
+  }
+
+ private:
+  static double on_wires(const Shape& shape) {
+    const auto& ring = shape.routes->ring;
+    const double part = static_cast<double>(shape.bytes) / shape.ranks;
+    return 2.0 * (shape.ranks - 1) *
+           slowest_link(ring, [&](int from, int to) { return shape.wires->seconds(from, to, part); });
   }
 };
 

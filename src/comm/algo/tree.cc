@@ -11,6 +11,7 @@
 #include <bit>
 
 #include "comm/algo/accumulate.h"
+#include "comm/algo/builtin.h"
 
 namespace lockstep {
 namespace {
@@ -185,19 +186,33 @@ class Tree final : public Algorithm {
     return what == Collective::all_reduce || what == Collective::reduce || what == Collective::broadcast ||
            what == Collective::barrier;
   }
+  Needs needs() const override { return {}; }
   Cost cost(const Shape& shape) const override {
     const double depth = std::bit_width(static_cast<unsigned>(shape.ranks - 1));
     const auto s = static_cast<double>(shape.bytes);
     switch (shape.what) {
       case Collective::all_reduce:
-        return {.messages = 2 * depth, .sent_bytes = (depth + 1) * s, .reduced_bytes = 3 * depth * s};
+        return {.messages = 2 * depth,
+                .sent_bytes = (depth + 1) * s,
+                .reduced_bytes = 3 * depth * s,
+                .wire_s = shape.wires == nullptr ? 0 : on_wires(shape)};
       case Collective::reduce: return {.messages = depth, .sent_bytes = s, .reduced_bytes = 3 * depth * s};
       case Collective::broadcast: return {.messages = depth, .sent_bytes = depth * s};
       default: return {.messages = 2 * depth};
     }
   }
+  void run(Stage& stage) const override {
+    switch (stage.call.what) {
+      case Collective::all_reduce: return all_reduce(stage);
+      case Collective::reduce: return reduce(stage);
+      case Collective::broadcast: return broadcast(stage);
+      default: return barrier(stage);
+    }
+  }
+
+ private:
   // Chunks follow each other: what counts is the way of the first one, and the rank that has the most to do.
-  double wire_seconds(const Shape& shape) const override {
+  static double on_wires(const Shape& shape) {
     const auto& tree = shape.routes->tree;
     const auto bytes = static_cast<double>(shape.bytes);
     std::vector<double> busy(static_cast<std::size_t>(shape.ranks), 0);
@@ -208,14 +223,6 @@ class Tree final : public Algorithm {
       return shape.wires->seconds(from, to, std::min<double>(bytes, kChunkBytes));
     });
     return 2 * (first + *std::max_element(busy.begin(), busy.end()));
-  }
-  void run(Stage& stage) const override {
-    switch (stage.call.what) {
-      case Collective::all_reduce: return all_reduce(stage);
-      case Collective::reduce: return reduce(stage);
-      case Collective::broadcast: return broadcast(stage);
-      default: return barrier(stage);
-    }
   }
 };
 

@@ -1,5 +1,5 @@
-// Point to point between the ranks of a group: all that an algorithm sees of its peers. Shared memory
-// today, TCP, MPI and a simulator behind the same calls.
+// Point to point between the ranks of a group, over shared memory, TCP, MPI or Gloo: all that an algorithm
+// sees of its peers, unless it works on memory that they share (comm/reach.h).
 #pragma once
 
 #include <cstddef>
@@ -24,24 +24,6 @@ struct Incoming {
   Arrival arrival = Arrival::store;
 };
 
-// What a channel offers beside messages when all its ranks share memory: the buffers of the call that is
-// running, windows for those that peers can't reach, and a barrier. Pointers are valid during the call.
-class Reach {
- public:
-  virtual ~Reach() = default;
-  virtual const void* in(int rank) const = 0;     // rank's input, null when it is private
-  virtual void* out(int rank) const = 0;          // rank's output, null when it is private
-  virtual const void* eager(int rank) const = 0;  // rank's input as it was posted with the call, or null
-  virtual std::size_t window_bytes() const = 0;
-  virtual std::size_t windows() const = 0;  // of each rank; at least three
-  virtual std::byte* window(int rank, std::size_t slot) const = 0;
-  virtual void barrier() = 0;
-  // Copies what lies `at` bytes into rank's input, or output, to `to`, though it be private. For algorithms
-  // that say Algorithm::reads_pages. Throws what the group failed with where rank is gone.
-  virtual void read_in(int rank, std::size_t at, std::span<std::byte> to) = 0;
-  virtual void read_out(int rank, std::size_t at, std::span<std::byte> to) = 0;
-};
-
 class Channel {
  public:
   virtual ~Channel() = default;
@@ -54,9 +36,6 @@ class Channel {
   // direction in a call. Folds use `reduction`. Throws typed errors.
   virtual void exchange(std::span<const Outgoing> sends, std::span<const Incoming> recvs,
                         const kernel::Reduction& reduction) = 0;
-
-  // Null when the ranks share no memory.
-  virtual Reach* reach() { return nullptr; }
 };
 
 }  // namespace lockstep

@@ -31,8 +31,7 @@ void fold(const Incoming& recv, std::size_t at, const std::byte* from, std::size
 
 }  // namespace
 
-ShmChannel::ShmChannel(shm::Meeting& meeting, Kind kind, Reach* reach)
-    : meeting_(meeting), kind_(static_cast<int>(kind)), reach_(reach) {}
+ShmChannel::ShmChannel(shm::Meeting& meeting, Kind kind) : meeting_(meeting), kind_(static_cast<int>(kind)) {}
 
 // The counters are read and written in one total order with Seat::asleep: either a peer that goes to sleep
 // sees the new count, or this side sees it asleep and rings.

@@ -14,11 +14,10 @@ class ShmChannel : public Channel {
  public:
   enum class Kind { collective = 0, point_to_point = 1 };
 
-  ShmChannel(shm::Meeting& meeting, Kind kind, Reach* reach);
+  ShmChannel(shm::Meeting& meeting, Kind kind);
 
   int rank() const override { return meeting_.rank(); }
   int size() const override { return meeting_.size(); }
-  Reach* reach() override { return reach_; }
   void exchange(std::span<const Outgoing> sends, std::span<const Incoming> recvs,
                 const kernel::Reduction& reduction) override;
 
@@ -31,7 +30,6 @@ class ShmChannel : public Channel {
 
   shm::Meeting& meeting_;
   int kind_;
-  Reach* reach_;
   std::vector<Progress> sending_;  // kept between calls: no allocation on the way
   std::vector<Progress> receiving_;
 };

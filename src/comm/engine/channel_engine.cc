@@ -45,7 +45,7 @@ std::string ChannelEngine::refuses(const Call& call) const {
 std::vector<std::string> ChannelEngine::algorithms(Collective what) const {
   std::vector<std::string> names;
   for (const Algorithm* algorithm : all_algorithms())
-    if (algorithm->has(what) && !algorithm->shares_memory()) names.emplace_back(algorithm->name());
+    if (algorithm->has(what) && !algorithm->needs().reach) names.emplace_back(algorithm->name());
   return names;
 }
 
@@ -101,8 +101,9 @@ double ChannelEngine::open(const Call& call) {
 void ChannelEngine::meet(const Call& call) {
   Call barrier = call;
   barrier.what = Collective::barrier;
+  barrier.count = 0;
   Stage stage{barrier, *channel_, scratch_, nodes_, routes_.get()};
-  kTree.run(stage);
+  selector_.choose(shape_of(barrier), Order::canonical)->run(stage);
 }
 
 void ChannelEngine::announce(const Call& call) {
@@ -212,8 +213,8 @@ std::unique_ptr<Engine> ChannelEngine::split(int colour, int key, const std::str
     gather.out = all.data();
     gather.count = sizeof(Choice);
     gather.dtype = DType::u8;
-    Stage stage{gather, *channel_, scratch_, nodes_};
-    kRing.run(stage);
+    Stage stage{gather, *channel_, scratch_, nodes_, routes_.get()};
+    selector_.choose(shape_of(gather), Order::canonical)->run(stage);
 
     std::vector<int> ranks;
     std::vector<int> nodes;

@@ -17,7 +17,7 @@ namespace lockstep {
 
 class ChannelEngine : public Engine {
  public:
-  // `name`: the engine's, a constant; `nodes[r]`: rank r's node; `forced`: LOCKSTEP_ALGORITHM, or empty.
+  // `name`: the engine's, a constant; `nodes[r]`: rank r's node; `selector`: the table that picks algorithms.
   ChannelEngine(const char* name, std::unique_ptr<WireChannel> channel, std::string group,
                 std::vector<int> nodes, Selector selector);
 

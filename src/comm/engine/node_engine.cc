@@ -16,6 +16,8 @@ constexpr std::chrono::milliseconds kAcrossGrace{1000};
 constexpr std::chrono::milliseconds kInsideGrace{500};
 constexpr std::chrono::milliseconds kBlindInsideGrace{2000};
 
+constexpr const char* kByNodes = "hierarchical";
+
 }  // namespace
 
 std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engine> flat,
@@ -40,7 +42,7 @@ std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engin
   std::unique_ptr<NodeEngine> engine(new NodeEngine);
   engine->name_ = name;
   engine->group_ = std::move(group);
-  engine->aligned_ = kHierarchical.canonical(flat->nodes());
+  engine->aligned_ = nodes_are_aligned(flat->nodes());
   engine->members_ = std::move(members);
   std::size_t smallest = engine->members_.front().size();
   for (std::size_t m = 0; m < engine->members_.size(); ++m) {
@@ -108,10 +110,10 @@ int NodeEngine::place_of(int rank) const {
 
 // The same on every rank: it follows from the call alone.
 bool NodeEngine::by_nodes(const Call& call) const {
-  const bool free = call.algorithm.empty() || call.algorithm == kHierarchical.name();
+  const bool free = call.algorithm.empty() || call.algorithm == kByNodes;
   switch (call.what) {
     case Collective::all_reduce:
-      return free && (call.algorithm == kHierarchical.name() || aligned_ || call.order == Order::any);
+      return free && (call.algorithm == kByNodes || aligned_ || call.order == Order::any);
     case Collective::barrier: return call.algorithm.empty();
     case Collective::broadcast: {
       if (!call.algorithm.empty()) return false;
@@ -183,19 +185,19 @@ void NodeEngine::run_flat(const Call& call) {
   Call inside = call;
   inside.flight = nullptr;
   inside.timing = nullptr;
-  inside_->with_peers(inside, inside_grace_, [&](Channel&, const Call&) { flat_->run(whole); });
+  inside_->with_peers(inside, inside_grace_, [&](Reach&, const Call&) { flat_->run(whole); });
 }
 
 // Part `own` of everybody on this node, then of all nodes; ends in the own output.
-void NodeEngine::reduce_own_part(Channel& channel, const Call& call, Range own) {
+void NodeEngine::reduce_own_part(const Reach& reach, const Call& call, Range own) {
   const std::size_t element = size_of(call.dtype);
   const DType wide = accumulator_of(call.dtype);
   auto* const out = static_cast<std::byte*>(call.out) + own.begin * element;
   // In place, only this rank reads its own part of its own input.
   std::byte* const sum = wide == call.dtype ? out : scratch_.take(own.count() * size_of(wide));
   std::vector<const void*> ins;
-  for (int r = 0; r < channel.size(); ++r)
-    ins.push_back(static_cast<const std::byte*>(channel.reach()->in(r)) + own.begin * element);
+  for (int r = 0; r < inside_->size(); ++r)
+    ins.push_back(static_cast<const std::byte*>(reach.in(r)) + own.begin * element);
   kernel::reduce_tree_raw(sum, ins, own.count(), {.dtype = call.dtype, .op = call.op, .divisor = 1});
 
   Call across = call;
@@ -215,7 +217,7 @@ void NodeEngine::reduce_own_part(Channel& channel, const Call& call, Range own) 
 void NodeEngine::all_reduce(const Call& call) {
   const std::size_t bytes = call.bytes();
   if (bytes == 0) return barrier(call);
-  call.running("hierarchical");
+  call.running(kByNodes);
   // Buffers that the node's other ranks can't reach go through one that they can.
   const bool staged = !inside_->reaches(call.in) || !inside_->reaches(call.out);
   Call reachable = call;
@@ -228,11 +230,10 @@ void NodeEngine::all_reduce(const Call& call) {
     reachable.in = stage_.data();
     reachable.out = stage_.data();
   }
-  inside_->with_peers(reachable, inside_grace_, [&](Channel& channel, const Call& told) {
+  inside_->with_peers(reachable, inside_grace_, [&](Reach& reach, const Call& told) {
     const std::size_t element = size_of(call.dtype);
     const auto part = [&](int j) { return part_of(call.count, parts_, j, element); };
-    if (place_ < parts_ && part(place_).count() > 0) reduce_own_part(channel, told, part(place_));
-    Reach& reach = *channel.reach();
+    if (place_ < parts_ && part(place_).count() > 0) reduce_own_part(reach, told, part(place_));
     reach.barrier();
     auto* const to = static_cast<std::byte*>(call.out);
     for (int j = 0; j < parts_; ++j) {
@@ -245,14 +246,14 @@ void NodeEngine::all_reduce(const Call& call) {
 }
 
 void NodeEngine::barrier(const Call& call) {
-  call.running("hierarchical");
-  inside_->with_peers(call, inside_grace_, [&](Channel& channel, const Call&) {
+  call.running(kByNodes);
+  inside_->with_peers(call, inside_grace_, [&](Reach& reach, const Call&) {
     if (place_ == 0) {
       Call across = call;
       across.timeout += kAcrossGrace;
       across_->run(across);
     }
-    channel.reach()->barrier();
+    reach.barrier();
   });
 }
 
@@ -266,7 +267,7 @@ void NodeEngine::broadcast(const Call& call) {
       node = static_cast<int>(m);
       place = static_cast<int>(at - members_[m].begin());
     }
-  call.running("hierarchical");
+  call.running(kByNodes);
   if (place_ == place) {
     Call across = call;
     across.root = node;

@@ -72,7 +72,7 @@ class NodeEngine final : public Engine {
   void all_reduce(const Call& call);
   void barrier(const Call& call);
   void broadcast(const Call& call);
-  void reduce_own_part(Channel& channel, const Call& call, Range own);
+  void reduce_own_part(const Reach& reach, const Call& call, Range own);
   // The j-th ranks of all nodes, of which this rank is one.
   std::vector<int> column() const;
   int place_of(int rank) const;  // in this rank's node; -1: it is on another

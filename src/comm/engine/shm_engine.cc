@@ -75,8 +75,8 @@ ShmEngine::ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm:
       members_(std::move(members)),
       nodes_(pick(session_->nodes(), members_)),
       meeting_(*control_, name_, rank, static_cast<int>(members_.size())),
-      channel_(meeting_, ShmChannel::Kind::collective, this),
-      messages_(meeting_, ShmChannel::Kind::point_to_point, nullptr),
+      channel_(meeting_, ShmChannel::Kind::collective),
+      messages_(meeting_, ShmChannel::Kind::point_to_point),
       selector_(Knobs::from_environment().algorithm) {
   const Knobs knobs = Knobs::from_environment();
   const bool crowded = size() > session_->cores();
@@ -109,12 +109,13 @@ std::string ShmEngine::refuses(const Call& call) const {
            "'; accepted: " + names;
   }
   const std::size_t bytes = input_bytes(shape_of(call, false));
-  if (bytes > algorithm->limit_bytes())
-    return call.algorithm + " carries at most " + std::to_string(algorithm->limit_bytes()) +
+  const Needs needs = algorithm->needs();
+  if (bytes > needs.at_most_bytes)
+    return call.algorithm + " carries at most " + std::to_string(needs.at_most_bytes) +
            " bytes, this call has " + std::to_string(bytes);
-  if (algorithm->reads_pages() && !no_pages_.empty())
+  if (needs.pages && !no_pages_.empty())
     return call.algorithm + " can't run here: " + no_pages_ + "; without a name another algorithm is chosen";
-  if (algorithm->reads_pages() && !readable(call))
+  if (needs.pages && !readable(call))
     return call.algorithm + " can't run: the kernel does not read this buffer for the other ranks (is it a " +
            "device's?); without a name another algorithm is chosen";
   return {};
@@ -184,12 +185,12 @@ void ShmEngine::execute(const Call& call) {
   const Algorithm* const agreed = agree(call, planned);
   call.running(agreed->name());
   if (call.divisor != kDivisorOfOthers) {
-    Stage stage{call, channel_, scratch_, nodes_};
+    Stage stage{call, channel_, scratch_, nodes_, nullptr, this};
     return agreed->run(stage);
   }
   Call told = call;
   told.divisor = divisor_of_others();
-  Stage stage{told, channel_, scratch_, nodes_};
+  Stage stage{told, channel_, scratch_, nodes_, nullptr, this};
   agreed->run(stage);
 }
 
@@ -220,9 +221,9 @@ void ShmEngine::meet(const Call& call, const Algorithm* planned, std::int64_t fi
   d.out_offset = place(call.out);
   d.in_address = reinterpret_cast<std::uintptr_t>(call.in);
   d.out_address = reinterpret_cast<std::uintptr_t>(call.out);
-  d.eager = planned == &kEager ? 1 : 0;
-  d.unreadable = planned != nullptr && planned->reads_pages() && !readable(call) ? 1 : 0;
-  if (d.eager != 0 && gives(call, rank()) && in_bytes > 0)
+  d.posts = planned != nullptr && planned->needs().posts ? 1 : 0;
+  d.unreadable = planned != nullptr && planned->needs().pages && !readable(call) ? 1 : 0;
+  if (d.posts != 0 && gives(call, rank()) && in_bytes > 0)
     std::memcpy(seat.eager[round_ % 2], call.in, in_bytes);
   meeting_.barrier();
   compare(call);
@@ -264,20 +265,20 @@ void ShmEngine::compare(const Call& call) {
 // Everybody sees the same descriptors, so everybody comes to the same answer.
 const Algorithm* ShmEngine::agree(const Call& call, const Algorithm* planned) const {
   if (!call.algorithm.empty()) return planned;
-  bool all_eager = true;
+  bool all_posted = true;
   bool all_reachable = true;
   bool all_readable = true;
   for (int r = 0; r < size(); ++r) {
     const Descriptor& d = descriptor(r);
-    all_eager &= d.eager != 0;
+    all_posted &= d.posts != 0;
     all_reachable &= d.in_offset != kPrivate && d.out_offset != kPrivate;
     all_readable &= d.unreadable == 0;
   }
-  if (all_eager) return planned;
+  if (all_posted) return planned;
   Shape shape = shape_of(call, all_reachable);
   shape.pages &= all_readable;
-  const Algorithm* const chosen = selector_.choose(shape, call.order);
-  return chosen == &kEager ? &kDirect : chosen;
+  shape.posts = false;  // the call is on its way
+  return selector_.choose(shape, call.order);
 }
 
 double ShmEngine::divisor_of_others() const {
@@ -287,7 +288,7 @@ double ShmEngine::divisor_of_others() const {
 }
 
 void ShmEngine::with_peers(const Call& call, std::chrono::milliseconds grace,
-                           const std::function<void(Channel& channel, const Call& call)>& body) {
+                           const std::function<void(Reach& reach, const Call& call)>& body) {
   Call patient = call;  // out here: errors speak of it when the body is gone
   patient.timeout += grace;
   together(call, [&] {
@@ -295,7 +296,7 @@ void ShmEngine::with_peers(const Call& call, std::chrono::milliseconds grace,
     Call told = call;
     if (told.divisor == kDivisorOfOthers) told.divisor = divisor_of_others();
     meeting_.begin(patient);
-    body(channel_, told);
+    body(*this, told);
   });
 }
 
@@ -314,7 +315,7 @@ void* ShmEngine::out(int rank) const {
   return offset >= kAbsent ? nullptr : session_->arena().at(offset);
 }
 
-const void* ShmEngine::eager(int rank) const { return meeting_.seat(rank).eager[round_ % 2]; }
+const void* ShmEngine::posted(int rank) const { return meeting_.seat(rank).eager[round_ % 2]; }
 
 // Two rounds: where everybody's word lies and what it says; then who could not read whose.
 void ShmEngine::try_pages(std::chrono::milliseconds timeout) {
@@ -357,7 +358,7 @@ void ShmEngine::try_own_pages() {
 void ShmEngine::settle_pages(std::string why_not) {
   no_pages_ = std::move(why_not);
   const Algorithm* const forced = find_algorithm(selector_.forced());
-  if (forced != nullptr && forced->reads_pages() && !no_pages_.empty())
+  if (forced != nullptr && forced->needs().pages && !no_pages_.empty())
     throw UsageError("LOCKSTEP_ALGORITHM asks for " + std::string(forced->name()) +
                      ", which can't run here: " + no_pages_ + "; unset it, and another algorithm is chosen");
 }

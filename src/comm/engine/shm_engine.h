@@ -46,11 +46,10 @@ class ShmEngine final : public Engine, private Reach {
   RankNames rank_names() const override { return meeting_.rank_names(); }
 
   // For a group of several nodes, of which this is the inside of one: all ranks of the node meet and compare
-  // their calls as for any collective, then `body` works on everybody's buffers through the channel's
-  // reach(). It gets the call with the divisor that the node knows. Waits inside `body` may take `grace`
-  // longer than the call.
+  // their calls as for any collective, then `body` works on everybody's buffers. It gets the call with the
+  // divisor that the node knows. Waits inside `body` may take `grace` longer than the call.
   void with_peers(const Call& call, std::chrono::milliseconds grace,
-                  const std::function<void(Channel& channel, const Call& call)>& body);
+                  const std::function<void(Reach& reach, const Call& call)>& body);
   // Called with the ranks that this one waits for, about twice a second while it does.
   void on_wait(std::function<void(const std::vector<int>& ranks)> told) { meeting_.on_wait(std::move(told)); }
   // This rank waits for ranks of other nodes: its peers here should not give up on it before it does.
@@ -68,8 +67,7 @@ class ShmEngine final : public Engine, private Reach {
   // Reach
   const void* in(int rank) const override;
   void* out(int rank) const override;
-  const void* eager(int rank) const override;
-  std::size_t window_bytes() const override { return shm::kWindowBytes; }
+  const void* posted(int rank) const override;
   std::size_t windows() const override { return shm::kWindows; }
   std::byte* window(int rank, std::size_t slot) const override { return meeting_.seat(rank).window[slot]; }
   void barrier() override { meeting_.barrier(); }

@@ -9,6 +9,7 @@
 #include "comm/call.h"
 #include "comm/failure_record.h"
 #include "comm/rank_mask.h"
+#include "comm/reach.h"
 #include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep::shm {
@@ -17,9 +18,8 @@ inline constexpr std::size_t kLine = 64;
 inline constexpr std::uint64_t kPrivate = ~std::uint64_t{0};     // an offset that says "not in the arena"
 inline constexpr std::uint64_t kAbsent = ~std::uint64_t{0} - 1;  // "this rank has no such buffer"
 
-// One window of the pipelined path for private memory, and how many a rank has.
+// Windows of a rank, for private memory.
 inline constexpr std::size_t kWindows = 3;
-inline constexpr std::size_t kWindowBytes = std::size_t{128} << 10;
 // One direction between two ranks.
 inline constexpr std::size_t kRingBytes = std::size_t{256} << 10;
 
@@ -39,7 +39,7 @@ struct Descriptor {
   std::uint8_t dtype;
   std::uint8_t op;
   std::uint8_t order;
-  std::uint16_t eager;       // 1 when the input lies in the eager slot
+  std::uint16_t posts;       // 1 when the input lies in the eager slot
   std::uint16_t unreadable;  // 1 when the kernel can't read the private buffers for others
   char algorithm[20];
 };

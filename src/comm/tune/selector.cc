@@ -67,8 +67,10 @@ std::size_t input_bytes(const Shape& shape) {
 }
 
 bool can_run(const Algorithm& algorithm, const Shape& shape) {
-  return algorithm.has(shape.what) && input_bytes(shape) <= algorithm.limit_bytes() &&
-         !(shape.messages_only && algorithm.shares_memory()) && (shape.pages || !algorithm.reads_pages());
+  const Needs needs = algorithm.needs();
+  return algorithm.has(shape.what) && input_bytes(shape) <= needs.at_most_bytes &&
+         !(shape.messages_only && needs.reach) && (shape.pages || !needs.pages) &&
+         (shape.posts || !needs.posts);
 }
 
 Selector::Selector(const std::string& forced) {
@@ -87,12 +89,8 @@ void Selector::add_measurement(const Shape& shape, const Algorithm& algorithm, d
 }
 
 // By its own account of its steps; else as if every message took the slowest way.
-double Selector::on_wires(const Algorithm& algorithm, const Shape& shape) const {
-  Shape wired = shape;
-  wired.wires = links_.get();
-  wired.routes = routes_.get();
-  if (shape.what == Collective::all_reduce)
-    if (const double seconds = algorithm.wire_seconds(wired); seconds > 0) return seconds;
+double Selector::on_wires(const Cost& cost, const Shape& shape) const {
+  if (cost.wire_s > 0) return cost.wire_s;
   double empty = 0;
   double full = 0;
   constexpr double bytes = 1 << 20;
@@ -102,15 +100,20 @@ double Selector::on_wires(const Algorithm& algorithm, const Shape& shape) const 
       empty = std::max(empty, links_->seconds(a, b, 0));
       full = std::max(full, links_->seconds(a, b, bytes));
     }
-  const Cost cost = algorithm.cost(shape);
   return cost.messages * empty + cost.sent_bytes / 2 * (full - empty) / bytes;
 }
 
 double Selector::by_model(const Algorithm& algorithm, const Shape& shape) const {
-  const Cost cost = algorithm.cost(shape);
+  const bool wired = links_ != nullptr && shape.messages_only && shape.ranks > 1;
+  Shape known = shape;
+  if (wired) {
+    known.wires = links_.get();
+    known.routes = routes_.get();
+  }
+  const Cost cost = algorithm.cost(known);
   const double at_work = static_cast<double>(input_bytes(shape)) * shape.ranks;
-  if (links_ != nullptr && shape.messages_only && shape.ranks > 1)
-    return on_wires(algorithm, shape) + cost.copied_bytes * costs_.copy.at(at_work) +
+  if (wired)
+    return on_wires(cost, shape) + cost.copied_bytes * costs_.copy.at(at_work) +
            cost.reduced_bytes * costs_.reduce.at(at_work);
   const double bytes_s = cost.sent_bytes * costs_.send.at(at_work) +
                          cost.copied_bytes * costs_.copy.at(at_work) +
@@ -207,7 +210,8 @@ const Algorithm* Selector::choose(const Shape& shape, Order order) const {
   }
   for (const Remembered& r : cache_)
     if (r.shape.what == shape.what && r.shape.bytes == shape.bytes && r.shape.reachable == shape.reachable &&
-        r.shape.ranks == shape.ranks && r.shape.pages == shape.pages && r.order == order)
+        r.shape.ranks == shape.ranks && r.shape.pages == shape.pages && r.shape.posts == shape.posts &&
+        r.order == order)
       return r.algorithm;
   const Algorithm* const best = table(shape, order).front().algorithm;
   if (cache_.size() >= 64) cache_.clear();

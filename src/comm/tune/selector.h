@@ -80,7 +80,7 @@ class Selector {
   // What to multiply the model by; 0: never measured, or the model has nothing to multiply.
   double correction(const Algorithm& algorithm, const Shape& shape) const;
 
-  double on_wires(const Algorithm& algorithm, const Shape& shape) const;
+  double on_wires(const Cost& cost, const Shape& shape) const;
 
   const Algorithm* forced_ = nullptr;
   Costs costs_;

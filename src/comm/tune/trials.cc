@@ -119,8 +119,8 @@ bool measure(Engine& engine, Selector& table, const Shape& shape) {
   std::vector<const Algorithm*> algorithms;
   std::vector<Call> calls;
   for (const Algorithm* algorithm : all_algorithms()) {
-    if (!algorithm->shares_memory() || !can_run(*algorithm, shape)) continue;
-    if (algorithm->reads_pages() && shape.reachable) continue;  // what lies in reach needs no reading
+    if (!algorithm->needs().reach || !can_run(*algorithm, shape)) continue;
+    if (algorithm->needs().pages && shape.reachable) continue;  // what lies in reach needs no reading
     const Call call = call_of(shape, room->data(), *algorithm);
     if (!engine.refuses(call).empty()) continue;
     algorithms.push_back(algorithm);

@@ -5,33 +5,33 @@
 
 #include <memory>
 
+#include "launch/agent_link.h"
 #include "launch/job.h"
-#include "launch/link.h"
 #include "net/address.h"
 #include "net/secret.h"
 
 namespace lockstep::launcher {
 
-struct Meeting {
+struct Gathered {
   Job job = {};
-  std::unique_ptr<Link> link = {};  // to the other agents
+  std::unique_ptr<AgentLink> link = {};  // to the other agents
 };
 
 // Comes back when all agents are there; no thread and no listening socket is left then. Throws as launch()
 // does.
-Meeting meet(const LaunchOptions& options);
+Gathered meet(const LaunchOptions& options);
 
 // What each side of it needs.
-struct MeetingPlace {
+struct GatheringPlace {
   const LaunchOptions& options;
   net::Endpoint endpoint = {};
   net::Secret secret;  // the job's
 };
 
-// Node 0's side, in meeting_lead.cc. `address`: of this machine, to listen on.
-Meeting gather(const MeetingPlace& place, const std::string& address);
+// Node 0's side, in gathering_lead.cc. `address`: of this machine, to listen on.
+Gathered gather(const GatheringPlace& place, const std::string& address);
 // The other side.
-Meeting join(const MeetingPlace& place);
+Gathered join(const GatheringPlace& place);
 
 // The secrets that are derived from the job's.
 net::Secret agents_secret(const net::Secret& secret);

@@ -10,10 +10,10 @@
 
 namespace lockstep {
 
-class Exchange {
+class StepExchange {
  public:
   // All references outlive it.
-  Exchange(const Group& group, GradientStore& store, const std::vector<NamedTensor>& parameters,
+  StepExchange(const Group& group, GradientStore& store, const std::vector<NamedTensor>& parameters,
            const ReducerOptions& options);
 
   // Nothing has come yet. Also after the store's layout has changed.
@@ -34,9 +34,7 @@ class Exchange {
   // Waits for what is under way and forgets it, errors too.
   void abandon() noexcept;
 
-  const std::vector<BucketEvent>& events() const { return events_; }
-  std::int64_t wait_begin_ns() const { return wait_begin_ns_; }
-  std::int64_t wait_end_ns() const { return wait_end_ns_; }
+  const ExchangeLog& log() const { return log_; }
 
  private:
   void launch();
@@ -50,7 +48,7 @@ class Exchange {
   CommMemory
       counts_memory_;  // how many ranks have a gradient, one i32 a parameter; behind them, how many any
   std::vector<int> missing_;  // gradients that each bucket waits for
-  std::vector<BucketEvent> events_;
+  ExchangeLog log_;
   std::vector<Work> works_;
   Work counts_;
   bool opened_ = false;
@@ -58,8 +56,6 @@ class Exchange {
   bool lanes_ = false;     // this rank's gradients are sums of lanes
   bool weighted_ = false;  // the step is made of lanes
   double divisor_ = 1;
-  std::int64_t wait_begin_ns_ = 0;
-  std::int64_t wait_end_ns_ = 0;
 };
 
 }  // namespace lockstep

@@ -22,7 +22,7 @@ struct TlsBio {
   // OpenSSL asks for a record's header, then for its body.
   static int read(BIO* bio, char* into, int length) {
     BIO_clear_retry_flags(bio);
-    TlsLink& link = *static_cast<TlsLink*>(BIO_get_data(bio));
+    TlsConnection& link = *static_cast<TlsConnection*>(BIO_get_data(bio));
     if (length <= 0 || !link.lost_.empty()) return -1;
     const auto wanted = static_cast<std::size_t>(length);
     std::size_t got = std::min(wanted, link.ahead_end_ - link.ahead_begin_);
@@ -52,7 +52,7 @@ struct TlsBio {
 
   static int write(BIO* bio, const char* bytes, int length) {
     BIO_clear_retry_flags(bio);
-    TlsLink& link = *static_cast<TlsLink*>(BIO_get_data(bio));
+    TlsConnection& link = *static_cast<TlsConnection*>(BIO_get_data(bio));
     if (length <= 0 || !link.lost_.empty()) return -1;
     const auto* const begin = reinterpret_cast<const std::byte*>(bytes);
     link.unsent_.insert(link.unsent_.end(), begin, begin + length);
@@ -75,7 +75,7 @@ struct TlsBio {
   }
 };
 
-TlsLink::TlsLink(const TlsContext& context, UniqueFd socket)
+TlsConnection::TlsConnection(const TlsContext& context, UniqueFd socket)
     : socket_(std::move(socket)), ssl_(SSL_new(context.get()), &SSL_free) {
   BIO* const bio = BIO_new(TlsBio::method());
   if (ssl_ == nullptr || bio == nullptr) {
@@ -93,7 +93,7 @@ TlsLink::TlsLink(const TlsContext& context, UniqueFd socket)
   }
 }
 
-TlsLink::~TlsLink() {
+TlsConnection::~TlsConnection() {
   if (!socket_ || !lost_.empty() || unsent() || SSL_in_init(ssl_.get()) != 0) return;
   SSL_shutdown(ssl_.get());
   ERR_clear_error();
@@ -103,7 +103,7 @@ TlsLink::~TlsLink() {
   }
 }
 
-bool TlsLink::flush() {
+bool TlsConnection::flush() {
   if (!lost_.empty()) throw ConnectionLost{lost_};
   while (unsent()) {
     const std::size_t sent = transmit(fd(), std::span(unsent_).subspan(unsent_begin_));
@@ -115,7 +115,7 @@ bool TlsLink::flush() {
   return true;
 }
 
-std::size_t TlsLink::read(std::span<std::byte> into) {
+std::size_t TlsConnection::read(std::span<std::byte> into) {
   std::size_t done = 0;
   while (done < into.size()) {
     std::size_t got = 0;
@@ -132,7 +132,7 @@ std::size_t TlsLink::read(std::span<std::byte> into) {
   return done;
 }
 
-void TlsLink::write(Bytes bytes) {
+void TlsConnection::write(Bytes bytes) {
   rekey_when_due(bytes.size());
   std::size_t written = 0;
   ERR_clear_error();
@@ -141,14 +141,14 @@ void TlsLink::write(Bytes bytes) {
     throw ConnectionLost{failure()};
 }
 
-void TlsLink::rekey_when_due(std::size_t bytes) {
+void TlsConnection::rekey_when_due(std::size_t bytes) {
   records_ += 1 + bytes / kRecord;
   if (records_ < records_per_key_) return;
   records_ = 0;
   if (SSL_key_update(ssl(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) throw ConnectionLost{failure()};
 }
 
-std::string TlsLink::failure() {
+std::string TlsConnection::failure() {
   const unsigned long error = ERR_peek_error();
   ERR_clear_error();
   if (!lost_.empty()) return lost_;

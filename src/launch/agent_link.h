@@ -25,7 +25,7 @@ struct Verdict {
 };
 
 // How long the others have, beyond their grace, from being told to stop to the end.
-inline constexpr std::chrono::seconds kLastWords{6};
+inline constexpr std::chrono::seconds kEndPatience{6};
 // Between two signs of life.
 inline constexpr std::chrono::milliseconds kBeat{900};
 
@@ -37,14 +37,14 @@ struct LocalEnd {
 
 // All calls come from the one thread of an attempt, and none waits: messages are short. An agent that is lost
 // is no error here but a failure like that of a worker.
-class Link {
+class AgentLink {
  public:
   // Another machine wants the workers here to end.
   struct Order {
     int signal = 0;  // 0: something failed, let them settle first; else: tell them so with this signal now
   };
 
-  virtual ~Link() = default;
+  virtual ~AgentLink() = default;
 
   virtual int fd() const = 0;  // readable when there is something for poll()
   // Takes what came. To be called at least once a second: it also tells the others that this agent runs, and

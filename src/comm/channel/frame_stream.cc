@@ -1,4 +1,4 @@
-#include "comm/channel/tcp_lane.h"
+#include "comm/channel/frame_stream.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -19,9 +19,10 @@ constexpr std::chrono::milliseconds kNewsPatience{200};
 
 }  // namespace
 
-TcpLane::TcpLane(std::unique_ptr<net::Stream> stream) : stream_(std::move(stream)), inbox_(kInboxBytes) {}
+FrameStream::FrameStream(std::unique_ptr<net::Stream> stream)
+    : stream_(std::move(stream)), inbox_(kInboxBytes) {}
 
-void TcpLane::post(const FrameHeader& header, std::span<const std::byte> payload) {
+void FrameStream::post(const FrameHeader& header, std::span<const std::byte> payload) {
   if (posted_.size() > kMostPosted) return;
   const auto head = write_header(header);
   posted_.insert(posted_.end(), head.begin(), head.end());
@@ -29,7 +30,7 @@ void TcpLane::post(const FrameHeader& header, std::span<const std::byte> payload
   flush();
 }
 
-bool TcpLane::flush() {
+bool FrameStream::flush() {
   while (!posted_.empty()) {
     const net::Bytes part(posted_);
     const std::size_t moved = stream_->write({&part, 1});
@@ -39,7 +40,7 @@ bool TcpLane::flush() {
   return true;
 }
 
-bool TcpLane::send(OutgoingFrame& frame, std::span<const std::byte> payload) {
+bool FrameStream::send(OutgoingFrame& frame, std::span<const std::byte> payload) {
   if (!flush()) return false;
   const std::size_t whole = kFrameHeaderBytes + payload.size();
   std::array<net::Bytes, 2> parts;
@@ -55,7 +56,7 @@ bool TcpLane::send(OutgoingFrame& frame, std::span<const std::byte> payload) {
   return moved > 0;
 }
 
-const FrameHeader* TcpLane::head() {
+const FrameHeader* FrameStream::head() {
   if (has_head_) return &head_;
   while (buffered() < kFrameHeaderBytes) {
     if (begin_ > 0) {
@@ -77,7 +78,7 @@ const FrameHeader* TcpLane::head() {
   return &head_;
 }
 
-std::size_t TcpLane::take(std::span<std::byte> into) {
+std::size_t FrameStream::take(std::span<std::byte> into) {
   const auto want = static_cast<std::size_t>(std::min<std::uint64_t>(into.size(), left()));
   if (want == 0) return 0;
   std::size_t moved = 0;
@@ -93,7 +94,7 @@ std::size_t TcpLane::take(std::span<std::byte> into) {
   return moved;
 }
 
-void TcpLane::take_news(std::span<std::byte> into) {
+void FrameStream::take_news(std::span<std::byte> into) {
   if (into.empty()) return finish_empty();
   const Deadline patience = Deadline::after(kNewsPatience);
   for (;;) {
@@ -105,11 +106,11 @@ void TcpLane::take_news(std::span<std::byte> into) {
   }
 }
 
-void TcpLane::finish_empty() {
+void FrameStream::finish_empty() {
   if (head_.bytes == 0) has_head_ = false;
 }
 
-void TcpLane::hang_up() {
+void FrameStream::hang_up() {
   ::shutdown(stream_->fd(), SHUT_WR);
   try {
     // Closing with bytes unread would reset the connection and take away what the peer has yet to read.

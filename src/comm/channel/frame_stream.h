@@ -19,9 +19,9 @@ struct OutgoingFrame {
   std::size_t sent = 0;  // of head and payload together
 };
 
-class TcpLane {
+class FrameStream {
  public:
-  explicit TcpLane(std::unique_ptr<net::Stream> stream);
+  explicit FrameStream(std::unique_ptr<net::Stream> stream);
 
   int fd() const { return stream_->fd(); }
   const std::string& peer() const { return stream_->peer(); }

@@ -1,4 +1,4 @@
-#include "launch/meeting.h"
+#include "launch/gathering.h"
 
 #include <poll.h>
 
@@ -48,7 +48,7 @@ net::Endpoint endpoint_of(const Machines& machines) {
 }
 
 // A short try first, so that people hear why nothing happens.
-std::unique_ptr<net::Stream> dial_node_0(const MeetingPlace& place, Deadline deadline) {
+std::unique_ptr<net::Stream> dial_node_0(const GatheringPlace& place, Deadline deadline) {
   const net::Security security = place.options.plaintext ? net::Security::plaintext : net::Security::tls;
   const net::Secret secret = agents_secret(place.secret);
   const auto dial = [&](Deadline until) {
@@ -116,7 +116,7 @@ net::Secret workers_secret(const net::Secret& secret, const std::string& job) {
   return secret.derive("workers of " + job);
 }
 
-Meeting join(const MeetingPlace& place) {
+Gathered join(const GatheringPlace& place) {
   const std::string where = place.endpoint.text();
   const Machines& machines = place.options.machines;
   const Deadline deadline = Deadline::after(machines.patience);
@@ -142,17 +142,17 @@ Meeting join(const MeetingPlace& place) {
   if (welcome->job.own().workers != place.options.workers)
     throw PeerError(0,
                     "the agent of node 0 at " + where + " sent a plan with another number of workers here");
-  Meeting meeting{.job = std::move(welcome->job)};
+  Gathered meeting{.job = std::move(welcome->job)};
   mention_overruled(place.options, meeting.job);
   meeting.job.worker_secret = workers_secret(place.secret, meeting.job.name).hex();
   meeting.link = std::make_unique<MemberLink>(meeting.job, std::move(line));
   return meeting;
 }
 
-Meeting meet(const LaunchOptions& options) {
+Gathered meet(const LaunchOptions& options) {
   const Machines& machines = options.machines;
   const net::Endpoint endpoint = endpoint_of(machines);
-  const MeetingPlace place{.options = options, .endpoint = endpoint, .secret = job_secret(machines)};
+  const GatheringPlace place{.options = options, .endpoint = endpoint, .secret = job_secret(machines)};
   if (machines.node) return *machines.node == 0 ? gather(place, listening_address(endpoint)) : join(place);
   if (!is_here(endpoint)) return join(place);
   // Of several agents without a number on this machine the first to listen is node 0's.

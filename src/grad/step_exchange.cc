@@ -1,11 +1,11 @@
-#include "grad/exchange.h"
+#include "grad/step_exchange.h"
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
 
-Exchange::Exchange(const Group& group, GradientStore& store, const std::vector<NamedTensor>& parameters,
+StepExchange::StepExchange(const Group& group, GradientStore& store, const std::vector<NamedTensor>& parameters,
                    const ReducerOptions& options)
     : group_(group),
       store_(store),
@@ -14,7 +14,7 @@ Exchange::Exchange(const Group& group, GradientStore& store, const std::vector<N
       cards_(group),
       counts_memory_(group.allocate((parameters.size() + 1) * sizeof(std::int32_t))) {}
 
-void Exchange::begin() {
+void StepExchange::begin() {
   works_.clear();
   counts_ = Work();
   opened_ = false;
@@ -23,7 +23,7 @@ void Exchange::begin() {
     missing_.push_back(static_cast<int>(plan.members.size()));
 }
 
-bool Exchange::open(const StepCard& card) {
+bool StepExchange::open(const StepCard& card) {
   opened_ = true;
   idle_ = !card.has_gradients();
   cards_.post(card, store_.layout().buckets.empty() ? "" : "in front of " + store_.label(0));
@@ -35,22 +35,22 @@ bool Exchange::open(const StepCard& card) {
   weighted_ = known.lanes == 1.0;
   lanes_ = idle_ || weighted_;  // without gradients: as a worker whose lanes are all empty
   divisor_ = *known.divisor;
-  events_.assign(missing_.size(), {});  // those of the exchange before stayed until now
+  log_.buckets.assign(missing_.size(), {});  // those of the exchange before stayed until now
   return true;
 }
 
-void Exchange::ready(std::size_t i) {
+void StepExchange::ready(std::size_t i) {
   const auto bucket = static_cast<std::size_t>(store_.layout().placements[i].bucket);
-  if (--missing_[bucket] == 0) events_[bucket].ready_ns = now_ns();
+  if (--missing_[bucket] == 0) log_.buckets[bucket].ready_ns = now_ns();
   while (works_.size() < missing_.size() && missing_[works_.size()] == 0) launch();
 }
 
-void Exchange::launch() {
+void StepExchange::launch() {
   const int index = static_cast<int>(works_.size());
   store_.collapse(index, lanes_);
   const Buffer data = store_.bucket(index);
   const double divisor = weighted_ ? divisor_ * weight_scale(data.dtype, divisor_) : divisor_;
-  BucketEvent& event = events_[static_cast<std::size_t>(index)];
+  BucketEvent& event = log_.buckets[static_cast<std::size_t>(index)];
   event.bucket = index;
   event.bytes = data.bytes();
   if (event.ready_ns == 0) event.ready_ns = now_ns();
@@ -66,7 +66,7 @@ void Exchange::launch() {
                                                     .purpose = store_.label(index)}));
 }
 
-void Exchange::flush() {
+void StepExchange::flush() {
   while (works_.size() < missing_.size()) launch();
   auto* const counts = counts_memory_.as<std::int32_t>();
   const std::size_t n = parameters_.size();
@@ -77,15 +77,15 @@ void Exchange::flush() {
                                       {.purpose = "which parameters have gradients"});
 }
 
-void Exchange::wait() {
-  wait_begin_ns_ = now_ns();
+void StepExchange::wait() {
+  log_.wait_begin_ns = now_ns();
   cards_.check();  // before the buckets of ranks that are out of step fail for a reason that says less
   for (const Work& work : works_) work.wait();
   counts_.wait();
-  wait_end_ns_ = now_ns();
+  log_.wait_end_ns = now_ns();
   for (std::size_t b = 0; b < works_.size(); ++b) {
     const WorkTiming timing = works_[b].timing();
-    BucketEvent& event = events_[b];
+    BucketEvent& event = log_.buckets[b];
     event.start_ns = timing.begin_ns != 0 ? timing.begin_ns : event.ready_ns;
     event.running_ns = timing.running_ns != 0 ? timing.running_ns : event.start_ns;
     event.end_ns = timing.end_ns != 0 ? timing.end_ns : event.start_ns;
@@ -94,7 +94,7 @@ void Exchange::wait() {
   finish_counts();
 }
 
-void Exchange::finish_counts() {
+void StepExchange::finish_counts() {
   const auto* const counts = counts_memory_.as<std::int32_t>();
   const int ranks = counts[parameters_.size()];  // that have gradients
   std::string unused;
@@ -113,7 +113,7 @@ void Exchange::finish_counts() {
                      "; find_unused_parameters = true accepts that");
 }
 
-void Exchange::abandon() noexcept {
+void StepExchange::abandon() noexcept {
   cards_.abandon();
   for (const Work& work : works_) try {
       work.wait();

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "launch/agent_line.h"
+#include "launch/gathering.h"
 #include "launch/lead_link.h"
-#include "launch/meeting.h"
 #include "launch/worker_environment.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -56,7 +56,7 @@ class TurnedAway {
 // the others go on waiting.
 class Gathering {
  public:
-  Gathering(const MeetingPlace& place, const std::string& address)
+  Gathering(const GatheringPlace& place, const std::string& address)
       : options_(place.options),
         where_(place.endpoint.text()),
         gate_({.address = address,
@@ -245,7 +245,7 @@ class Gathering {
   std::list<Agent> agents_;
 };
 
-std::unique_ptr<Gathering> opened(const MeetingPlace& place, const std::string& address) {
+std::unique_ptr<Gathering> opened(const GatheringPlace& place, const std::string& address) {
   try {
     return std::make_unique<Gathering>(place, address);
   } catch (const SystemError& error) {
@@ -256,7 +256,7 @@ std::unique_ptr<Gathering> opened(const MeetingPlace& place, const std::string& 
   }
 }
 
-Job agreed(const MeetingPlace& place, const std::vector<Gathering::Agent>& agents, int master_port) {
+Job agreed(const GatheringPlace& place, const std::vector<Gathering::Agent>& agents, int master_port) {
   const LaunchOptions& options = place.options;
   Job job;
   job.name = random_name();
@@ -276,7 +276,7 @@ Job agreed(const MeetingPlace& place, const std::vector<Gathering::Agent>& agent
 
 }  // namespace
 
-Meeting gather(const MeetingPlace& place, const std::string& address) {
+Gathered gather(const GatheringPlace& place, const std::string& address) {
   // The gate and its thread are gone before anybody is told to start.
   std::vector<Gathering::Agent> agents = opened(place, address)->wait();
   const int fixed_port = place.options.master_port;

@@ -1,0 +1,31 @@
+// What ranks that share memory offer an algorithm beside messages, or instead of them.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace lockstep {
+
+// Inputs up to this may be posted with the call itself (Reach::posted).
+inline constexpr std::size_t kEagerBytes = std::size_t{256} << 10;
+// One window (Reach::window): small enough to stay in cache.
+inline constexpr std::size_t kWindowBytes = std::size_t{128} << 10;
+
+// The buffers of the call that is running, windows for those that peers can't reach, and a barrier. Pointers
+// are valid during the call.
+class Reach {
+ public:
+  virtual ~Reach() = default;
+  virtual const void* in(int rank) const = 0;      // rank's input, null when it is private
+  virtual void* out(int rank) const = 0;           // rank's output, null when it is private
+  virtual const void* posted(int rank) const = 0;  // rank's input as it came with the call (Needs::posts)
+  virtual std::size_t windows() const = 0;         // of each rank, of kWindowBytes; at least three
+  virtual std::byte* window(int rank, std::size_t slot) const = 0;
+  virtual void barrier() = 0;
+  // Copies what lies `at` bytes into rank's input, or output, to `to`, though it be private (Needs::pages).
+  // Throws what the group failed with where rank is gone.
+  virtual void read_in(int rank, std::size_t at, std::span<std::byte> to) = 0;
+  virtual void read_out(int rank, std::size_t at, std::span<std::byte> to) = 0;
+};
+
+}  // namespace lockstep

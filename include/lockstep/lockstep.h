@@ -34,4 +34,5 @@
 #include "lockstep/optim/schedule.h"            // IWYU pragma: export
 #include "lockstep/parallel/data_parallel.h"    // IWYU pragma: export
 #include "lockstep/parallel/tensor.h"           // IWYU pragma: export
+#include "lockstep/train/trainer.h"             // IWYU pragma: export
 #endif

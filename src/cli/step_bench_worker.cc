@@ -34,6 +34,13 @@ constexpr std::int64_t kWarmUp = 4;  // steps of each kind that are not counted
 // before a single byte is exchanged.
 enum class Kind : unsigned char { synchronized, alone, in_phase };
 
+// Workers that step alone drift apart.
+StrategyOptions without_checks(const TrainOptions& o) {
+  StrategyOptions options = strategy_options(o);
+  options.check_replicas_every = 0;
+  return options;
+}
+
 class StepBench {
  public:
   StepBench(const TrainOptions& options, const Group& world)
@@ -41,12 +48,7 @@ class StepBench {
         world_(world),
         data_(make_data(options)),
         model_(make_model(options, *data_.train)),
-        strategy_(make_strategy(options.strategy, model_, world,
-                                {.bucket_cap_mb = options.bucket_cap_mb,
-                                 .first_bucket_mb = options.first_bucket_mb,
-                                 .check_replicas_every = 0,
-                                 .algorithm = options.algorithm == "auto" ? "" : options.algorithm,
-                                 .order = options.order == "any" ? Order::any : Order::canonical})),
+        strategy_(make_strategy(options.strategy, model_, world, without_checks(options))),
         optimizer_(make_optimizer(trainer_options(options), *strategy_)),
         local_optimizer_(make_local_optimizer(trainer_options(options), *strategy_)),
         came_ns_(strategy_->parameters().size()),
@@ -114,7 +116,7 @@ class StepBench {
     }
     StepProfile profile = profile_of(times);
     double buffers_s = 0;
-    if (!expect_exchange(*strategy_, trainer_options(options_).parallel, profile, buffers_s)) return {};
+    if (!expect_exchange(*strategy_, profile, buffers_s)) return {};
     profile.after_s += buffers_s;
     profile.crowding = crowding;
     const StepPrediction predicted = predict_step(profile);

@@ -8,6 +8,7 @@
 
 #include "base/machine_memory.h"
 #include "lockstep/base/error.h"
+#include "lockstep/compress/bf16.h"
 #include "lockstep/data/open_dataset.h"
 
 namespace lockstep::cli {
@@ -147,6 +148,15 @@ Task make_task(const std::shared_ptr<Model>& model, const TrainData& data) {
           .forward = [model](const Batch& batch) { return model->forward(batch.data); }};
 }
 
+StrategyOptions strategy_options(const TrainOptions& o) {
+  StrategyOptions options{.bucket_cap_mb = o.bucket_cap_mb,
+                          .first_bucket_mb = o.first_bucket_mb,
+                          .algorithm = o.algorithm == "auto" ? "" : o.algorithm,
+                          .order = o.order == "any" ? Order::any : Order::canonical};
+  if (o.compress == "bf16") options.exchange = bf16_exchange;
+  return options;
+}
+
 TrainerOptions trainer_options(const TrainOptions& o) {
   return {.model_name = o.model,
           .data_name = o.data,
@@ -169,10 +179,7 @@ TrainerOptions trainer_options(const TrainOptions& o) {
           .epochs = o.epochs,
           .steps = o.steps,
           .strategy = o.strategy,
-          .parallel = {.bucket_cap_mb = o.bucket_cap_mb,
-                       .first_bucket_mb = o.first_bucket_mb,
-                       .algorithm = o.algorithm == "auto" ? "" : o.algorithm,
-                       .order = o.order == "any" ? Order::any : Order::canonical},
+          .parallel = strategy_options(o),
           .on_nan = o.on_nan,
           .loader_threads = static_cast<int>(o.loader_threads),
           .eval_every = o.eval_every,

@@ -33,6 +33,8 @@ torch::Tensor loss_of(const torch::Tensor& logits, const Batch& batch);
 
 // What the trainer takes: the task, and the options without what only names a model or data.
 Task make_task(const std::shared_ptr<Model>& model, const TrainData& data);
+// What the run's strategy is made with; a part of it.
+StrategyOptions strategy_options(const TrainOptions& options);
 TrainerOptions trainer_options(const TrainOptions& options);
 
 }  // namespace lockstep::cli

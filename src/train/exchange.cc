@@ -6,7 +6,6 @@
 #include <numeric>
 #include <string>
 
-#include "comm/group_impl.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -68,27 +67,26 @@ class Probes {
   CommMemory memory_;
 };
 
-Call all_reduce_of(const StrategyOptions& options, std::size_t count, DType dtype) {
-  Call call;
-  call.what = Collective::all_reduce;
-  call.count = count;
-  call.dtype = dtype;
-  call.algorithm = options.algorithm;
-  call.order = options.order;
+// Borrows the algorithm's name.
+CallQuestion all_reduce_of(const StrategyOptions& options, std::size_t count, DType dtype) {
+  CallQuestion call{.what = Collective::all_reduce, .count = count, .dtype = dtype};
+  call.options.algorithm = options.algorithm;
+  call.options.order = options.order;
   return call;
 }
 
 double expected_all_reduce(const Group& group, const StrategyOptions& options, std::size_t count,
                            DType dtype) {
   if (count == 0 || group.size() == 1) return 0;
-  return group.impl().engine().expected_seconds(all_reduce_of(options, count, dtype));
+  return group.expected_seconds(all_reduce_of(options, count, dtype));
 }
 
 }  // namespace
 
 void check_algorithm(const Group& group, const StrategyOptions& options, std::size_t bucket_bytes) {
-  const Call call = all_reduce_of(options, bucket_bytes / sizeof(float), DType::f32);
-  if (const std::string why = group.impl().engine().refuses(call); !why.empty())
+  if (const std::string why =
+          group.why_refused(all_reduce_of(options, bucket_bytes / sizeof(float), DType::f32));
+      !why.empty())
     throw UsageError("--algorithm: " + why);
 }
 
@@ -112,14 +110,13 @@ std::vector<BucketTimes> take_exchange(const ExchangeLog& log, StepRecord& recor
   return buckets;
 }
 
-bool expect_exchange(const Strategy& strategy, const StrategyOptions& options, StepProfile& profile,
-                     double& buffers_s) {
+bool expect_exchange(const Strategy& strategy, StepProfile& profile, double& buffers_s) {
   const Group& world = strategy.group();
   const std::vector<BucketEvent>& events = strategy.last_exchange().buckets;
-  if (events.size() != profile.buckets.size()) return false;
+  const auto& expected = strategy.exchange().expected_seconds;
+  if (events.size() != profile.buckets.size() || !expected) return false;
   for (std::size_t b = 0; b < events.size(); ++b) {
-    profile.buckets[b].exchange_s =
-        expected_all_reduce(world, options, events[b].bytes / sizeof(float), DType::f32);
+    profile.buckets[b].exchange_s = expected(world, events[b].bytes / sizeof(float), DType::f32);
     if (world.size() > 1 && !(profile.buckets[b].exchange_s > 0)) return false;
   }
   const StrategyOptions any;

@@ -19,10 +19,10 @@ void check_algorithm(const Group& group, const StrategyOptions& options, std::si
 std::size_t largest_bucket_bytes(const Strategy& strategy);
 
 // Sets what the exchanges of the buckets, and of what follows them, are expected to take. False when the
-// group's engine has no cost table. The profile's buckets are those of the last exchange, and nothing is
-// under way. `buffers_s`: the exchange of the module's buffers, which is a part of what comes after.
-bool expect_exchange(const Strategy& strategy, const StrategyOptions& options, StepProfile& profile,
-                     double& buffers_s);
+// strategy's exchange or the group's engine can't say. The profile's buckets are those of the last exchange,
+// and nothing is under way. `buffers_s`: the exchange of the module's buffers, which is a part of what comes
+// after.
+bool expect_exchange(const Strategy& strategy, StepProfile& profile, double& buffers_s);
 
 // Measures what all-reduces and `compute`, a step's local work, do to each other. Collective, after a few
 // steps.

@@ -32,11 +32,10 @@ void StepProfiler::add(std::int64_t number, const StepRecord& step, const std::v
 }
 
 // Backward as it was measured has lost to the exchange what processor time that took.
-void StepProfiler::add_prediction(const Strategy& strategy, const StrategyOptions& options,
-                                  Json& summary) const {
+void StepProfiler::add_prediction(const Strategy& strategy, Json& summary) const {
   StepProfile profile = profile_of(steps_);
   double buffers_s = 0;  // after_s has it
-  const bool known = !steps_.empty() && expect_exchange(strategy, options, profile, buffers_s);
+  const bool known = !steps_.empty() && expect_exchange(strategy, profile, buffers_s);
   if (known) profile.crowding = crowding_of(steps_, profile);
   const StepPrediction predicted = predict_step(profile);
   summary["predicted_step_ms"] = known ? Json(predicted.step_s * 1e3) : Json();

@@ -20,8 +20,7 @@ class StepProfiler {
 
   // Adds predicted_step_ms and predicted_comm_fraction: what the cost table expects of the exchange, and the
   // profiled steps of what goes on beside it. null where the engine has no table.
-  void add_prediction(const Strategy& strategy, const StrategyOptions& options,
-                      nlohmann::ordered_json& summary) const;
+  void add_prediction(const Strategy& strategy, nlohmann::ordered_json& summary) const;
 
  private:
   std::vector<StepTimes> steps_;

@@ -286,7 +286,7 @@ Json TrainRun::finish() {
   for (std::size_t i = 0; evaluation_ && i < task_.metrics.size(); ++i)
     if (task_.metrics[i].first != "accuracy")
       rest["metrics"][task_.metrics[i].first] = evaluation_->metrics[i];
-  profiler_.add_prediction(*strategy_, options_.parallel, rest);
+  profiler_.add_prediction(*strategy_, rest);
   rest["bucket_cap_mb"] = strategy_->bucket_cap_mb();
   rest["engine"] = world_.engine();
   Json summary = recorder_->finish(rest);

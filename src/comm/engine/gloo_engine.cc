@@ -77,7 +77,7 @@ std::vector<std::string> exchange_over(Engine& carrier, const std::string& mine,
 class GlooEngine final : public Engine {
  public:
   explicit GlooEngine(Group group)
-      : group_(std::move(group)), carrier_(group_.impl().engine()), knobs_(Knobs::from_environment()) {
+      : group_(std::move(group)), carrier_(engine_of(group_)), knobs_(Knobs::from_environment()) {
     ignore_broken_pipes();
     gloo::transport::tcp::attr attr;
     // A number, never a name: Gloo would look this machine's name up, which may be loopback or nothing.

@@ -5,18 +5,19 @@
 #include <cstdio>
 #include <numeric>
 
-#include "cli/generate.h"
 #include "cli/infer.h"
-#include "cli/train_checkpoint.h"
+#include "cli/train_plan.h"
 #include "cli/train_task.h"
-#include "cli/train_threads.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/observe/histogram.h"
+#include "models/generate.h"
 #include "report/printable.h"
 #include "report/table.h"
+#include "train/checkpoint.h"
+#include "train/threads.h"
 
 namespace lockstep::cli {
 
@@ -50,8 +51,7 @@ int run_infer(const InferOptions& options) {
   const std::int64_t examples =
       options.examples == 0 ? data.test->size() : std::min(options.examples, data.test->size());
   std::vector<double> ms;
-  double loss = 0;
-  std::int64_t correct = 0, targets = 0;
+  double loss = 0, correct = 0, targets = 0;
   const auto batch_at = [&](std::int64_t first) {
     std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(options.batch, examples - first)));
     std::iota(indices.begin(), indices.end(), first);
@@ -62,18 +62,18 @@ int run_infer(const InferOptions& options) {
     const Batch batch = batch_at(first);
     const std::int64_t begin = now_ns();
     const torch::Tensor logits = model->forward(batch.data);
-    const auto [right, count] = count_correct(logits, batch.target);
+    const auto [right, count] = count_correct(logits, batch);
     ms.push_back(static_cast<double>(now_ns() - begin) / 1e6 / static_cast<double>(batch.data.size(0)));
-    loss += loss_of(logits, batch.target).item<double>() * static_cast<double>(count);
+    loss += loss_of(logits, batch).item<double>() * count;
     correct += right;
     targets += count;
   }
   const double total_ms = std::accumulate(ms.begin(), ms.end(), 0.0);
   std::ranges::sort(ms);
   const double p50 = quantile_of_sorted(ms, 0.5), p95 = quantile_of_sorted(ms, 0.95);
-  const double accuracy = static_cast<double>(correct) / static_cast<double>(targets);
+  const double accuracy = correct / targets;
   const double mean = total_ms / static_cast<double>(ms.size());
-  loss /= static_cast<double>(targets);
+  loss /= targets;
   const std::optional<double> floor = data.test->loss_floor();
   const std::string text = writes ? printable(generate(*model, {.prompt = options.prompt,
                                                                 .bytes = options.generate,

@@ -1,4 +1,5 @@
-// The subcommands of a program that only starts jobs: what the tests under a sanitizer need, built in half the time.
+// The subcommands of a program that only starts jobs: what the tests under a sanitizer need, built in half
+// the time.
 #include "cli/command.h"
 
 namespace lockstep::cli {

@@ -7,8 +7,6 @@
 #include <optional>
 
 #include "cli/step_bench.h"
-#include "cli/train_exchange.h"
-#include "cli/train_optimizer.h"
 #include "cli/train_options.h"
 #include "cli/train_task.h"
 #include "grad/backward_hooks.h"
@@ -20,6 +18,8 @@
 #include "lockstep/observe/histogram.h"
 #include "lockstep/parallel/strategies.h"
 #include "report/progress.h"
+#include "train/exchange.h"
+#include "train/optimizer.h"
 
 namespace lockstep::cli {
 namespace {
@@ -49,8 +49,8 @@ class StepBench {
         data_(make_data(options)),
         model_(make_model(options, *data_.train)),
         strategy_(make_strategy(options.strategy, model_, world, without_checks(options))),
-        optimizer_(make_optimizer(options, *strategy_)),
-        local_optimizer_(make_local_optimizer(options, *strategy_)),
+        optimizer_(make_optimizer(trainer_options(options), *strategy_)),
+        local_optimizer_(make_local_optimizer(trainer_options(options), *strategy_)),
         came_ns_(strategy_->parameters().size()),
         hooks_(trained(), [this](std::size_t i) { came_ns_[i] = now_ns(); }) {
     model_->train();
@@ -91,7 +91,7 @@ class StepBench {
 
   // Collective.
   Crowding measure_crowding() {
-    return cli::measure_crowding(world_, [this] { step(Kind::alone); });
+    return lockstep::measure_crowding(world_, [this] { step(Kind::alone); });
   }
 
   // Of this rank's synchronized steps.
@@ -116,7 +116,7 @@ class StepBench {
     }
     StepProfile profile = profile_of(times);
     double buffers_s = 0;
-    if (!expect_exchange(*strategy_, options_, profile, buffers_s)) return {};
+    if (!expect_exchange(*strategy_, profile, buffers_s)) return {};
     profile.after_s += buffers_s;
     profile.crowding = crowding;
     const StepPrediction predicted = predict_step(profile);
@@ -179,7 +179,7 @@ class StepBench {
     }
   }
   void forward_backward() {
-    const torch::Tensor loss = loss_of(model_->forward(batch_.data), batch_.target);
+    const torch::Tensor loss = loss_of(model_->forward(batch_.data), batch_);
     backward_begin_ns_ = now_ns();
     loss.backward();
   }

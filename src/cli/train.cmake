@@ -10,28 +10,17 @@ add_library(lockstep_trainer STATIC
   train_config.cc
   train_flags.cc
   train_options.cc
-  train_prediction.cc
   train_program.cc)
 lockstep_few_units(lockstep_trainer)
 target_link_libraries(lockstep_trainer PUBLIC lockstep_parts lockstep_observe PRIVATE lockstep_options)
 
 if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
   add_executable(lockstep_train
-    data_record.cc
-    generate.cc
     infer_worker.cc
     step_bench_worker.cc
-    train_checkpoint.cc
-    train_evaluate.cc
-    train_exchange.cc
-    train_finite.cc
     train_main.cc
-    train_optimizer.cc
     train_plan.cc
-    train_recorder.cc
-    train_task.cc
-    train_threads.cc
-    train_worker.cc)
+    train_task.cc)
   set_target_properties(lockstep_train PROPERTIES OUTPUT_NAME lockstep-train)
   lockstep_few_units(lockstep_train 6)
   target_link_libraries(lockstep_train PRIVATE lockstep_trainer lockstep lockstep_options)

@@ -13,13 +13,17 @@
 
 #include "cli/infer.h"
 #include "cli/step_bench.h"
-#include "cli/train_worker.h"
+#include "cli/train_plan.h"
+#include "cli/train_task.h"
 #include "launch/starter.h"
 #include "launch/worker_events.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/standard_fds.h"
 #include "lockstep/comm/init.h"
 #include "report/printer.h"
+#include "train/memory_use.h"
+#include "train/stop_watch.h"
+#include "train/threads.h"
 
 namespace lockstep::cli {
 namespace {
@@ -67,7 +71,7 @@ int run_train(const Json& request, std::string& hint) {
   RunDisplay report(plan.show);
   if (world.rank() == 0 && !plan.report_to.empty())
     reporter = std::make_unique<EventReporter>(plan.report_to);
-  report.give_up_when(stop_was_noted);
+  report.give_up_when([] { return noted_stop() != 0; });
   bool parent_gone = false;
   const EventSink sink = [&](const Json& event) {
     if (!reporter) {
@@ -83,7 +87,15 @@ int run_train(const Json& request, std::string& hint) {
       parent_gone = true;
     }
   };
-  const int stopped_by = train(plan, world, sink);
+  pin_threads(plan.options.threads);
+  const TrainOptions located = locate_data(plan.options, plan.data);
+  const TrainData data = make_data(located);
+  std::unique_ptr<RunPlan> run = run_plan(plan, located);
+  run->sink = sink;
+  run->resident_before = memory_bytes("VmRSS");
+  const std::shared_ptr<Model> model = make_model(plan.options, *data.train);
+  Trainer trainer(ModuleRef(model), make_task(model, data), std::move(run), world);
+  const int stopped_by = trainer.run().stopped_by;
   world.barrier();
   return stopped_by == 0 ? 0 : 128 + stopped_by;
 }

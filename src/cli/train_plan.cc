@@ -2,31 +2,24 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/shell_word.h"
-#include "cli/train_exchange.h"
+#include "cli/train_task.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/lanes.h"
 #include "report/folder_content.h"
 #include "report/folder_lock.h"
+#include "train/exchange.h"
 
 namespace lockstep::cli {
 namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-
-// How often the launcher has started the workers again after a failure.
-int restarts() {
-  const char* text = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  return text == nullptr ? 0 : std::atoi(text);
-}
 
 std::string default_out(const TrainOptions& o) {
   std::string data = fs::path(o.data.empty() ? default_data(o) : o.data).stem().string();
@@ -155,14 +148,6 @@ TrainPlan from_json(const Json& json) {
   return plan;
 }
 
-std::string broadcast_text(const Group& world, std::string text) {
-  std::vector<std::int64_t> length = {static_cast<std::int64_t>(text.size())};
-  world.broadcast(buffer(length), 0);
-  text.resize(static_cast<std::size_t>(length[0]));
-  world.broadcast({text.data(), text.size(), DType::u8}, 0);
-  return text;
-}
-
 TrainPlan plan_of(const Json& request, int workers) {
   TrainPlan plan;
   TrainOptions& o = plan.options;
@@ -189,20 +174,6 @@ TrainPlan plan_of(const Json& request, int workers) {
 
 }  // namespace
 
-Json read_state(const fs::path& checkpoint) {
-  std::ifstream in(checkpoint / "state.json");
-  const Json state = in ? Json::parse(in, nullptr, false) : Json();
-  if (const Json format = state.is_object() ? state.value("format", Json()) : Json();
-      !format.is_null() && format != kStateFormat)
-    throw UsageError(
-        fmt::format("{}: its state.json has format {}; accepted: {} (another version of lockstep wrote it)",
-                    checkpoint.string(), format.dump(), kStateFormat));
-  if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() ||
-      state["step"].get<std::int64_t>() < 0 || !state.contains("options"))
-    throw UsageError(fmt::format("{}: its state.json is not that of a training run", checkpoint.string()));
-  return state;
-}
-
 TrainOptions options_of_state(const Json& state, const fs::path& checkpoint) {
   TrainOptions options;
   options.last_step = "short";  // what there was before it could be chosen
@@ -212,21 +183,35 @@ TrainOptions options_of_state(const Json& state, const fs::path& checkpoint) {
 
 // What rank 0 can't do nobody does, and all say why.
 TrainPlan make_train_plan(const Json& request, const Group& world) {
-  Json made;
-  run_on_leader(world, "reading the checkpoint", [&] { made = to_json(plan_of(request, world.size())); });
-  TrainPlan plan = from_json(Json::parse(broadcast_text(world, made.dump())));
-  check_algorithm(world, plan.options, sizeof(float));
+  std::string made;
+  run_on_leader(world, "reading the checkpoint",
+                [&] { made = to_json(plan_of(request, world.size())).dump(); });
+  world.broadcast(made, 0);
+  TrainPlan plan = from_json(Json::parse(made));
+  check_algorithm(world, trainer_options(plan.options).parallel, sizeof(float));
   return plan;
 }
 
-std::string resume_command(const TrainOptions& options) {
-  return fmt::format("lockstep train --resume {} -n {}", shell_word(options.out), options.workers);
-}
-
-std::string calmer_command(const TrainOptions& options, const fs::path& checkpoint) {
-  return fmt::format("lockstep train --config {} --init {} --out {} --lr {}",
-                     shell_word(options.out + "/config.json"), shell_word(checkpoint.string()),
-                     shell_word(options.out + "-calmer"), *options.lr / 10);
+std::unique_ptr<RunPlan> run_plan(const TrainPlan& plan, const TrainOptions& located) {
+  const TrainOptions& o = plan.options;
+  auto run = std::make_unique<RunPlan>();
+  run->options = trainer_options(o);
+  run->recipe = to_json(o);
+  run->folder_use = plan.folder_use;
+  run->checkpoint = plan.checkpoint;
+  run->resumed = o.resume;
+  run->init = plan.init;
+  run->data_path = data_path(located);
+  run->data = plan.data;
+  run->first_step = plan.first_step;
+  run->best_accuracy = plan.best_accuracy;
+  run->how_to_resume = fmt::format("lockstep train --resume {} -n {}", shell_word(o.out), o.workers);
+  run->how_to_calm = [out = o.out, lr = *o.lr](const std::string& checkpoint) {
+    return fmt::format("lockstep train --config {} --init {} --out {} --lr {}",
+                       shell_word(out + "/config.json"), shell_word(checkpoint), shell_word(out + "-calmer"),
+                       lr / 10);
+  };
+  return run;
 }
 
 }  // namespace lockstep::cli

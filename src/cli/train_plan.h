@@ -4,15 +4,16 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
-#include "cli/data_record.h"
 #include "cli/train_options.h"
 #include "lockstep/comm/group.h"
 #include "report/run_display.h"
 #include "report/run_folder.h"
+#include "train/run_plan.h"
 
 namespace lockstep::cli {
 
@@ -32,16 +33,10 @@ struct TrainPlan {
 // UsageError on every rank. A checkpoint is verified here, which may take long.
 TrainPlan make_train_plan(const nlohmann::ordered_json& request, const Group& world);
 
-inline constexpr int kStateFormat = 1;  // of state.json
-
-// state.json of a checkpoint. Throws UsageError when it is none of ours, or of another format.
-nlohmann::ordered_json read_state(const std::filesystem::path& checkpoint);
 // The options of the run that wrote it.
 TrainOptions options_of_state(const nlohmann::ordered_json& state, const std::filesystem::path& checkpoint);
 
-// The command that goes on with this run.
-std::string resume_command(const TrainOptions& options);
-// The command for a new run like this one, from the weights of `checkpoint`, at a tenth of the rate.
-std::string calmer_command(const TrainOptions& options, const std::filesystem::path& checkpoint);
+// The same for the trainer, with where the run's data lies; the sink is left to the caller.
+std::unique_ptr<RunPlan> run_plan(const TrainPlan& plan, const TrainOptions& located);
 
 }  // namespace lockstep::cli

@@ -8,6 +8,7 @@
 
 #include "base/machine_memory.h"
 #include "lockstep/base/error.h"
+#include "lockstep/compress/bf16.h"
 #include "lockstep/data/open_dataset.h"
 
 namespace lockstep::cli {
@@ -16,6 +17,14 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_tokens(const TrainOptions& o) { return o.model == "gpt"; }
+
+bool is_name(const std::string& data) {
+  const std::vector<std::string>& names = dataset_names();
+  return std::find(names.begin(), names.end(), data) != names.end();
+}
+
+// Where the options' data is said to be.
+std::string& place_of(TrainOptions& o) { return is_name(o.data) ? o.data_dir : o.data; }
 
 // Which kind of files lie at a path.
 std::string kind_of(const TrainOptions& o) {
@@ -107,14 +116,79 @@ std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data) {
   return lockstep::make_model(o.model, options);
 }
 
-torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& target) {
-  return logits.dim() == 3 ? at::cross_entropy_loss(logits.flatten(0, 1), target.flatten())
-                           : at::cross_entropy_loss(logits, target);
+std::string data_path(const TrainOptions& options) {
+  TrainOptions o = options;
+  const std::string place = place_of(o);
+  return place.empty() ? "" : fs::absolute(place).lexically_normal().string();
 }
 
-std::pair<std::int64_t, std::int64_t> count_correct(const torch::Tensor& logits,
-                                                    const torch::Tensor& target) {
-  return {logits.argmax(-1).eq(target).sum().item<std::int64_t>(), target.numel()};
+TrainOptions locate_data(TrainOptions o, const DataRecord& before) {
+  std::error_code ignored;
+  std::string& place = place_of(o);
+  if (place.empty() || before.path.empty()) return o;
+  const bool made_again = o.data == "shapes" || o.data == "synthetic";
+  if (fs::exists(before.path, ignored))
+    place = before.path;
+  else if (!fs::exists(place, ignored) && !made_again)
+    throw UsageError(fmt::format("the run's data is not at {} any more; {} says where it is now", before.path,
+                                 is_name(o.data) ? "--data-dir" : "--data"));
+  return o;
+}
+
+torch::Tensor loss_of(const torch::Tensor& logits, const Batch& batch) {
+  return logits.dim() == 3 ? at::cross_entropy_loss(logits.flatten(0, 1), batch.target.flatten())
+                           : at::cross_entropy_loss(logits, batch.target);
+}
+
+Task make_task(const std::shared_ptr<Model>& model, const TrainData& data) {
+  return {.train = data.train,
+          .test = data.test,
+          .loss = loss_of,
+          .metrics = {{"accuracy", count_correct}},
+          .forward = [model](const Batch& batch) { return model->forward(batch.data); }};
+}
+
+StrategyOptions strategy_options(const TrainOptions& o) {
+  StrategyOptions options{.bucket_cap_mb = o.bucket_cap_mb,
+                          .first_bucket_mb = o.first_bucket_mb,
+                          .algorithm = o.algorithm == "auto" ? "" : o.algorithm,
+                          .order = o.order == "any" ? Order::any : Order::canonical};
+  if (o.compress == "bf16") options.exchange = bf16_exchange;
+  return options;
+}
+
+TrainerOptions trainer_options(const TrainOptions& o) {
+  return {.model_name = o.model,
+          .data_name = o.data,
+          .lanes = static_cast<int>(o.lanes),
+          .lane_batch = static_cast<int>(o.lane_batch),
+          .last_step = parse_last_step(o.last_step),
+          .augment = !o.no_augment,
+          .seed = o.seed,
+          .threads = static_cast<int>(o.threads),
+          .optimizer = o.optimizer,
+          .momentum = o.momentum,
+          .nesterov = o.nesterov,
+          .weight_decay = *o.weight_decay,
+          .schedule = {.kind = parse_schedule(o.schedule),
+                       .lr = *o.lr,
+                       .final_lr = o.min_lr,
+                       .warmup_steps = o.warmup_steps,
+                       .every = o.lr_every,
+                       .factor = o.lr_factor},
+          .epochs = o.epochs,
+          .steps = o.steps,
+          .strategy = o.strategy,
+          .parallel = strategy_options(o),
+          .on_nan = o.on_nan,
+          .loader_threads = static_cast<int>(o.loader_threads),
+          .eval_every = o.eval_every,
+          .eval_batch = o.eval_batch,
+          .out = o.out,
+          .init = o.init,
+          .checkpoint_every = o.checkpoint_every,
+          .keep = o.keep,
+          .trace_steps = o.trace_steps};
 }
 
 }  // namespace lockstep::cli

@@ -3,11 +3,12 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "cli/train_options.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/models/models.h"
+#include "lockstep/train/trainer.h"
+#include "train/data_record.h"
 
 namespace lockstep::cli {
 
@@ -21,9 +22,19 @@ TrainData make_data(const TrainOptions& options);
 // A fresh model from the options' seed. Throws UsageError when it can't take such data.
 std::shared_ptr<Model> make_model(const TrainOptions& options, const Dataset& data);
 
+// The options with the data where it was when `before` was written, if it is still there: the run may have
+// been begun in another folder. Throws UsageError when it is in neither place.
+TrainOptions locate_data(TrainOptions options, const DataRecord& before);
+// Where the options' data lies, absolute; empty: it is made, not read.
+std::string data_path(const TrainOptions& options);
+
 // Mean cross-entropy over samples (over tokens for a text).
-torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& target);
-// How many of the targets are the likeliest class, and how many there are.
-std::pair<std::int64_t, std::int64_t> count_correct(const torch::Tensor& logits, const torch::Tensor& target);
+torch::Tensor loss_of(const torch::Tensor& logits, const Batch& batch);
+
+// What the trainer takes: the task, and the options without what only names a model or data.
+Task make_task(const std::shared_ptr<Model>& model, const TrainData& data);
+// What the run's strategy is made with; a part of it.
+StrategyOptions strategy_options(const TrainOptions& options);
+TrainerOptions trainer_options(const TrainOptions& options);
 
 }  // namespace lockstep::cli

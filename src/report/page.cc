@@ -139,10 +139,16 @@ std::string charts(const fs::path& folder, const std::vector<TimelineRow>& timel
                     .level = loss_floor ? std::optional(ChartLevel{"floor: the text's entropy", *loss_floor})
                                         : std::nullopt,
                     .series = std::move(losses)}));
-  add(render_chart({.title = "Accuracy on the test split",
-                    .x_title = "step",
-                    .y_title = "%",
-                    .series = {{"accuracy", evaluations(epochs, every, "accuracy", 100)}}}));
+  if (Points points = evaluations(epochs, every, "accuracy", 100); !points.empty() || every.rows.empty())
+    add(render_chart({.title = "Accuracy on the test split",
+                      .x_title = "step",
+                      .y_title = "%",
+                      .series = {{"accuracy", std::move(points)}}}));
+  for (std::size_t c = 4; c < every.columns.size(); ++c)  // metrics of the program's own
+    add(render_chart({.title = every.columns[c],
+                      .x_title = "step",
+                      .y_title = every.columns[c],
+                      .series = {{every.columns[c], points_of(every, "step", every.columns[c].c_str())}}}));
   add(render_chart({.title = "Throughput",
                     .x_title = "step",
                     .y_title = "samples/s",

@@ -159,6 +159,11 @@ void RunDisplay::epoch(const Json& event) {
   if (std::isfinite(number(event, "accuracy")))
     text += fmt::format("  validation {:.4f}  accuracy {}", number(event, "validation_loss"),
                         percent(number(event, "accuracy")));
+  else if (std::isfinite(number(event, "validation_loss")))
+    text += fmt::format("  validation {:.4f}", number(event, "validation_loss"));
+  const Json metrics = event.value("metrics", Json::object());
+  for (const auto& [name, value] : metrics.items())
+    text += fmt::format("  {} {:.4f}", name, value.is_number() ? value.get<double>() : NAN);
   text += fmt::format("  {} samples/s  comm {}", format_number(number(event, "samples_per_s")),
                       percent(number(event, "comm_fraction")));
   if (show_ != Show::json) {

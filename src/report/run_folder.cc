@@ -49,7 +49,8 @@ bool RunFolder::begun_by_this_job(const fs::path& folder) {
   return !job.empty() && job == job_name();
 }
 
-RunFolder::RunFolder(const fs::path& folder, FolderUse use, std::int64_t steps_done)
+RunFolder::RunFolder(const fs::path& folder, FolderUse use, std::int64_t steps_done,
+                     const std::vector<std::string>& further)
     : folder_(made(folder)), lock_(folder_) {
   if (use == FolderUse::overwrite) remove_run(folder_);
   if (use == FolderUse::fresh && !is_unused(folder_)) {
@@ -72,8 +73,9 @@ RunFolder::RunFolder(const fs::path& folder, FolderUse use, std::int64_t steps_d
                                           "comm_ms", "exposed_comm_ms", "data_wait_ms"},
                  keep);
   open_epochs(steps_done);
-  evaluations_.emplace(folder_ / "evaluations.csv",
-                       std::vector<std::string>{"step", "epoch", "validation_loss", "accuracy"}, keep);
+  std::vector<std::string> evaluated = {"step", "epoch", "validation_loss", "accuracy"};
+  evaluated.insert(evaluated.end(), further.begin(), further.end());
+  evaluations_.emplace(folder_ / "evaluations.csv", evaluated, keep);
   buckets_.emplace(folder_ / "buckets.csv",
                    std::vector<std::string>{"step", "bucket", "bytes", "ready", "start", "end", "algorithm"},
                    keep);
@@ -134,7 +136,9 @@ void RunFolder::add_epoch(const EpochRecord& e) {
                                e.figures.samples_per_s, e.lr));
   epochs_->flush();
   if (!e.validation_loss) return;
-  evaluations_->add_row(fmt::format("{},{},{},{}", e.step, e.epoch, *e.validation_loss, cell(e.accuracy)));
+  std::string row = fmt::format("{},{},{},{}", e.step, e.epoch, *e.validation_loss, cell(e.accuracy));
+  for (const auto& [name, value] : e.further) row += fmt::format(",{}", value);
+  evaluations_->add_row(row);
   evaluations_->flush();
 }
 
@@ -151,6 +155,7 @@ nlohmann::ordered_json to_json(const EpochRecord& e) {
                                  {"lr", e.lr}};
   if (e.validation_loss) json["validation_loss"] = *e.validation_loss;
   if (e.accuracy) json["accuracy"] = *e.accuracy;
+  for (const auto& [name, value] : e.further) json["metrics"][name] = value;
   return json;
 }
 

@@ -35,6 +35,7 @@ struct EpochRecord {
   std::optional<double> validation_loss = {};
   std::optional<double> accuracy = {};
   double lr = 0;
+  std::vector<std::pair<std::string, double>> further = {};  // metrics besides the accuracy
 };
 
 // What may be in the folder already.
@@ -46,7 +47,9 @@ class RunFolder {
   // `overwrite`: what an earlier run wrote is removed, nothing else. `resume`: rows after `steps_done` go,
   // and checkpoints after it are set aside. What killed processes left half made goes in any case. Throws
   // UsageError that names the process which has the folder.
-  RunFolder(const std::filesystem::path& folder, FolderUse use, std::int64_t steps_done);
+  // `further`: metrics besides the accuracy, which evaluations.csv has columns for.
+  RunFolder(const std::filesystem::path& folder, FolderUse use, std::int64_t steps_done,
+            const std::vector<std::string>& further = {});
 
   // By the job that this process belongs to, perhaps before its launcher started the workers again. Throws
   // SystemError when that can't be read.

@@ -1,0 +1,73 @@
+#include "train/data_record.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/shell_word.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string in_words(std::int64_t size, const std::string& sha256) {
+  return fmt::format("{} with SHA-256 {:.12}…", size, sha256);
+}
+
+}  // namespace
+
+Json to_json(const DataRecord& r) {
+  return {{"path", r.path},
+          {"train_sha256", r.train_sha256},
+          {"test_sha256", r.test_sha256},
+          {"train_size", r.train_size},
+          {"test_size", r.test_size}};
+}
+
+DataRecord read_data_record(const Json& json, const std::string& where) {
+  DataRecord r;
+  if (json.is_null()) return r;
+  try {
+    json.at("path").get_to(r.path);
+    json.at("train_sha256").get_to(r.train_sha256);
+    json.at("test_sha256").get_to(r.test_sha256);
+    for (const char* size : {"train_size", "test_size"})  // a number out of range would be anything
+      if (!json.at(size).is_number_integer()) throw UsageError(where + ": " + size + " is no whole number");
+    json.at("train_size").get_to(r.train_size);
+    json.at("test_size").get_to(r.test_size);
+  } catch (const Json::exception&) {
+    throw UsageError(where + ": what it says about the run's data is not understood");
+  }
+  return r;
+}
+
+void check_same_data(const DataRecord& before, const DataRecord& now, const std::string& name,
+                     const std::string& run) {
+  if (before.train_sha256.empty()) return;
+  const bool train = before.train_sha256 != now.train_sha256;
+  if (!train && before.test_sha256 == now.test_sha256) return;
+  throw UsageError(fmt::format(
+      "--data {} is not the data of {}: its {} examples are {}, those of the run {}; accepted: the same data "
+      "at any "
+      "path, or --init {} for a new run with other data",
+      name, run, train ? "training" : "test",
+      train ? in_words(now.train_size, now.train_sha256) : in_words(now.test_size, now.test_sha256),
+      train ? in_words(before.train_size, before.train_sha256)
+            : in_words(before.test_size, before.test_sha256),
+      shell_word(run)));
+}
+
+void check_same_data(const Group& world, const DataRecord& own) {
+  const std::vector<std::string> all = world.all_gather(own.train_sha256 + own.test_sha256);
+  for (int rank = 1; rank < world.size(); ++rank)
+    if (const std::string& theirs = all[static_cast<std::size_t>(rank)]; theirs != all[0])
+      throw UsageError(
+          fmt::format("rank {} reads other data than rank 0 (SHA-256 {:.12}… and {:.12}…); accepted: the "
+                      "same files on every machine",
+                      rank, theirs, all[0]));
+}
+
+}  // namespace lockstep

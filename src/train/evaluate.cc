@@ -1,0 +1,61 @@
+#include "train/evaluate.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace lockstep {
+namespace {
+
+// Parts of the loss: targets, where there are any.
+double parts_of(const Batch& batch) {
+  return static_cast<double>(batch.target.defined() ? batch.target.numel() : batch.data.size(0));
+}
+
+}  // namespace
+
+MetricSum count_correct(const torch::Tensor& output, const Batch& batch) {
+  return {static_cast<double>(output.argmax(-1).eq(batch.target).sum().item<std::int64_t>()),
+          static_cast<double>(batch.target.numel())};
+}
+
+std::optional<double> accuracy_of(const Task& task, const std::optional<Evaluation>& evaluation) {
+  for (std::size_t i = 0; evaluation && i < task.metrics.size(); ++i)
+    if (task.metrics[i].first == "accuracy") return evaluation->metrics[i];
+  return {};
+}
+
+Evaluation evaluate(torch::nn::Module& model, const Task& task, std::int64_t batch, const Group& world) {
+  const c10::NoGradGuard no_grad;
+  const Dataset& data = *task.test;
+  model.eval();
+  const std::int64_t batches = (data.size() + batch - 1) / batch;
+  // Per batch a sum and a count: of the loss, then of each metric. Others' stay zero, and adding zeros
+  // changes no bit.
+  const std::size_t width = 2 * (1 + task.metrics.size());
+  std::vector<double> sums(width * static_cast<std::size_t>(batches));
+  for (std::int64_t b = world.rank(); b < batches; b += world.size()) {
+    std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(batch, data.size() - b * batch)));
+    std::iota(indices.begin(), indices.end(), b * batch);
+    const Batch examples = data.get(indices, nullptr);
+    const torch::Tensor output = task.forward(examples);
+    double* at = &sums[width * static_cast<std::size_t>(b)];
+    *at++ = task.loss(output, examples).item<double>() * parts_of(examples);
+    *at++ = parts_of(examples);
+    for (const auto& [name, metric] : task.metrics) {
+      const MetricSum found = metric(output, examples);
+      *at++ = found.sum;
+      *at++ = found.count;
+    }
+  }
+  model.train();
+  world.all_reduce(buffer(sums));
+  std::vector<double> total(width);
+  for (std::size_t i = 0; i < sums.size(); ++i) total[i % width] += sums[i];
+  Evaluation evaluation{.loss = total[0] / total[1], .metrics = {}};
+  for (std::size_t i = 2; i < width; i += 2) evaluation.metrics.push_back(total[i] / total[i + 1]);
+  return evaluation;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,31 @@
+// A step's exchange: what the strategy tells of it, and what the group's cost table expects of it.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "lockstep/parallel/strategy.h"
+#include "report/step_figures.h"
+#include "train/prediction.h"
+
+namespace lockstep {
+
+// Fills in the record's comm, hidden and exposed.
+std::vector<BucketTimes> take_exchange(const ExchangeLog& log, StepRecord& record);
+
+// Throws UsageError when the run's algorithm can't carry a bucket of so many bytes in this group.
+void check_algorithm(const Group& group, const StrategyOptions& options, std::size_t bucket_bytes);
+// The largest bucket, before the first exchange.
+std::size_t largest_bucket_bytes(const Strategy& strategy);
+
+// Sets what the exchanges of the buckets, and of what follows them, are expected to take. False when the
+// strategy's exchange or the group's engine can't say. The profile's buckets are those of the last exchange,
+// and nothing is under way. `buffers_s`: the exchange of the module's buffers, which is a part of what comes
+// after.
+bool expect_exchange(const Strategy& strategy, StepProfile& profile, double& buffers_s);
+
+// Measures what all-reduces and `compute`, a step's local work, do to each other. Collective, after a few
+// steps.
+Crowding measure_crowding(const Group& world, const std::function<void()>& compute);
+
+}  // namespace lockstep

@@ -1,0 +1,76 @@
+#include "train/finite.h"
+
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lockstep/checkpoint/state.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t kMostTold = 10;  // steps; what a broken run prints is bounded
+
+bool is_finite(const torch::Tensor& tensor) {
+  return !tensor.is_floating_point() || at::isfinite(tensor).all().item<bool>();
+}
+
+bool finite_gradients(const torch::nn::Module& model) {
+  const c10::NoGradGuard no_grad;
+  for (const auto& parameter : model.parameters())
+    if (parameter.grad().defined() && !is_finite(parameter.grad())) return false;
+  return true;
+}
+
+}  // namespace
+
+std::string first_not_finite(const torch::nn::Module& model) {
+  const c10::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : model_state(model))
+    if (!is_finite(tensor)) return name;
+  return "";
+}
+
+FiniteWatch::FiniteWatch(std::string on_nan, const torch::nn::Module& model, EventSink sink)
+    : on_nan_(std::move(on_nan)), model_(model), sink_(std::move(sink)) {
+  if (on_nan_ != "skip") return;
+  buffers_ = model.buffers();
+  kept_.resize(buffers_.size());
+}
+
+void FiniteWatch::begin_step() {
+  const c10::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < buffers_.size(); ++i) kept_[i] = buffers_[i].clone();
+}
+
+bool FiniteWatch::accept(double loss, const std::vector<int>& lanes) {
+  found_.clear();
+  if (!std::isfinite(loss))
+    found_ =
+        fmt::format("the loss is {} (lane{} {})", loss, lanes.size() == 1 ? "" : "s", fmt::join(lanes, ", "));
+  else if (on_nan_ == "skip" && !finite_gradients(model_))
+    found_ = "a gradient is not finite";
+  if (found_.empty() || on_nan_ == "go-on") return true;
+  const c10::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(kept_[i]);
+  return false;
+}
+
+std::string FiniteWatch::end_step(std::int64_t step) {
+  if (found_.empty()) return "";
+  const std::string weights = first_not_finite(model_);
+  const std::string text = fmt::format(
+      "step {}: {}; {}", step, found_,
+      weights.empty() ? "all weights are finite" : "the first weight that is not finite is " + weights);
+  if (on_nan_ == "stop" || (on_nan_ == "skip" && !weights.empty())) return text;
+  if (++steps_ <= kMostTold && sink_)
+    sink_({{"event", "note"},
+           {"text", fmt::format("{}; {}{}", text, on_nan_ == "skip" ? "the step is skipped" : "going on",
+                                steps_ == kMostTold ? " (and no more is said of such steps)" : "")}});
+  return "";
+}
+
+}  // namespace lockstep

@@ -1,0 +1,136 @@
+#include "train/loop.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "lockstep/base/clock.h"
+#include "train/exchange.h"
+#include "train/recorder.h"
+#include "train/stop_watch.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kPerLane = 3;  // what the workers tell of a lane: its weight, loss and number
+
+// What the loss sees of a lane.
+Batch batch_of(const Lane& lane) {
+  Batch batch = lane;
+  if (lane.weights.defined()) batch.more.insert_or_assign("weights", lane.weights);
+  return batch;
+}
+
+}  // namespace
+
+StepLoop::StepLoop(const TrainerOptions& options, const Task& task, Strategy& strategy,
+                   TrainOptimizer& optimizer, Loader& loader, FiniteWatch& finite)
+    : options_(options),
+      task_(task),
+      strategy_(strategy),
+      optimizer_(optimizer),
+      loader_(loader),
+      finite_(finite) {
+  const int workers = strategy.group().size();
+  for (int rank = 0; rank < workers; ++rank)
+    most_lanes_ = std::max(most_lanes_, lanes_of(rank, workers, options.lanes).count);
+}
+
+Step* StepLoop::next() {
+  now_ = {};
+  now_.record.begin_ns = now_ns();
+  const std::int64_t waited = loader_.waited_ns();
+  Step* const step = loader_.next();
+  now_.record.data_wait_ns = loader_.waited_ns() - waited;
+  if (step != nullptr) add_span("data", now_.record.begin_ns, now_ns(), step->number);
+  return step;
+}
+
+void StepLoop::add_span(const char* name, std::int64_t begin, std::int64_t end, std::int64_t step, int lane) {
+  if (options_.trace_steps == 0) return;
+  now_.spans.push_back({.name = name,
+                        .track = kComputeTrack,
+                        .begin_ns = begin,
+                        .end_ns = end,
+                        .details = {{"step", step + 1}}});
+  if (lane >= 0) now_.spans.back().details.emplace_back("lane", lane);
+}
+
+StepResult StepLoop::train(Step& step) {
+  StepRecord& record = now_.record;
+  record.lr = lr_at(options_.schedule, step.number, loader_.steps());
+  optimizer_.set_lr(record.lr);
+  std::vector<double> losses;  // kPerLane numbers, lane by lane
+  finite_.begin_step();
+  for (Lane& lane : step) {
+    const auto scope = strategy_.lane(lane);
+    const std::int64_t begin = now_ns();
+    const Batch batch = batch_of(lane);
+    const torch::Tensor loss = task_.loss(task_.forward(batch), batch);
+    const std::int64_t middle = now_.backward_begin_ns = now_ns();
+    loss.backward();
+    add_span("forward", begin, middle, step.number, lane.index);
+    add_span("backward", middle, now_ns(), step.number, lane.index);
+    losses.insert(losses.end(), {lane.weight, loss.item<double>(), static_cast<double>(lane.index)});
+  }
+  strategy_.synchronize();
+  take_buckets(step.number);
+  record.loss = share_losses(std::move(losses));
+  const std::int64_t synchronized = now_ns();
+  if (finite_.accept(record.loss, bad_lanes_))
+    optimizer_.step();
+  else
+    strategy_.end_step();  // the weights stay as they were
+  add_span("optimizer", synchronized, now_ns(), step.number);
+  record.step = step.number + 1;
+  record.epoch = step.epoch + 1;
+  record.samples = step.samples;
+  record.end_ns = now_ns();
+  return std::move(now_);
+}
+
+// What became of the step's buckets, before the next step begins.
+void StepLoop::take_buckets(std::int64_t step) {
+  const ExchangeLog& log = strategy_.last_exchange();
+  now_.buckets = take_exchange(log, now_.record);
+  for (const BucketTimes& b : now_.buckets) {
+    if (options_.trace_steps == 0) break;
+    now_.spans.push_back({.name = fmt::format("bucket {}", b.bucket),
+                          .track = kCommunicationTrack,
+                          .begin_ns = b.start_ns,
+                          .end_ns = b.end_ns,
+                          .details = {{"step", step + 1}, {"bytes", static_cast<std::int64_t>(b.bytes)}}});
+  }
+  if (!now_.buckets.empty()) add_span("wait for buckets", log.wait_begin_ns, log.wait_end_ns, step);
+}
+
+// The step's loss over all lanes of all workers, added in the order of lanes: the same bits everywhere. Also
+// how the workers agree to stop.
+double StepLoop::share_losses(std::vector<double> mine) {
+  mine.resize(kPerLane *
+              static_cast<std::size_t>(most_lanes_));  // a weight of 0: no lane, or one of no weight
+  mine.push_back(static_cast<double>(noted_stop()));
+  const Group& world = strategy_.group();
+  std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
+  world.all_gather(buffer(mine), buffer(all));
+  bad_lanes_.clear();
+  double loss = 0, weight = 0;
+  for (std::size_t at = 0; at < all.size(); at += mine.size()) {
+    for (std::size_t i = at; i + 1 < at + mine.size(); i += kPerLane) {
+      if (all[i] == 0) continue;
+      if (!std::isfinite(all[i + 1])) bad_lanes_.push_back(static_cast<int>(all[i + 2]));
+      loss += all[i] * all[i + 1];
+      weight += all[i];
+    }
+    stop_ = std::max(stop_, static_cast<int>(all[at + mine.size() - 1]));
+  }
+  if (weight == 0) return 0;
+  // Which sign a NaN has is the processor's choice.
+  const double mean = loss / weight;
+  return std::isnan(mean) ? std::numeric_limits<double>::quiet_NaN() : mean;
+}
+
+}  // namespace lockstep

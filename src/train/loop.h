@@ -1,0 +1,55 @@
+// One step after the other: lanes, exchange, update; what is measured of it, and when all workers stop.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/data/loader.h"
+#include "lockstep/parallel/strategy.h"
+#include "lockstep/report/trace.h"
+#include "lockstep/train/trainer.h"
+#include "report/step_figures.h"
+#include "train/finite.h"
+#include "train/optimizer.h"
+
+namespace lockstep {
+
+// What became of one step.
+struct StepResult {
+  StepRecord record;
+  std::vector<BucketTimes> buckets;
+  std::vector<TraceSpan> spans;
+  std::int64_t backward_begin_ns = 0;  // of the last lane
+};
+
+class StepLoop {
+ public:
+  // All of them outlive it.
+  StepLoop(const TrainerOptions& options, const Task& task, Strategy& strategy, TrainOptimizer& optimizer,
+           Loader& loader, FiniteWatch& finite);
+
+  // Null at the end.
+  Step* next();
+  // Collective. What the finite watch has to say is left to the caller.
+  StepResult train(Step& step);
+  // The signal at which all workers stop after the last step; 0: none.
+  int stop() const { return stop_; }
+
+ private:
+  void add_span(const char* name, std::int64_t begin, std::int64_t end, std::int64_t step, int lane = -1);
+  void take_buckets(std::int64_t step);
+  double share_losses(std::vector<double> mine);
+
+  const TrainerOptions& options_;
+  const Task& task_;
+  Strategy& strategy_;
+  TrainOptimizer& optimizer_;
+  Loader& loader_;
+  FiniteWatch& finite_;
+  int most_lanes_ = 0;          // that any worker carries
+  std::vector<int> bad_lanes_;  // whose loss was not finite in the last step
+  int stop_ = 0;
+  StepResult now_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,158 @@
+#include "train/optimizer.h"
+
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+
+#include <sstream>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/optim/optimizer.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+class OwnOptimizer final : public TrainOptimizer {
+ public:
+  explicit OwnOptimizer(std::unique_ptr<Optimizer> optimizer) : optimizer_(std::move(optimizer)) {}
+
+  void set_lr(double lr) override { optimizer_->set_lr(lr); }
+  void step() override { optimizer_->step(); }
+  void zero_grad() override { optimizer_->zero_grad(); }
+  Writer writer(const Group& world) override {
+    return [state = optimizer_->state_dict(world.rank() == 0)](const fs::path& folder) {
+      save_safetensors(folder / "optimizer.safetensors", state);
+    };
+  }
+  void load(const fs::path& folder) override {
+    loaded_ = load_safetensors(folder / "optimizer.safetensors").tensors;
+    optimizer_->load_state_dict(loaded_);  // says what is wrong with it
+  }
+  void share(const Group& world) override {
+    StateDict state = optimizer_->state_dict(world.rank() != 0);
+    if (world.rank() == 0) state = std::move(loaded_);  // the same names in the same order everywhere
+    for (const auto& [name, tensor] : state)
+      world.broadcast({tensor.data_ptr(), tensor.nbytes(), DType::u8}, 0);
+    optimizer_->load_state_dict(state);
+  }
+  std::size_t state_bytes() const override { return optimizer_->state_bytes(); }
+
+ private:
+  std::unique_ptr<Optimizer> optimizer_;
+  StateDict loaded_;  // until it is shared
+};
+
+class TorchOptimizer final : public TrainOptimizer {
+ public:
+  TorchOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer, Strategy* strategy,
+                 std::size_t state_bytes)
+      : optimizer_(std::move(optimizer)), strategy_(strategy), state_bytes_(state_bytes) {}
+
+  void set_lr(double lr) override {
+    for (auto& group : optimizer_->param_groups()) group.options().set_lr(lr);
+  }
+  void step() override {
+    if (strategy_ != nullptr) strategy_->synchronize();
+    optimizer_->step();
+    if (strategy_ != nullptr) strategy_->end_step();
+  }
+  void zero_grad() override { optimizer_->zero_grad(); }
+  Writer writer(const Group& world) override {
+    return [state = world.rank() == 0 ? bytes() : ""](const fs::path& folder) {
+      write_file(folder / "optimizer.pt", state);
+    };
+  }
+  void load(const fs::path& folder) override {
+    torch::serialize::InputArchive archive;
+    archive.load_from((folder / "optimizer.pt").string());
+    optimizer_->load(archive);
+  }
+  void share(const Group& world) override {
+    std::string state = world.rank() == 0 ? bytes() : "";
+    world.broadcast(state, 0);
+    if (world.rank() == 0) return;
+    std::istringstream stream(state);
+    torch::serialize::InputArchive archive;
+    archive.load_from(stream);
+    optimizer_->load(archive);
+  }
+  std::size_t state_bytes() const override { return state_bytes_; }
+
+ private:
+  std::string bytes() {
+    std::ostringstream stream;
+    torch::serialize::OutputArchive archive;
+    optimizer_->save(archive);
+    archive.save_to(stream);
+    return stream.str();
+  }
+
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  Strategy* strategy_;  // null: local
+  std::size_t state_bytes_;
+};
+
+std::unique_ptr<torch::optim::Optimizer> make_torch(const TrainerOptions& o,
+                                                    std::vector<torch::Tensor> parameters) {
+  const double lr = o.schedule.lr, decay = o.weight_decay;
+  if (o.optimizer == "torch-sgd")
+    return std::make_unique<torch::optim::SGD>(
+        parameters,
+        torch::optim::SGDOptions(lr).momentum(o.momentum).weight_decay(decay).nesterov(o.nesterov));
+  if (o.optimizer == "torch-adam")
+    return std::make_unique<torch::optim::Adam>(parameters,
+                                                torch::optim::AdamOptions(lr).weight_decay(decay));
+  return std::make_unique<torch::optim::AdamW>(parameters,
+                                               torch::optim::AdamWOptions(lr).weight_decay(decay));
+}
+
+// `source`: the gradients' source, or a list of parameters.
+template <class Source>
+std::unique_ptr<Optimizer> make_own(const TrainerOptions& o, Source&& source) {
+  const double lr = o.schedule.lr, decay = o.weight_decay;
+  if (o.optimizer == "sgd")
+    return std::make_unique<SGD>(
+        source, SGDOptions{.lr = lr, .momentum = o.momentum, .weight_decay = decay, .nesterov = o.nesterov});
+  if (o.optimizer == "adam")
+    return std::make_unique<Adam>(source, AdamOptions{.lr = lr, .weight_decay = decay});
+  return std::make_unique<AdamW>(source, AdamWOptions{.lr = lr, .weight_decay = decay});
+}
+
+bool is_torch(const TrainerOptions& o) { return o.optimizer.starts_with("torch-"); }
+
+std::unique_ptr<TrainOptimizer> torch_optimizer(const TrainerOptions& o, const Strategy& strategy,
+                                                Strategy* synchronized) {
+  std::vector<torch::Tensor> tensors;
+  for (const NamedTensor& p : strategy.parameters()) tensors.push_back(p.tensor);
+  std::size_t bytes = 0;
+  for (const torch::Tensor& tensor : tensors) bytes += static_cast<std::size_t>(tensor.nbytes());
+  const std::size_t kinds = !o.optimizer.ends_with("sgd") ? 2 : o.momentum == 0 ? 0 : 1;
+  return std::make_unique<TorchOptimizer>(make_torch(o, std::move(tensors)), synchronized, kinds * bytes);
+}
+
+}  // namespace
+
+std::unique_ptr<TrainOptimizer> make_optimizer(const TrainerOptions& o, Strategy& strategy) {
+  if (is_torch(o)) {
+    const std::vector<NamedTensor> parameters = strategy.parameters();
+    const std::span<const Slice> slices = strategy.slices();
+    for (std::size_t i = 0; i < slices.size(); ++i)
+      if (!slices[i].parameter.is_same(parameters[i].tensor))
+        throw UsageError("--optimizer " + o.optimizer + " updates whole parameters, and --strategy " +
+                         o.strategy + " gives each worker a part of them; accepted: sgd, adam, adamw");
+    return torch_optimizer(o, strategy, &strategy);
+  }
+  return std::make_unique<OwnOptimizer>(make_own(o, strategy));
+}
+
+std::unique_ptr<TrainOptimizer> make_local_optimizer(const TrainerOptions& o, Strategy& strategy) {
+  if (is_torch(o)) return torch_optimizer(o, strategy, nullptr);
+  return std::make_unique<OwnOptimizer>(make_own(o, strategy.parameters()));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,174 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "base/suggest.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/leader.h"
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/comm/lanes.h"
+#include "report/folder_content.h"
+#include "train/run_plan.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+void one_of(const char* option, const std::string& value, const std::vector<std::string>& accepted) {
+  if (std::find(accepted.begin(), accepted.end(), value) == accepted.end())
+    throw UsageError(std::string(option) + ": " + not_understood(value, accepted));
+}
+
+Json recipe_of(const TrainerOptions& o, int workers) {
+  return {{"model", o.model_name},
+          {"data", o.data_name},
+          {"lane_batch", o.lane_batch},
+          {"last_step", to_string(o.last_step)},
+          {"augment", o.augment},
+          {"eval_batch", o.eval_batch},
+          {"workers", workers},
+          {"lanes", o.lanes},
+          {"threads", o.threads},
+          {"steps", o.steps},
+          {"epochs", o.epochs},
+          {"seed", o.seed},
+          {"optimizer", o.optimizer},
+          {"lr", o.schedule.lr},
+          {"momentum", o.momentum},
+          {"nesterov", o.nesterov},
+          {"weight_decay", o.weight_decay},
+          {"schedule", to_string(o.schedule.kind)},
+          {"warmup_steps", o.schedule.warmup_steps},
+          {"min_lr", o.schedule.final_lr},
+          {"lr_every", o.schedule.every},
+          {"lr_factor", o.schedule.factor},
+          {"on_nan", o.on_nan},
+          {"strategy", o.strategy},
+          {"out", o.out},
+          {"init", o.init},
+          {"checkpoint_every", o.checkpoint_every},
+          {"keep", o.keep},
+          {"eval_every", o.eval_every}};
+}
+
+constexpr const char* kDefines[] = {"lane_batch",   "last_step", "augment",      "lanes",
+                                    "threads",      "seed",      "optimizer",    "lr",
+                                    "momentum",     "nesterov",  "weight_decay", "schedule",
+                                    "warmup_steps", "min_lr",    "lr_every",     "lr_factor"};
+
+bool length_matters(const TrainerOptions& o) {
+  return o.schedule.kind == Schedule::cosine || o.schedule.kind == Schedule::linear;
+}
+
+void expect_same_run(const Json& now, const Json& then, const TrainerOptions& o) {
+  const auto compare = [&](const char* name) {
+    if (then.value(name, Json()) != now.at(name))
+      throw UsageError(
+          fmt::format("{} = {} would make another run than that in {}, which has {}; accepted: the same, or "
+                      "another folder (out)",
+                      name, now.at(name).dump(), o.out, then.value(name, Json()).dump()));
+  };
+  for (const char* name : kDefines) compare(name);
+  if (length_matters(o))
+    for (const char* name : {"steps", "epochs"}) compare(name);
+}
+
+// By rank 0.
+void go_on(RunPlan& plan, int workers) {
+  TrainerOptions& o = plan.options;
+  plan.folder_use = FolderUse::resume;
+  if (CheckpointStore(RunFolder::checkpoints_of(o.out)).list().empty()) return;  // before its first one
+  plan.resumed = o.out;
+  plan.checkpoint = find_checkpoint(o.out);
+  verify_checkpoint(plan.checkpoint);
+  const Json state = read_state(plan.checkpoint);
+  const Json& then = state.at("options");
+  if (o.lanes == 0 && then.value("lanes", Json()).is_number_integer()) o.lanes = then.at("lanes").get<int>();
+  expect_same_run(recipe_of(o, workers), then, o);
+  plan.data = read_data_record(state.value("data", Json()), (plan.checkpoint / "state.json").string());
+  plan.first_step = state.at("step").get<std::int64_t>();
+  if (const Json best = state.value("best_accuracy", Json()); best.is_number())
+    plan.best_accuracy = best.get<double>();
+}
+
+void look_at_folder(RunPlan& plan, int workers) {
+  TrainerOptions& o = plan.options;
+  const bool begun = !is_unused(o.out);
+  const bool restarted = restarts() > 0 && RunFolder::begun_by_this_job(o.out);
+  if (begun && (restarted || o.if_there == IfThere::resume)) return go_on(plan, workers);
+  if (begun && o.if_there == IfThere::refuse)
+    throw UsageError(fmt::format(
+        "out: {} is not empty; accepted: another folder, or if_there = resume or overwrite", o.out));
+  if (begun) plan.folder_use = FolderUse::overwrite;
+  if (!o.init.empty()) plan.init = find_checkpoint(o.init);
+}
+
+}  // namespace
+
+int restarts() {
+  const char* text = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
+Json read_state(const fs::path& checkpoint) {
+  std::ifstream in(checkpoint / "state.json");
+  const Json state = in ? Json::parse(in, nullptr, false) : Json();
+  if (const Json format = state.is_object() ? state.value("format", Json()) : Json();
+      !format.is_null() && format != kStateFormat)
+    throw UsageError(
+        fmt::format("{}: its state.json has format {}; accepted: {} (another version of lockstep wrote it)",
+                    checkpoint.string(), format.dump(), kStateFormat));
+  if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() ||
+      state["step"].get<std::int64_t>() < 0 || !state.contains("options"))
+    throw UsageError(fmt::format("{}: its state.json is not that of a training run", checkpoint.string()));
+  return state;
+}
+
+RunPlan plan_program(TrainerOptions options, const Group& world) {
+  RunPlan plan{.options = std::move(options)};
+  TrainerOptions& o = plan.options;
+  one_of("optimizer", o.optimizer, {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
+  one_of("on_nan", o.on_nan, {"stop", "skip", "go-on"});
+  if (o.out.empty()) throw UsageError("out: names no folder");
+  if (o.steps == 0 && o.epochs == 0) o.epochs = 1;
+  std::string text;
+  run_on_leader(world, "reading the checkpoint", [&] {
+    look_at_folder(plan, world.size());
+    text = Json{{"folder_use", static_cast<int>(plan.folder_use)},
+                {"resumed", plan.resumed},
+                {"checkpoint", plan.checkpoint.string()},
+                {"init", plan.init.string()},
+                {"data", to_json(plan.data)},
+                {"lanes", o.lanes},
+                {"first_step", plan.first_step},
+                {"best_accuracy", plan.best_accuracy ? Json(*plan.best_accuracy) : Json()}}
+               .dump();
+  });
+  world.broadcast(text, 0);
+  const Json found = Json::parse(text);
+  plan.folder_use = static_cast<FolderUse>(found.at("folder_use").get<int>());
+  plan.resumed = found.at("resumed").get<std::string>();
+  plan.checkpoint = found.at("checkpoint").get<std::string>();
+  plan.init = found.at("init").get<std::string>();
+  plan.data = read_data_record(found.at("data"), "rank 0's plan");
+  plan.first_step = found.at("first_step").get<std::int64_t>();
+  if (found.at("best_accuracy").is_number()) plan.best_accuracy = found.at("best_accuracy").get<double>();
+  o.lanes = found.at("lanes").get<int>();
+  if (o.lanes == 0) o.lanes = world.size();
+  if (o.lanes < world.size())
+    throw UsageError(
+        fmt::format("lanes = {} are fewer than {} workers; accepted: {} or more lanes, or fewer workers",
+                    o.lanes, world.size(), world.size()));
+  plan.recipe = recipe_of(o, world.size());
+  plan.how_to_resume = "run it again with if_there = resume";
+  plan.how_to_calm = [](const std::string& checkpoint) {
+    return fmt::format("init = \"{}\", another folder and a smaller schedule.lr", checkpoint);
+  };
+  return plan;
+}
+
+}  // namespace lockstep

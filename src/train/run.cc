@@ -1,0 +1,312 @@
+#include "train/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/hash.h"
+#include "lockstep/checkpoint/leader.h"
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/parallel/strategies.h"
+#include "report/folder_content.h"
+#include "report/folder_lock.h"
+#include "report/table.h"
+#include "train/exchange.h"
+#include "train/memory_use.h"
+#include "train/stop_watch.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+
+// "11.2 M", "34.5 K"
+std::string in_words(std::int64_t count) {
+  const auto number = static_cast<double>(count);
+  return count >= 1'000'000 ? fmt::format("{:.1f} M", number / 1e6) : fmt::format("{:.1f} K", number / 1e3);
+}
+
+LoaderOptions loader_options(const RunPlan& plan) {
+  const TrainerOptions& o = plan.options;
+  return {.lanes = o.lanes,
+          .lane_batch = o.lane_batch,
+          .seed = o.seed,
+          .augment = o.augment,
+          .last_step = o.last_step,
+          .epochs = o.epochs,
+          .steps = o.steps,
+          .first_step = plan.first_step,
+          .threads = o.loader_threads};
+}
+
+DataRecord record_data(const RunPlan& plan, const Task& task) {
+  DataRecord record{
+      .path = plan.data_path, .train_sha256 = task.train->fingerprint(), .train_size = task.train->size()};
+  if (!task.test) return record;
+  record.test_sha256 = task.test->fingerprint();
+  record.test_size = task.test->size();
+  return record;
+}
+
+// What a process that was killed at the very end left.
+void sweep(const std::string& folder) try {
+  const FolderLock lock(folder);
+  remove_leftovers(folder);
+} catch (const SystemError&) {
+  // A folder that can't be written has nothing of that kind, or it has to stay.
+}
+
+}  // namespace
+
+TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Module> model, Task task,
+                   Group world)
+    : plan_(std::move(plan)),
+      options_(plan_->options),
+      world_(std::move(world)),
+      task_(std::move(task)),
+      data_record_(record_data(*plan_, task_)),
+      rss_before_(plan_->resident_before >= 0 ? plan_->resident_before : memory_bytes("VmRSS")),
+      model_(std::move(model)),
+      strategy_(begin_strategy()),
+      optimizer_(make_optimizer(options_, *strategy_)),
+      loader_(task_.train, world_.rank(), world_.size(), loader_options(*plan_)),
+      finite_(options_.on_nan, *model_, leads() ? plan_->sink : EventSink()),
+      loop_(options_, task_, *strategy_, *optimizer_, loader_, finite_),
+      state_{.step = plan_->first_step, .epoch = 0, .best_accuracy = plan_->best_accuracy} {
+  if (!plan_->checkpoint.empty()) {
+    run_on_leader(world_, "reading the optimizer's state", [&] { optimizer_->load(plan_->checkpoint); });
+    optimizer_->share(world_);
+  }
+  check_algorithm(world_, options_.parallel, largest_bucket_bytes(*strategy_));
+}
+
+TrainerResult TrainRun::run() {
+  if (plan_->first_step > loader_.steps() || (plan_->first_step == loader_.steps() && summarised())) {
+    nothing_left();
+    return result();
+  }
+  // All is checked: now the folder may change.
+  recorder_.emplace(*plan_, task_, world_,
+                    RunFacts{.steps = loader_.steps(),
+                             .steps_per_epoch = loader_.steps_per_epoch(),
+                             .loss_floor = task_.test ? task_.test->loss_floor() : std::nullopt});
+  announce();
+  const StopWatch watch;
+  while (Step* const step = loop_.next()) {
+    train_step(*step);
+    const bool ended = step->ends_epoch || state_.step == loader_.steps();
+    if (ended) end_epoch(*step);
+    const bool due = options_.checkpoint_every > 0 ? state_.step % options_.checkpoint_every == 0
+                                                   : options_.checkpoint_every == 0 && ended;
+    if (loop_.stop() != 0 || due) checkpoint();
+    if (loop_.stop() != 0 && state_.step < loader_.steps()) {
+      stop_early();
+      return result();
+    }
+  }
+  if (state_.step == plan_->first_step)
+    evaluate_now();
+  else if (saved_step_ != state_.step && options_.checkpoint_every >= 0)
+    checkpoint();
+  const Json summary = finish();
+  tell({{"event", "done"},
+        {"summary", summary},
+        {"steps_here", state_.step - plan_->first_step},
+        {"on_nan", options_.on_nan},
+        {"page", options_.out + "/index.html"}});
+  return result();
+}
+
+void TrainRun::tell(const Json& event) const {
+  if (leads()) plan_->sink(event);
+}
+
+std::unique_ptr<Strategy> TrainRun::begin_strategy() const {
+  check_same_data(world_, data_record_);
+  check_same_data(plan_->data, data_record_, options_.data_name, plan_->resumed);
+  // Everybody gets rank 0's weights: only its machine needs the checkpoint.
+  const auto load = [&](const std::filesystem::path& checkpoint) { load_weights(checkpoint, *model_); };
+  if (!plan_->checkpoint.empty())
+    run_on_leader(world_, "reading the weights", [&] { load(plan_->checkpoint); });
+  else if (!plan_->init.empty())  // of a run that may go on meanwhile
+    run_on_leader(world_, "reading the weights", [&] { use_checkpoint(options_.init, load); });
+  model_->train();
+  return make_strategy(options_.strategy, model_, world_, options_.parallel);
+}
+
+// A run that was killed after its last checkpoint has no summary, or that of an earlier part.
+bool TrainRun::summarised() const {
+  std::vector<std::uint8_t> there = {0};
+  if (leads()) {
+    std::ifstream file(options_.out + "/summary.json");
+    const Json summary = Json::parse(file, nullptr, false);
+    there[0] = summary.is_object() && summary.value("steps", Json()) == loader_.steps();
+  }
+  world_.broadcast(buffer(there), 0);
+  return there[0] != 0;
+}
+
+void TrainRun::evaluate_now() {
+  evaluation_.reset();
+  if (options_.eval_every > 0 && task_.test)
+    evaluation_ = evaluate(*model_, task_, options_.eval_batch, world_);
+}
+
+// The run that was to go on is through. Its folder stays as it is.
+void TrainRun::nothing_left() const {
+  if (plan_->first_step > loader_.steps())
+    throw UsageError(fmt::format("--epochs {} ends at step {}, and {} has done {}; accepted: {} or more",
+                                 options_.epochs, loader_.steps(), plan_->resumed, plan_->first_step,
+                                 (plan_->first_step - 1) / loader_.steps_per_epoch() + 1));
+  const bool any_length =
+      options_.schedule.kind != Schedule::cosine && options_.schedule.kind != Schedule::linear;
+  if (leads()) sweep(options_.out);
+  tell({{"event", "through"},
+        {"step", plan_->first_step},
+        {"steps", loader_.steps()},
+        {"text",
+         fmt::format("{} is through: step {} of {}{}", plan_->resumed, plan_->first_step, loader_.steps(),
+                     any_length ? fmt::format("; --steps N above {} goes on", loader_.steps()) : "")}});
+}
+
+void TrainRun::announce() const {
+  std::int64_t parameters = 0;
+  for (const auto& p : model_->parameters()) parameters += p.numel();
+  const std::string from = !plan_->checkpoint.empty()
+                               ? fmt::format(", going on after step {}", plan_->first_step)
+                           : !plan_->init.empty() ? fmt::format(", with the weights of {}", options_.init)
+                                                  : "";
+  const std::optional<double> least = task_.test ? task_.test->loss_floor() : std::nullopt;
+  const std::string floor = least ? fmt::format(", loss floor {:.4f}", *least) : "";
+  const bool own = plan_->folder_use == FolderUse::resume;  // the checkpoint lies in this run's folder
+  tell(
+      {{"event", "begin"},
+       {"checkpoint", own ? plan_->checkpoint.string() : ""},
+       {"resume", plan_->how_to_resume},
+       {"text", fmt::format("{} ({} parameters) on {} ({}{}): {}, {} × {}, {}{}", options_.model_name,
+                            in_words(parameters), options_.data_name, counted(task_.train->size(), "example"),
+                            floor, counted(world_.size(), "worker"), counted(options_.lanes, "lane"),
+                            options_.lane_batch, counted(loader_.steps(), "step"), from)}});
+}
+
+void TrainRun::train_step(Step& step) {
+  StepResult done = loop_.train(step);
+  state_.step = done.record.step;
+  state_.epoch = done.record.epoch;
+  profiler_.add(state_.step - plan_->first_step, done.record, done.buckets, done.backward_begin_ns,
+                strategy_->last_exchange());
+  recorder_->add_step(done.record, std::move(done.buckets), std::move(done.spans));
+  if (const std::string found = finite_.end_step(state_.step); !found.empty()) stop_not_finite(found);
+}
+
+void TrainRun::end_epoch(const Step& step) {
+  const bool last = state_.step == loader_.steps();
+  evaluation_.reset();
+  if (options_.eval_every > 0 && (last || (step.epoch + 1) % options_.eval_every == 0)) evaluate_now();
+  if (const auto accuracy = accuracy_of(task_, evaluation_))
+    state_.best_accuracy = std::max(state_.best_accuracy.value_or(0), *accuracy);
+  recorder_->end_epoch(step.epoch + 1, evaluation_);
+}
+
+// That this process knows of; empty: none.
+std::string TrainRun::newest_checkpoint() const {
+  return (checkpoint_.empty() ? plan_->checkpoint : checkpoint_).string();
+}
+
+// Rank 0 knows the checkpoints; all say what it says.
+void TrainRun::stop_not_finite(const std::string& found) {
+  recorder_->end_epoch(state_.epoch, {});
+  run_on_leader(world_, "stopping", [&] {
+    const std::string newest = newest_checkpoint();
+    // To go on as it was would lead to the same place.
+    tell({{"event", "checkpoint"}, {"path", ""}, {"resume", ""}});
+    throw SystemError(found + "; stopped (--on-nan skip leaves such steps out); " +
+                      (newest.empty()
+                           ? "there is no checkpoint; a smaller --lr may help"
+                           : fmt::format("the newest checkpoint is {}; to go on with a smaller rate: {}",
+                                         newest, plan_->how_to_calm(newest))));
+  });
+  throw SystemError(found);  // not reached: the leader has thrown
+}
+
+// Weights that are not finite never push out those that are.
+void TrainRun::checkpoint() {
+  saved_step_ = state_.step;
+  if (const std::string weights = first_not_finite(*model_); !weights.empty()) {
+    const std::string found =
+        fmt::format("step {}: the first weight that is not finite is {}", state_.step, weights);
+    if (options_.on_nan != "go-on") stop_not_finite(found);
+    tell({{"event", "note"}, {"text", found + "; no checkpoint is written"}});
+    return;
+  }
+  const TrainOptimizer::Writer write_optimizer = optimizer_->writer(world_);
+  // Nobody changes the weights, or ends, before they are on disk.
+  run_on_leader(world_, "writing a checkpoint", [&] {
+    checkpoint_ = save_training(*plan_, data_record_, state_, *model_, write_optimizer);
+    // Here, where it is there: a peer that was lost meanwhile is told only behind it.
+    tell({{"event", "checkpoint"}, {"path", checkpoint_.string()}, {"resume", plan_->how_to_resume}});
+  });
+}
+
+void TrainRun::stop_early() {
+  stopped_by_ = loop_.stop();
+  recorder_->end_epoch(state_.epoch, {});
+  finish();
+  tell({{"event", "stopped"},
+        {"signal", stopped_by_},
+        {"step", state_.step},
+        {"checkpoint", newest_checkpoint()},
+        {"resume", plan_->how_to_resume}});
+}
+
+// The summary, on rank 0.
+Json TrainRun::finish() {
+  const std::vector<std::int64_t> peaks = world_.all_gather(memory_bytes("VmHWM"));
+  std::int64_t parameters = 0;
+  for (const auto& p : model_->parameters()) parameters += p.numel() * p.element_size();
+  const auto state_bytes = static_cast<std::int64_t>(optimizer_->state_bytes());
+  const auto buckets = static_cast<std::int64_t>(strategy_->gradient_bytes());
+  Json rest = {{"accuracy", or_null(accuracy_of(task_, evaluation_))},
+               {"validation_loss", evaluation_ ? Json(evaluation_->loss) : Json()},
+               {"best_accuracy", or_null(state_.best_accuracy)},
+               {"params_sha256", params_sha256(*model_)},
+               {"steps_not_finite", finite_.steps_told()},
+               {"peak_rss_bytes", peaks},
+               {"memory",
+                {{"parameter_bytes", parameters},
+                 {"gradient_bytes", buckets},
+                 {"optimizer_bytes", state_bytes},
+                 {"predicted_bytes", parameters + buckets + state_bytes},
+                 {"measured_bytes", memory_bytes("VmRSS") - rss_before_}}}};
+  for (std::size_t i = 0; evaluation_ && i < task_.metrics.size(); ++i)
+    if (task_.metrics[i].first != "accuracy")
+      rest["metrics"][task_.metrics[i].first] = evaluation_->metrics[i];
+  profiler_.add_prediction(*strategy_, rest);
+  rest["bucket_cap_mb"] = strategy_->bucket_cap_mb();
+  rest["engine"] = world_.engine();
+  Json summary = recorder_->finish(rest);
+  std::vector<double> loss = {NAN};
+  if (leads() && summary.at("final_loss").is_number()) loss[0] = summary.at("final_loss").get<double>();
+  world_.broadcast(buffer(loss), 0);
+  if (std::isfinite(loss[0])) final_loss_ = loss[0];
+  return summary;
+}
+
+TrainerResult TrainRun::result() const {
+  TrainerResult result{.steps = state_.step,
+                       .final_loss = final_loss_,
+                       .params_sha256 = params_sha256(*model_),
+                       .stopped_by = stopped_by_};
+  if (!evaluation_) return result;
+  result.validation_loss = evaluation_->loss;
+  for (std::size_t i = 0; i < task_.metrics.size(); ++i)
+    result.metrics[task_.metrics[i].first] = evaluation_->metrics[i];
+  return result;
+}
+
+}  // namespace lockstep

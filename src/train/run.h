@@ -1,0 +1,72 @@
+// One run of the trainer, from its folder to its summary, on every worker.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "lockstep/data/loader.h"
+#include "lockstep/parallel/strategy.h"
+#include "train/checkpoint.h"
+#include "train/evaluate.h"
+#include "train/finite.h"
+#include "train/loop.h"
+#include "train/optimizer.h"
+#include "train/profiler.h"
+#include "train/recorder.h"
+#include "train/run_plan.h"
+
+namespace lockstep {
+
+class TrainRun {
+ public:
+  // Takes the checkpoint's weights and state, and checks all that can be checked before the folder changes.
+  // Collective; throws Error.
+  TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Module> model, Task task, Group world);
+
+  // Trains to the end of the plan, or to the step after SIGINT, SIGTERM, SIGHUP or SIGQUIT, at which all
+  // ranks stop together and a checkpoint is written. Collective; throws Error.
+  TrainerResult run();
+
+ private:
+  bool leads() const { return world_.rank() == 0; }
+  void tell(const nlohmann::ordered_json& event) const;  // on rank 0
+  std::unique_ptr<Strategy> begin_strategy() const;      // of the right data, with the plan's weights
+  bool summarised() const;
+  void evaluate_now();
+  void nothing_left() const;
+  void announce() const;
+  void train_step(Step& step);
+  void end_epoch(const Step& step);
+  void checkpoint();
+  void stop_early();
+  nlohmann::ordered_json finish();
+  std::string newest_checkpoint() const;
+  [[noreturn]] void stop_not_finite(const std::string& found);
+  TrainerResult result() const;
+
+  std::unique_ptr<RunPlan> plan_;
+  const TrainerOptions& options_;
+  Group world_;
+  Task task_;
+  DataRecord data_record_;
+  std::int64_t rss_before_;  // before the model was made
+  std::shared_ptr<torch::nn::Module> model_;
+  std::unique_ptr<Strategy> strategy_;
+  std::unique_ptr<TrainOptimizer> optimizer_;
+  Loader loader_;
+  FiniteWatch finite_;
+  StepLoop loop_;
+  StepProfiler profiler_;
+  std::optional<TrainRecorder> recorder_;  // once there is something to record
+  TrainState state_;
+  std::int64_t saved_step_ = -1;
+  std::filesystem::path checkpoint_;
+  std::optional<Evaluation> evaluation_;
+  std::optional<double> final_loss_;
+  int stopped_by_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,208 @@
+// The trainer with a model, data and a loss of its own; ranks are threads.
+#include "lockstep/train/trainer.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <torch/nn/init.h>
+#include <torch/nn/modules/linear.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "comm/thread_ranks.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using testing::on_threads;
+
+// y = 2 x + 1.
+class Line : public Dataset {
+ public:
+  explicit Line(double slope = 2) : slope_(slope) {}
+  std::int64_t size() const override { return 96; }
+  Batch get(std::span<const std::int64_t> indices, RandomStream* random) const override {
+    if (asked) asked(indices);
+    Batch batch{.data = torch::empty({std::ssize(indices), 1}), .target = {}};
+    auto x = batch.data.accessor<float, 2>();
+    for (std::int64_t i = 0; i < std::ssize(indices); ++i)
+      x[i][0] = static_cast<float>(indices[static_cast<std::size_t>(i)] % 16) / 16;
+    batch.target = slope_ * batch.data + 1;
+    if (random != nullptr) batch.target += random->uniform(-0.01, 0.01);
+    return batch;
+  }
+  std::string fingerprint() const override { return std::string(64, slope_ == 2 ? 'a' : 'b'); }
+  std::function<void(std::span<const std::int64_t>)> asked;
+
+ private:
+  double slope_;
+};
+
+torch::Tensor squared(const torch::Tensor& y, const Batch& batch) { return (y - batch.target).pow(2).mean(); }
+MetricSum distance(const torch::Tensor& y, const Batch& batch) {
+  return {(y - batch.target).abs().sum().item<double>(), static_cast<double>(y.numel())};
+}
+
+class TrainerTest : public ::testing::Test {
+ protected:
+  TrainerTest() {
+    std::string name = (fs::temp_directory_path() / "lockstep-trainer-XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~TrainerTest() override { fs::remove_all(folder_); }
+
+  TrainerOptions options(const std::string& name) const {
+    return {.model_name = "line",
+            .lanes = 4,
+            .lane_batch = 4,
+            .seed = 3,
+            .schedule = {.lr = 0.05},
+            .epochs = 3,
+            .out = (folder_ / name).string(),
+            .quiet = true};
+  }
+  static Task task(std::shared_ptr<const Dataset> train = std::make_shared<Line>()) {
+    return {.train = std::move(train),
+            .test = std::make_shared<Line>(),
+            .loss = squared,
+            .metrics = {{"distance", distance}}};
+  }
+  // What rank 0 gets; all get the same.
+  static TrainerResult train(int workers, const Task& what, const TrainerOptions& how) {
+    TrainerResult first;
+    std::vector<std::string> hashes(static_cast<std::size_t>(workers));
+    on_threads(thread_groups(workers), [&](const Group& group) {
+      torch::nn::Linear model(1, 1);  // from the one generator of all threads
+      torch::nn::init::constant_(model->weight, 0.5);
+      torch::nn::init::constant_(model->bias, 0);
+      const TrainerResult result = Trainer(model, what, how, group).run();
+      hashes[static_cast<std::size_t>(group.rank())] = result.params_sha256;
+      if (group.rank() == 0) first = result;
+    });
+    for (const std::string& hash : hashes) EXPECT_EQ(hash, first.params_sha256);
+    return first;
+  }
+  std::string text(const std::string& file) const {
+    std::ifstream in(folder_ / file);
+    std::stringstream read;
+    read << in.rdbuf();
+    return read.str();
+  }
+  static std::string refusal(const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(TrainerTest, LearnsAndLeavesAFolderWithAPage) {
+  TrainerOptions how = options("run");
+  how.epochs = 40;
+  const TrainerResult result = train(2, task(), how);
+  EXPECT_EQ(result.steps, 40 * 6);
+  EXPECT_EQ(result.stopped_by, 0);
+  EXPECT_EQ(result.exit_status(), 0);
+  ASSERT_TRUE(result.validation_loss && result.final_loss);
+  EXPECT_LT(*result.validation_loss, 0.01);
+  EXPECT_LT(result.metrics.at("distance"), 0.1);
+  const Json summary = Json::parse(text("run/summary.json"));
+  EXPECT_EQ(summary.at("params_sha256"), result.params_sha256);
+  EXPECT_EQ(summary.at("model"), "line");
+  EXPECT_DOUBLE_EQ(summary.at("metrics").at("distance").get<double>(), result.metrics.at("distance"));
+  EXPECT_TRUE(text("run/evaluations.csv").starts_with("step,epoch,validation_loss,accuracy,distance\n"));
+  const std::string page = text("run/index.html");
+  EXPECT_NE(page.find("aria-label=\"distance\""), std::string::npos);
+  EXPECT_EQ(page.find("Accuracy on the test split"), std::string::npos);
+  for (const char* file : {"config.json", "steps.csv", "epochs.csv", "buckets.csv", "trace.json"})
+    EXPECT_FALSE(text(std::string("run/") + file).empty()) << file;
+}
+
+TEST_F(TrainerTest, TheNumberOfWorkersMakesNoDifference) {
+  const TrainerResult one = train(1, task(), options("one"));
+  for (const int workers : {2, 3, 4}) {
+    const TrainerResult result = train(workers, task(), options("of" + std::to_string(workers)));
+    EXPECT_EQ(result.params_sha256, one.params_sha256) << workers;
+    EXPECT_EQ(*result.validation_loss, *one.validation_loss) << workers;
+    EXPECT_EQ(result.metrics, one.metrics) << workers;
+  }
+}
+
+TEST_F(TrainerTest, ARunInPartsEndsWhereAWholeOneDoes) {
+  const TrainerResult whole = train(2, task(), options("whole"));
+  TrainerOptions part = options("parts");
+  part.epochs = 1;
+  train(2, task(), part);
+  part.epochs = 3;
+  part.if_there = IfThere::resume;
+  part.lanes = 0;  // as many as it had
+  const TrainerResult result = train(4, task(), part);
+  EXPECT_EQ(result.steps, whole.steps);
+  EXPECT_EQ(result.params_sha256, whole.params_sha256);
+  EXPECT_EQ(text("parts/evaluations.csv"), text("whole/evaluations.csv"));
+  // One that is through stays as it is.
+  const std::string summary = text("parts/summary.json");
+  EXPECT_EQ(train(1, task(), part).params_sha256, whole.params_sha256);
+  EXPECT_EQ(text("parts/summary.json"), summary);
+}
+
+TEST_F(TrainerTest, ASignalStopsItWithACheckpoint) {
+  const TrainerResult whole = train(2, task(), options("whole"));
+  auto data = std::make_shared<Line>();
+  std::atomic<int> asked = 0;
+  data->asked = [&](auto) {
+    if (++asked == 40) ::raise(SIGTERM);  // of 72 lanes: the loader is a few steps ahead
+  };
+  TrainerOptions how = options("stopped");
+  const TrainerResult stopped = train(2, task(data), how);
+  EXPECT_EQ(stopped.stopped_by, SIGTERM);
+  EXPECT_EQ(stopped.exit_status(), 128 + SIGTERM);
+  EXPECT_GT(stopped.steps, 0);
+  EXPECT_LT(stopped.steps, whole.steps);
+  how.if_there = IfThere::resume;
+  EXPECT_EQ(train(1, task(), how).params_sha256, whole.params_sha256);
+}
+
+TEST_F(TrainerTest, WhatWouldMakeAnotherRunIsRefused) {
+  TrainerOptions how = options("run");
+  train(1, task(), how);
+  EXPECT_NE(refusal([&] { train(1, task(), how); }).find("if_there"), std::string::npos);
+  how.if_there = IfThere::resume;
+  how.epochs = 4;
+  how.lane_batch = 8;
+  const std::string said = refusal([&] { train(2, task(), how); });
+  EXPECT_NE(said.find("lane_batch = 8"), std::string::npos) << said;
+  EXPECT_NE(said.find("has 4"), std::string::npos) << said;
+  how.lane_batch = 4;
+  const std::string data = refusal([&] { train(1, task(std::make_shared<Line>(3)), how); });
+  EXPECT_NE(data.find("is not the data of"), std::string::npos) << data;
+  how.if_there = IfThere::overwrite;
+  EXPECT_EQ(train(1, task(), how).steps, 4 * 6);
+}
+
+TEST_F(TrainerTest, OptionsAreNamed) {
+  TrainerOptions how = options("run");
+  how.optimizer = "adamv";
+  EXPECT_NE(refusal([&] { train(1, task(), how); }).find("optimizer: 'adamv'"), std::string::npos);
+  how = options("run");
+  how.lanes = 2;
+  EXPECT_NE(refusal([&] { train(3, task(), how); }).find("lanes = 2"), std::string::npos);
+  Task without = task();
+  without.loss = {};
+  EXPECT_NE(refusal([&] { train(1, without, options("run")); }).find("no loss"), std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_ / "run"));
+}
+
+}  // namespace
+}  // namespace lockstep

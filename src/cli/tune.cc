@@ -15,6 +15,7 @@
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "comm/group_impl.h"
+#include "comm/tune/selector.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
@@ -213,7 +214,8 @@ int show_job(TuneFlags flags) {
   const int nodes = 1 + *std::max_element(world.nodes().begin(), world.nodes().end());
   if (!flags.json)
     std::printf("%s on %s, engine %s\n%s\n", counted(world.size(), "worker").c_str(),
-                counted(nodes, "node").c_str(), world.engine(), engine.topology().c_str());
+                counted(nodes, "node").c_str(), world.engine(),
+                engine.selector() == nullptr ? "" : engine.selector()->topology().c_str());
   Table table({{flags.collective}, {"expected ms"}, {"MB/s"}});
   for (const std::uint64_t bytes : plan.sizes) {
     Call call;

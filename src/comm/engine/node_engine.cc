@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "comm/nodes.h"
 #include "comm/range.h"
@@ -34,72 +35,79 @@ std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engin
   const RankNames names(group, std::move(world));
   if (alone) {
     flat->call_ranks(names);
-    flat->watch(nullptr, {});
+    if (Composable* const all = flat->composable()) all->watch(nullptr, {});
     if (std::string_view(name).ends_with(flat->name())) return flat;
     return make_across(*flat, 0, flat->rank(), group, call);
   }
 
-  std::unique_ptr<NodeEngine> engine(new NodeEngine);
-  engine->name_ = name;
-  engine->group_ = std::move(group);
-  engine->aligned_ = nodes_are_aligned(flat->nodes());
-  engine->members_ = std::move(members);
-  std::size_t smallest = engine->members_.front().size();
-  for (std::size_t m = 0; m < engine->members_.size(); ++m) {
-    const auto& ranks = engine->members_[m];
+  std::unique_ptr<NodeEngine> engine(
+      new NodeEngine(name, std::move(flat), std::move(inside), std::move(members)));
+  engine->compose(std::move(make_across), std::move(group), names, call);
+  return engine;
+}
+
+NodeEngine::NodeEngine(const char* name, std::unique_ptr<Engine> flat, std::unique_ptr<ShmEngine> inside,
+                       std::vector<std::vector<int>> members)
+    : Engine({.name = name,
+              .rank = flat->rank(),
+              .nodes = flat->nodes(),
+              .naming = std::make_shared<Naming>(flat->rank_names()),
+              .can = {.devices = flat->capabilities().devices,
+                      .reachable_memory = inside->capabilities().reachable_memory,
+                      .offers = flat->capabilities().offers},
+              .selector = flat->selector()}),
+      inside_(std::move(inside)),
+      flat_(std::move(flat)),
+      members_(std::move(members)),
+      aligned_(nodes_are_aligned(nodes())) {
+  std::size_t smallest = members_.front().size();
+  for (std::size_t m = 0; m < members_.size(); ++m) {
+    const auto& ranks = members_[m];
     smallest = std::min(smallest, ranks.size());
-    const auto at = std::find(ranks.begin(), ranks.end(), flat->rank());
+    const auto at = std::find(ranks.begin(), ranks.end(), rank());
     if (at == ranks.end()) continue;
-    engine->node_ = m;
-    engine->place_ = static_cast<int>(at - ranks.begin());
+    node_ = m;
+    place_ = static_cast<int>(at - ranks.begin());
   }
-  engine->parts_ = static_cast<int>(smallest);
-  const bool owner = engine->place_ < engine->parts_;
+  parts_ = static_cast<int>(smallest);
+}
+
+void NodeEngine::compose(AcrossMaker make_across, std::string group, const RankNames& names,
+                         const Call& call) {
+  make_across_ = std::move(make_across);
   Call column_call = call;
   column_call.sequence = 0;  // the new group's own calls are numbered from 1
-  engine->across_ = make_across(*flat, owner ? engine->place_ : -1, static_cast<int>(engine->node_),
-                                engine->group_ + "/across" + std::to_string(engine->place_), column_call);
-  if (engine->across_ != nullptr) {
-    engine->across_->call_ranks(names.part(engine->column()));
-    engine->across_->share_links(engine->parts_);
+  across_ = make_across_(*flat_, place_ < parts_ ? place_ : -1, static_cast<int>(node_),
+                         group + "/across" + std::to_string(place_), column_call);
+  std::vector<int> everybody(nodes().size());
+  std::iota(everybody.begin(), everybody.end(), 0);
+  naming()->add_part(flat_->naming(), std::move(everybody));
+  naming()->add_part(inside_->naming(), members_[node_]);
+  if (across_ != nullptr) naming()->add_part(across_->naming(), column());
+  call_ranks(names);
+
+  const auto idle = [local = inside_.get()] { local->waits_outside(); };
+  Composable* const whole = flat_->composable();
+  inside_grace_ = whole != nullptr ? kInsideGrace : kBlindInsideGrace;
+  if (whole != nullptr) {
+    whole->watch(nullptr, idle);
+    // Other nodes that wait for this rank learn whom it waits for in its own.
+    inside_->on_wait([whole, local = members_[node_]](const std::vector<int>& ranks) {
+      std::vector<int> flat_ranks;
+      for (int r : ranks) flat_ranks.push_back(local[static_cast<std::size_t>(r)]);
+      whole->tell_waits(flat_ranks);
+    });
   }
-  flat->call_ranks(names);
-  inside->call_ranks(names.part(engine->members_[engine->node_]));
-  const auto idle = [local = inside.get()] { local->waits_outside(); };
-  engine->inside_grace_ = flat->watch(nullptr, idle) ? kInsideGrace : kBlindInsideGrace;
-  if (engine->across_ != nullptr) engine->across_->watch(flat.get(), idle);
-  // Other nodes that wait for this rank learn whom it waits for in its own.
-  inside->on_wait(
-      [whole = flat.get(), local = engine->members_[engine->node_]](const std::vector<int>& ranks) {
-        std::vector<int> flat_ranks;
-        for (int r : ranks) flat_ranks.push_back(local[static_cast<std::size_t>(r)]);
-        whole->tell_waits(flat_ranks);
-      });
-  engine->inside_ = std::move(inside);
-  engine->flat_ = std::move(flat);
-  engine->make_across_ = std::move(make_across);
-  return engine;
+  if (Composable* const column = across_ == nullptr ? nullptr : across_->composable()) {
+    column->share_links(parts_);
+    column->watch(whole, idle);
+  }
 }
 
 std::vector<int> NodeEngine::column() const {
   std::vector<int> ranks;
   for (const auto& node : members_) ranks.push_back(node[static_cast<std::size_t>(place_)]);
   return ranks;
-}
-
-void NodeEngine::call_ranks(RankNames names) {
-  inside_->call_ranks(names.part(members_[node_]));
-  if (across_ != nullptr) across_->call_ranks(names.part(column()));
-  flat_->call_ranks(std::move(names));
-}
-
-std::string NodeEngine::refuses(const Call& call) const {
-  if (std::string why = flat_->refuses(call); !why.empty()) return why;
-  if (across_ == nullptr || !by_nodes(call) || !reduces(call.what)) return {};
-  Call part = call;
-  part.algorithm.clear();
-  part.dtype = accumulator_of(call.dtype);
-  return across_->refuses(part);
 }
 
 int NodeEngine::place_of(int rank) const {
@@ -138,44 +146,31 @@ double NodeEngine::expected_seconds(const Call& call) const {
   return inside_->expected_seconds(call) + across_->expected_seconds(part);
 }
 
-template <class Body>
-auto NodeEngine::together(Body&& body) {
-  if (failure_) throw_record(*failure_);
-  try {
-    return body();
-  } catch (const UsageError&) {
-    throw;
-  } catch (const Error& error) {
-    fail(error);
-    throw;
-  }
-}
-
-void NodeEngine::fail(const Error& error) noexcept {
-  if (!failure_) failure_ = record_of(error);
+void NodeEngine::tell_failure(const Error& error) noexcept {
   inside_->fail(error);
   if (across_ != nullptr) across_->fail(error);
   flat_->fail(error);
 }
 
-void NodeEngine::run(const Call& call) {
-  together([&] {
-    if ((call.what == Collective::send || call.what == Collective::recv) && place_of(call.root) >= 0) {
-      Call local = call;
-      local.root = place_of(call.root);
-      local.whole = &call;
-      return inside_->run(local);
-    }
-    const bool message = call.what == Collective::send || call.what == Collective::recv;
-    if (message) return flat_->run(call);
-    if (!by_nodes(call)) return run_flat(call);
-    flat_->announce(call);
-    switch (call.what) {
-      case Collective::all_reduce: return all_reduce(call);
-      case Collective::barrier: return barrier(call);
-      default: return broadcast(call);
-    }
-  });
+void NodeEngine::check(News news) {
+  if (news == News::awaited) flat_->check(news);
+}
+
+void NodeEngine::execute(const Call& call) {
+  if (is_message(call.what)) {
+    if (place_of(call.root) < 0) return flat_->run(call);
+    Call local = call;
+    local.root = place_of(call.root);
+    local.whole = &call;
+    return inside_->run(local);
+  }
+  if (!by_nodes(call)) return run_flat(call);
+  if (Composable* const whole = flat_->composable()) whole->announce(call);
+  switch (call.what) {
+    case Collective::all_reduce: return all_reduce(call);
+    case Collective::barrier: return barrier(call);
+    default: return broadcast(call);
+  }
 }
 
 // The node's ranks meet first, as for every other call: they may have called different things.
@@ -282,39 +277,29 @@ void NodeEngine::broadcast(const Call& call) {
   inside_->run(inside);
 }
 
-std::unique_ptr<Engine> NodeEngine::split(int colour, int key, const std::string& name, const Call& call) {
-  return together([&]() -> std::unique_ptr<Engine> {
-    std::unique_ptr<Engine> inside = inside_->split(colour, key, name, call);
-    Call across = call;
-    across.timeout += kAcrossGrace;
-    across.whole = &call;
-    auto flat = flat_->split(colour, key, name, across);
-    if (flat == nullptr) return nullptr;
-    flat->watch(flat_.get(), [this] { inside_->waits_outside(); });
-    // What a shared-memory engine splits into is one.
-    std::unique_ptr<ShmEngine> local(static_cast<ShmEngine*>(inside.release()));
-    try {
-      return make(name_, std::move(flat), std::move(local), make_across_, name, call);
-    } catch (const Error&) {
-      flat_->catch_up();  // whoever is gone from the part is gone from here, or knows why it left
-      throw;
-    }
-  });
+std::unique_ptr<Engine> NodeEngine::divide(int colour, int key, const std::string& name, const Call& call) {
+  std::unique_ptr<Engine> inside = inside_->split(colour, key, name, call);
+  Call across = call;
+  across.timeout += kAcrossGrace;
+  across.whole = &call;
+  auto flat = flat_->split(colour, key, name, across);
+  if (flat == nullptr) return nullptr;
+  if (Composable* const part = flat->composable())
+    part->watch(flat_->composable(), [this] { inside_->waits_outside(); });
+  // What a shared-memory engine splits into is one.
+  std::unique_ptr<ShmEngine> local(static_cast<ShmEngine*>(inside.release()));
+  try {
+    return make(this->name(), std::move(flat), std::move(local), make_across_, name, call);
+  } catch (const Error&) {
+    flat_->check(News::awaited);  // whoever is gone from the part is gone from here, or knows why it left
+    throw;
+  }
 }
 
-std::span<std::byte> NodeEngine::flight_memory(int rank) {
+PeerView NodeEngine::peer(int rank) const {
   const int place = place_of(rank);
-  return place < 0 ? std::span<std::byte>() : inside_->flight_memory(place);
-}
-
-std::string NodeEngine::peer_state(int rank) const {
-  const int place = place_of(rank);
-  return place < 0 ? flat_->peer_state(rank) : inside_->peer_state(place);
-}
-
-int NodeEngine::peer_pid(int rank) const {
-  const int place = place_of(rank);
-  return place < 0 ? 0 : inside_->peer_pid(place);
+  if (place >= 0) return inside_->peer(place);
+  return {.state = flat_->peer(rank).state};
 }
 
 }  // namespace lockstep

@@ -13,14 +13,12 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/algo/algorithm.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/shm_engine.h"
-#include "comm/failure_record.h"
 #include "comm/range.h"
 
 namespace lockstep {
@@ -39,34 +37,28 @@ class NodeEngine final : public Engine {
                                       std::unique_ptr<ShmEngine> inside, AcrossMaker make_across,
                                       std::string group, const Call& call);
 
-  const char* name() const override { return name_; }
-  int rank() const override { return flat_->rank(); }
-  int size() const override { return flat_->size(); }
-  const std::vector<int>& nodes() const override { return flat_->nodes(); }
-  std::string refuses(const Call& call) const override;
-  std::vector<std::string> algorithms(Collective what) const override { return flat_->algorithms(what); }
-  void run(const Call& call) override;
-  double open(const Call& call) override { return flat_->open(call); }
   CommMemory allocate(std::size_t bytes) override { return inside_->allocate(bytes); }
-  std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override;
-  std::span<std::byte> flight_memory(int rank) override;
-  std::string peer_state(int rank) const override;
-  int peer_pid(int rank) const override;
-  Selector* selector() override { return flat_->selector(); }
   bool reaches(const void* data) const override { return inside_->reaches(data); }
-  void fail(const Error& error) noexcept override;
-  void catch_up() override { flat_->catch_up(); }
-  void call_ranks(RankNames names) override;
-  RankNames rank_names() const override { return flat_->rank_names(); }
-  std::string topology() const override { return flat_->topology(); }
   double expected_seconds(const Call& call) const override;
+  PeerView peer(int rank) const override;
+  void tell_failure(const Error& error) noexcept override;
+  void check(News news) override;
+  Composable* composable() override { return nullptr; }  // two levels, not three
 
   Engine& flat() { return *flat_; }
   Engine* across() { return across_.get(); }
   ShmEngine& inside() { return *inside_; }
 
+ protected:
+  void execute(const Call& call) override;
+  double meet(const Call& call) override { return flat_->open(call); }
+  std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call) override;
+
  private:
-  NodeEngine() = default;
+  NodeEngine(const char* name, std::unique_ptr<Engine> flat, std::unique_ptr<ShmEngine> inside,
+             std::vector<std::vector<int>> members);
+  // Makes the engine across, and lets the three know of each other. Collective.
+  void compose(AcrossMaker make_across, std::string group, const RankNames& names, const Call& call);
   bool by_nodes(const Call& call) const;
   void run_flat(const Call& call);
   void all_reduce(const Call& call);
@@ -76,12 +68,7 @@ class NodeEngine final : public Engine {
   // The j-th ranks of all nodes, of which this rank is one.
   std::vector<int> column() const;
   int place_of(int rank) const;  // in this rank's node; -1: it is on another
-  // Runs `body`; an error that is the group's becomes the failure of all its engines.
-  template <class Body>
-  auto together(Body&& body);
 
-  const char* name_ = "";
-  std::string group_;
   std::unique_ptr<ShmEngine> inside_;
   std::unique_ptr<Engine> across_;  // null on ranks that own no part
   std::unique_ptr<Engine> flat_;
@@ -94,7 +81,6 @@ class NodeEngine final : public Engine {
   bool aligned_ = false;                       // sums by nodes are canonical
   CommMemory stage_;                           // for buffers that peers can't reach
   Scratch scratch_;
-  std::optional<FailureRecord> failure_;
 };
 
 }  // namespace lockstep

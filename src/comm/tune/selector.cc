@@ -220,6 +220,16 @@ const Algorithm* Selector::choose(const Shape& shape, Order order) const {
   return best;
 }
 
+std::string Selector::topology() const {
+  if (links_ == nullptr) return {};
+  std::string text = links_->describe() + "\n";
+  std::vector<std::string> reasons;
+  links_->routes(&reasons);
+  for (const std::string& reason : reasons) text += reason + "\n";
+  if (reasons.empty()) text += "ring and tree as they are: no other way is faster by a tenth\n";
+  return text;
+}
+
 std::string Selector::to_json() const {
   nlohmann::json json;
   json["version"] = kVersion;

@@ -7,18 +7,18 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench_link.h"
+#include "bench/worker.h"
 #include "cli/bench_plan.h"
 #include "cli/bench_report.h"
-#include "cli/bench_start.h"
-#include "cli/bench_worker.h"
 #include "cli/command.h"
 #include "cli/engine_flag.h"
-#include "cli/progress.h"
-#include "cli/table.h"
+#include "launch/starter.h"
+#include "launch/worker_events.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
+#include "report/progress.h"
+#include "report/table.h"
 
 namespace lockstep::cli {
 namespace {
@@ -121,7 +121,7 @@ int run_bench(const BenchFlags& flags) {
   BenchPlan plan = make_plan(with_job(flags));
   if (flags.report_to.empty()) use_engine(plan.own_engine);
   if (!flags.report_to.empty()) {
-    BenchReporter reporter(flags.report_to);
+    EventReporter reporter(flags.report_to);
     return run_bench_worker(plan, reporter);
   }
   const Identity who = Identity::from_environment();
@@ -138,7 +138,7 @@ int run_bench(const BenchFlags& flags) {
       if (who.rank == 0) results.say("note: left out: mpi, because mpirun did not start these workers");
       std::erase(plan.engines, "mpi");
     }
-    BenchReporter reporter([&](const nlohmann::ordered_json& event) {
+    EventReporter reporter([&](const nlohmann::ordered_json& event) {
       results.handle(event);
       if (event.value("event", "") == "error")
         results.say("lockstep bench: " + event.at("text").get<std::string>());
@@ -151,7 +151,7 @@ int run_bench(const BenchFlags& flags) {
     results.say("note: left out: mpi, because mpirun is not on the path");
     std::erase(plan.engines, "mpi");
   }
-  BenchListener listener;
+  EventListener listener;
   const Starter starter = start_workers({.program = worker_command(flags, plan, listener.name()),
                                          .workers = plan.workers,
                                          .with_mpi = plan.has_engine("mpi") || plan.own_engine == "shm+mpi"});

@@ -76,21 +76,6 @@ std::vector<std::uint64_t> make_sizes(const BenchFlags& flags, BenchOp what, DTy
 
 }  // namespace
 
-bool BenchPlan::has_engine(const std::string& name) const {
-  return std::ranges::find(engines, name) != engines.end();
-}
-
-std::vector<std::string> built_engines() {
-  std::vector<std::string> names = {"shm", "tcp", "tls"};
-#ifdef LOCKSTEP_HAS_MPI
-  names.emplace_back("mpi");
-#endif
-#ifdef LOCKSTEP_HAS_GLOO
-  names.emplace_back("gloo");
-#endif
-  return names;
-}
-
 BenchPlan make_plan(const BenchFlags& flags) {
   BenchPlan plan;
   plan.what = parse_bench_op(flags.collective);

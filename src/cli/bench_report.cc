@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 
-#include "cli/svg_plot.h"
-#include "cli/table.h"
 #include "lockstep/base/bytes.h"
+#include "report/chart.h"
+#include "report/table.h"
 
 namespace lockstep::cli {
 namespace {
@@ -105,18 +105,20 @@ std::string bench_conclusion(const std::vector<BenchRow>& rows) {
 }
 
 std::string bench_plot(const std::vector<BenchRow>& rows) {
-  Plot plot;
+  Chart plot{.title = "",
+             .x_title = "bytes",
+             .y_title = "µs",
+             .scale = ChartScale::logarithmic,
+             .legend = ChartLegend::beside};
   if (!rows.empty())
     plot.title = fmt::format("{}{}, {}, {}", rows[0].op,
                              rows[0].reduction.empty() ? "" : " (" + rows[0].reduction + ")", rows[0].dtype,
                              counted(rows[0].workers, "worker"));
-  plot.x_title = "bytes";
-  plot.y_title = "µs";
-  Series floor{.name = "floor: memory bandwidth", .points = {}, .reference = true};
+  ChartSeries floor{.name = "floor: memory bandwidth", .points = {}, .reference = true};
   for (const auto& row : rows) {
     if (!row.checked || row.bytes == 0) continue;
     const auto bytes = static_cast<double>(row.bytes);
-    auto at = std::ranges::find(plot.series, row.variant(), &Series::name);
+    auto at = std::ranges::find(plot.series, row.variant(), &ChartSeries::name);
     if (at == plot.series.end()) at = plot.series.insert(at, {.name = row.variant(), .points = {}});
     at->points.emplace_back(bytes, std::max(row.us, 1e-3));
     const bool seen = !plot.x_ticks.empty() && plot.x_ticks.back().first == bytes;
@@ -125,7 +127,7 @@ std::string bench_plot(const std::vector<BenchRow>& rows) {
     if (row.floor_us) floor.points.emplace_back(bytes, *row.floor_us);
   }
   plot.series.push_back(std::move(floor));
-  return render_svg(plot);
+  return render_chart(plot);
 }
 
 }  // namespace lockstep::cli

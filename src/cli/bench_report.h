@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench_row.h"
+#include "bench/row.h"
 
 namespace lockstep::cli {
 

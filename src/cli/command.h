@@ -25,6 +25,8 @@
 #include <string>
 #include <vector>
 
+#include "base/suggest.h"
+
 namespace lockstep::cli {
 
 struct Cli {
@@ -52,11 +54,5 @@ void add_bench(Cli& cli);
 void add_tune(Cli& cli);
 // `lockstep bench step`: a subcommand of `bench`.
 void add_step_bench(Cli& cli, CLI::App& bench);
-
-// The word of `known` that is closest to `word`, or empty when none is close: for "did you mean".
-std::string nearest(const std::string& word, const std::vector<std::string>& known);
-
-// "'rign' is not understood; accepted: ring, tree. Did you mean 'ring'?": for UsageError.
-std::string not_understood(const std::string& word, const std::vector<std::string>& accepted);
 
 }  // namespace lockstep::cli

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "cli/shell_word.h"
+#include "base/shell_word.h"
 #include "cli/train_task.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/open_dataset.h"

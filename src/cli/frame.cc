@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "cli/printer.h"
 #include "lockstep/base/error.h"
+#include "report/printer.h"
 
 namespace lockstep::cli {
 namespace {

@@ -7,8 +7,6 @@
 
 #include "cli/generate.h"
 #include "cli/infer.h"
-#include "cli/printable.h"
-#include "cli/table.h"
 #include "cli/train_checkpoint.h"
 #include "cli/train_task.h"
 #include "cli/train_threads.h"
@@ -17,6 +15,8 @@
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/observe/histogram.h"
+#include "report/printable.h"
+#include "report/table.h"
 
 namespace lockstep::cli {
 

@@ -1,18 +1,8 @@
 # What the subcommands share.
-add_library(lockstep_parts STATIC
-  bench_link.cc
-  bench_start.cc
-  engine_flag.cc
-  own_core.cc
-  printer.cc
-  progress.cc
-  suggest.cc
-  svg_plot.cc
-  table.cc)
-lockstep_few_units(lockstep_parts)
+add_library(lockstep_parts STATIC engine_flag.cc)
 target_include_directories(lockstep_parts PUBLIC ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(lockstep_parts
-  PUBLIC lockstep_launch CLI11::CLI11 nlohmann_json::nlohmann_json
+  PUBLIC lockstep_launch lockstep_report CLI11::CLI11 nlohmann_json::nlohmann_json
   PRIVATE lockstep_options)
 # Which engines there are is said without having them.
 foreach(engine mpi gloo)

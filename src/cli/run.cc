@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/printer.h"
 #include "cli/run_options.h"
 #include "lockstep/launch/launcher.h"
+#include "report/printer.h"
 
 namespace lockstep::cli {
 namespace {

@@ -8,16 +8,16 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench_link.h"
-#include "cli/bench_start.h"
 #include "cli/command.h"
 #include "cli/engine_flag.h"
-#include "cli/progress.h"
-#include "cli/table.h"
 #include "cli/train_flags.h"
 #include "cli/train_program.h"
+#include "launch/starter.h"
+#include "launch/worker_events.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
+#include "report/progress.h"
+#include "report/table.h"
 
 namespace lockstep::cli {
 namespace {
@@ -63,7 +63,7 @@ int run_step_bench(TrainFlags& flags) {
     become_train_program("step", {{"options", to_json(options)}, {"json", flags.json}});
   }
   if (options.workers == 0) options.workers = 1;
-  BenchListener listener;
+  EventListener listener;
   Json request = {{"options", to_json(options)}, {"report_to", listener.name()}};
   const Starter starter = start_workers({.program = train_program("step", request),
                                          .workers = static_cast<int>(options.workers),

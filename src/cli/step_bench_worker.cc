@@ -6,19 +6,20 @@
 #include <numeric>
 #include <optional>
 
-#include "cli/bench_link.h"
-#include "cli/progress.h"
 #include "cli/step_bench.h"
 #include "cli/train_exchange.h"
 #include "cli/train_optimizer.h"
 #include "cli/train_options.h"
 #include "cli/train_task.h"
 #include "grad/backward_hooks.h"
+#include "launch/worker_events.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/observe/histogram.h"
+#include "lockstep/parallel/strategies.h"
+#include "report/progress.h"
 
 namespace lockstep::cli {
 namespace {
@@ -40,15 +41,15 @@ class StepBench {
         world_(world),
         data_(make_data(options)),
         model_(make_model(options, *data_.train)),
-        ddp_(model_, world,
-             {.bucket_cap_mb = options.bucket_cap_mb,
-              .first_bucket_mb = options.first_bucket_mb,
-              .check_replicas_every = 0,
-              .algorithm = options.algorithm == "auto" ? "" : options.algorithm,
-              .order = options.order == "any" ? Order::any : Order::canonical}),
-        optimizer_(make_optimizer(options, ddp_)),
-        local_optimizer_(make_local_optimizer(options, ddp_)),
-        came_ns_(ddp_.parameters().size()),
+        strategy_(make_strategy(options.strategy, model_, world,
+                                {.bucket_cap_mb = options.bucket_cap_mb,
+                                 .first_bucket_mb = options.first_bucket_mb,
+                                 .check_replicas_every = 0,
+                                 .algorithm = options.algorithm == "auto" ? "" : options.algorithm,
+                                 .order = options.order == "any" ? Order::any : Order::canonical})),
+        optimizer_(make_optimizer(options, *strategy_)),
+        local_optimizer_(make_local_optimizer(options, *strategy_)),
+        came_ns_(strategy_->parameters().size()),
         hooks_(trained(), [this](std::size_t i) { came_ns_[i] = now_ns(); }) {
     model_->train();
     std::vector<std::int64_t> indices(static_cast<std::size_t>(options.lane_batch));
@@ -104,16 +105,16 @@ class StepBench {
     for (std::size_t at = 0; at < offsets.size(); at += in_phase_.front().size()) {
       const double* const o = &offsets[at];
       StepTimes t{.before_s = o[0], .backward_s = o[1] - o[0], .after_s = o[2]};
-      t.ready_s.resize(ddp_.reducer().events().size());
+      t.ready_s.resize(strategy_->last_exchange().buckets.size());
       for (std::size_t i = 0; i < came_ns_.size(); ++i) {
-        double& ready = t.ready_s[static_cast<std::size_t>(ddp_.reducer().bucket_of(i))];
+        double& ready = t.ready_s[static_cast<std::size_t>(strategy_->bucket_of(i))];
         ready = std::max(ready, o[3 + i] - o[0]);
       }
       times.push_back(std::move(t));
     }
     StepProfile profile = profile_of(times);
     double buffers_s = 0;
-    if (!expect_exchange(ddp_, options_, profile, buffers_s)) return {};
+    if (!expect_exchange(*strategy_, options_, profile, buffers_s)) return {};
     profile.after_s += buffers_s;
     profile.crowding = crowding;
     const StepPrediction predicted = predict_step(profile);
@@ -121,7 +122,7 @@ class StepBench {
     return predicted;
   }
 
-  double bucket_cap_mb() const { return ddp_.bucket_cap_mb(); }
+  double bucket_cap_mb() const { return strategy_->bucket_cap_mb(); }
 
   std::int64_t parameters() const {
     std::int64_t count = 0;
@@ -163,12 +164,12 @@ class StepBench {
   void step(Kind kind) {
     if (kind != Kind::synchronized) {
       {
-        const auto alone = ddp_.no_sync();
+        const auto alone = strategy_->no_sync();
         forward_backward();
       }
       backward_end_ns_ = now_ns();
       local_optimizer_->step();
-      ddp_.reset();
+      strategy_->reset();
     } else {
       optimizer_->zero_grad();
       forward_backward();
@@ -188,12 +189,12 @@ class StepBench {
     const auto seconds = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-9; };
     if (kind == Kind::synchronized) {
       StepRecord record{.begin_ns = begin, .end_ns = end};
-      take_exchange(ddp_.reducer(), record);
+      take_exchange(strategy_->last_exchange(), record);
       records_.push_back(record);
-      const Reducer& reducer = ddp_.reducer();
+      const ExchangeLog& log = strategy_->last_exchange();
       synchronized_.push_back({.before_s = seconds(backward_begin_ns_ - begin),
-                               .backward_s = seconds(reducer.wait_begin_ns() - backward_begin_ns_),
-                               .after_s = seconds(end - reducer.wait_end_ns())});
+                               .backward_s = seconds(log.wait_begin_ns - backward_begin_ns_),
+                               .after_s = seconds(end - log.wait_end_ns)});
     } else if (kind == Kind::in_phase) {
       std::vector<double> step = {seconds(backward_begin_ns_ - begin), seconds(backward_end_ns_ - begin),
                                   seconds(end - backward_end_ns_)};
@@ -204,7 +205,7 @@ class StepBench {
 
   std::vector<torch::Tensor> trained() const {
     std::vector<torch::Tensor> tensors;
-    for (const NamedTensor& p : ddp_.parameters()) tensors.push_back(p.tensor);
+    for (const NamedTensor& p : strategy_->parameters()) tensors.push_back(p.tensor);
     return tensors;
   }
 
@@ -212,7 +213,7 @@ class StepBench {
   Group world_;
   TrainData data_;
   std::shared_ptr<Model> model_;
-  DataParallel ddp_;
+  std::unique_ptr<Strategy> strategy_;
   std::unique_ptr<TrainOptimizer> optimizer_, local_optimizer_;
   Batch batch_;
   std::vector<std::int64_t> came_ns_;  // each parameter's gradient, in the last backward
@@ -237,7 +238,7 @@ int run_step_bench_worker(const Json& request) {
   StepBench bench(options, world);
   const std::string report_to = request.value("report_to", "");
   Progress progress;
-  std::optional<BenchReporter> reporter;
+  std::optional<EventReporter> reporter;
   if (world.rank() == 0 && !report_to.empty()) reporter.emplace(report_to);
   if (world.rank() == 0 && report_to.empty())
     reporter.emplace([&](const Json& event) {

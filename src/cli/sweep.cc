@@ -12,17 +12,17 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/shell_word.h"
 #include "cli/command.h"
 #include "cli/engine_flag.h"
-#include "cli/folder_content.h"
-#include "cli/folder_lock.h"
-#include "cli/progress.h"
-#include "cli/shell_word.h"
 #include "cli/train.h"
 #include "cli/train_flags.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
-#include "lockstep/observe/text_file.h"
+#include "lockstep/report/csv.h"
+#include "report/folder_content.h"
+#include "report/folder_lock.h"
+#include "report/progress.h"
 
 namespace lockstep::cli {
 namespace {
@@ -67,7 +67,7 @@ TrainOptions with_value(const TrainOptions& base, const std::string& option, con
 
 SweepRow run_one(const TrainOptions& options, Given given, const std::string& value, int& status) {
   given.insert("out");
-  TrainReport report(Show::nothing);
+  RunDisplay report(Show::nothing);
   status = start_training(options, given, report, "sweep");
   SweepRow row{.value = value};
   if (status != 0) return row;

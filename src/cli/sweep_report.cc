@@ -4,9 +4,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "cli/run_chart.h"
 #include "cli/sweep.h"
-#include "cli/table.h"
+#include "report/chart.h"
+#include "report/table.h"
 
 namespace lockstep::cli {
 
@@ -32,14 +32,14 @@ std::string sweep_plot(const std::string& option, const std::vector<SweepRow>& r
   throughput.series = {{"samples/s", {}}};
   share.series = {{"share of the work", {}}, {"hidden under compute", {}}};
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    throughput.x_labels.push_back(rows[i].value);
+    throughput.x_ticks.emplace_back(i, rows[i].value);
     throughput.series[0].points.emplace_back(i, rows[i].samples_per_s);
     share.series[0].points.emplace_back(i, 100 * rows[i].comm_fraction);
     share.series[1].points.emplace_back(i, 100 * rows[i].overlap_fraction);
   }
-  share.x_labels = throughput.x_labels;
+  share.x_ticks = throughput.x_ticks;
   Chart loss{.title = "Final loss against " + option, .x_title = option, .y_title = "loss"};
-  loss.x_labels = throughput.x_labels;
+  loss.x_ticks = throughput.x_ticks;
   loss.series = {{"loss", {}}};
   for (std::size_t i = 0; i < rows.size(); ++i) loss.series[0].points.emplace_back(i, rows[i].final_loss);
   // Elements of 640 × 300 in one document.

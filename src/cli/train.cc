@@ -12,15 +12,15 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "cli/bench_link.h"
-#include "cli/bench_start.h"
 #include "cli/command.h"
 #include "cli/engine_flag.h"
-#include "cli/printer.h"
 #include "cli/train_flags.h"
 #include "cli/train_program.h"
+#include "launch/starter.h"
+#include "launch/worker_events.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
+#include "report/printer.h"
 
 namespace lockstep::cli {
 namespace {
@@ -45,7 +45,7 @@ class WithoutPipeSignal {
 };
 
 // What workers met themselves, before what they heard from their peers.
-std::vector<WorkerError> told_by_workers(const TrainReport& report, bool& heard_only) {
+std::vector<WorkerError> told_by_workers(const RunDisplay& report, bool& heard_only) {
   std::vector<WorkerError> own, heard;
   for (const WorkerError& error : report.errors)
     (error.kind == "peer" || error.kind == "timeout" ? heard : own).push_back(error);
@@ -54,7 +54,7 @@ std::vector<WorkerError> told_by_workers(const TrainReport& report, bool& heard_
 }
 
 // The failure that explains the others, and how to go on.
-int explain(const char* what, const TrainReport& report, const Starter& starter, int wait_status) {
+int explain(const char* what, const RunDisplay& report, const Starter& starter, int wait_status) {
   bool heard_only = false;
   std::vector<WorkerError> shown = told_by_workers(report, heard_only);
   if (shown.size() > 1) shown.resize(1);
@@ -66,7 +66,7 @@ int explain(const char* what, const TrainReport& report, const Starter& starter,
 }
 
 // Told to stop, and it came to no checkpoint: too early, or told twice, or it took too long.
-int explain_stop(const char* what, const TrainReport& report, const Starter& starter, int signal) {
+int explain_stop(const char* what, const RunDisplay& report, const Starter& starter, int signal) {
   forget_dumps(starter);
   const char* const name = ::sigabbrev_np(signal);
   const std::string hint = report.hint();
@@ -126,15 +126,15 @@ int run_train(TrainFlags& flags) {
     if (run.lanes > 0 && !given.contains("lanes"))
       check_resumed_lanes(resume, run.lanes, flags.options.workers);
   }
-  TrainReport report(flags.json ? Show::json : Show::text);
+  RunDisplay report(flags.json ? Show::json : Show::text);
   return start_training(flags.options, given, report, "train");
 }
 
 }  // namespace
 
-int start_training(const TrainOptions& options, const Given& given, TrainReport& report, const char* what) {
+int start_training(const TrainOptions& options, const Given& given, RunDisplay& report, const char* what) {
   use_engine(options.engine);
-  BenchListener listener;
+  EventListener listener;
   Json request = request_of(options, given, false);
   request["report_to"] = listener.name();
   const Starter starter =

@@ -1,15 +1,7 @@
 # `lockstep train`, `infer`, `sweep` and `bench step`. Their parents are in the program itself; what needs libtorch,
 # which takes a second to load, is a second program beside it.
 add_library(lockstep_trainer STATIC
-  folder_content.cc
-  folder_lock.cc
   infer.cc
-  job_name.cc
-  printable.cc
-  run_chart.cc
-  run_folder.cc
-  run_page.cc
-  shell_word.cc
   step_bench.cc
   sweep.cc
   sweep_report.cc
@@ -17,11 +9,9 @@ add_library(lockstep_trainer STATIC
   train.cc
   train_config.cc
   train_flags.cc
-  train_metrics.cc
   train_options.cc
   train_prediction.cc
-  train_program.cc
-  train_report.cc)
+  train_program.cc)
 lockstep_few_units(lockstep_trainer)
 target_link_libraries(lockstep_trainer PUBLIC lockstep_parts lockstep_observe PRIVATE lockstep_options)
 

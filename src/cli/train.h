@@ -2,13 +2,13 @@
 #pragma once
 
 #include "cli/train_options.h"
-#include "cli/train_report.h"
+#include "report/run_display.h"
 
 namespace lockstep::cli {
 
 // Starts the workers of one run, feeds `report` with what they say, and gives the exit status: 0; 1 after one
 // line on standard error; 128 + signal. Throws UsageError for what the workers refuse. `what` begins
 // messages.
-int start_training(const TrainOptions& options, const Given& given, TrainReport& report, const char* what);
+int start_training(const TrainOptions& options, const Given& given, RunDisplay& report, const char* what);
 
 }  // namespace lockstep::cli

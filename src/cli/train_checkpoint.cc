@@ -2,16 +2,16 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/run_folder.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/checkpoint/store.h"
+#include "report/run_folder.h"
 
 namespace lockstep::cli {
 
 namespace fs = std::filesystem;
 
 fs::path save_training(const TrainOptions& options, const DataRecord& data, const TrainState& state,
-                       const Model& model, TrainOptimizer& optimizer) {
+                       const Model& model, const TrainOptimizer::Writer& write_optimizer) {
   nlohmann::ordered_json json = {{"format", kStateFormat},      {"step", state.step},
                                  {"epoch", state.epoch},        {"best_accuracy", nullptr},
                                  {"options", to_json(options)}, {"data", to_json(data)}};
@@ -20,7 +20,7 @@ fs::path save_training(const TrainOptions& options, const DataRecord& data, cons
   return store.write(state.step, [&](const fs::path& folder) {
     save_safetensors(folder / "model.safetensors", model_state(model),
                      {{"format", "pt"}, {"threads", std::to_string(options.threads)}});
-    optimizer.save(folder);
+    write_optimizer(folder);
     write_file(folder / "state.json", json.dump(2) + "\n");
   });
 }

@@ -19,7 +19,8 @@ struct TrainState {
 
 // By rank 0 alone. Gives the checkpoint's folder.
 std::filesystem::path save_training(const TrainOptions& options, const DataRecord& data,
-                                    const TrainState& state, const Model& model, TrainOptimizer& optimizer);
+                                    const TrainState& state, const Model& model,
+                                    const TrainOptimizer::Writer& write_optimizer);
 
 std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
 TensorMap read_weights(const std::filesystem::path& checkpoint);

@@ -91,29 +91,30 @@ void check_algorithm(const Group& group, const TrainOptions& options, std::size_
     throw UsageError("--algorithm: " + why);
 }
 
-std::size_t largest_bucket_bytes(const Reducer& reducer) {
+std::size_t largest_bucket_bytes(const Strategy& strategy) {
   std::map<int, std::size_t> bytes;
-  for (std::size_t p = 0; p < reducer.parameters().size(); ++p)
-    bytes[reducer.bucket_of(p)] += reducer.parameters()[p].tensor.nbytes();
+  const std::vector<NamedTensor> parameters = strategy.parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    bytes[strategy.bucket_of(p)] += parameters[p].tensor.nbytes();
   std::size_t largest = 0;
   for (const auto& [bucket, size] : bytes) largest = std::max(largest, size);
   return largest;
 }
 
-std::vector<BucketTimes> take_exchange(const Reducer& reducer, StepRecord& record) {
+std::vector<BucketTimes> take_exchange(const ExchangeLog& log, StepRecord& record) {
   std::vector<BucketTimes> buckets;
-  for (const BucketEvent& e : reducer.events())
+  for (const BucketEvent& e : log.buckets)
     buckets.push_back({e.bucket, e.bytes, e.ready_ns, e.running_ns, e.end_ns, e.algorithm});
   record.comm_ns = union_ns(buckets);
-  record.hidden_ns = union_ns(buckets, reducer.wait_begin_ns());
-  record.exposed_ns = buckets.empty() ? 0 : reducer.wait_end_ns() - reducer.wait_begin_ns();
+  record.hidden_ns = union_ns(buckets, log.wait_begin_ns);
+  record.exposed_ns = buckets.empty() ? 0 : log.wait_end_ns - log.wait_begin_ns;
   return buckets;
 }
 
-bool expect_exchange(DataParallel& ddp, const TrainOptions& options, StepProfile& profile,
+bool expect_exchange(const Strategy& strategy, const TrainOptions& options, StepProfile& profile,
                      double& buffers_s) {
-  const Group& world = ddp.group();
-  const std::vector<BucketEvent>& events = ddp.reducer().events();
+  const Group& world = strategy.group();
+  const std::vector<BucketEvent>& events = strategy.last_exchange().buckets;
   if (events.size() != profile.buckets.size()) return false;
   for (std::size_t b = 0; b < events.size(); ++b) {
     profile.buckets[b].exchange_s =
@@ -123,9 +124,9 @@ bool expect_exchange(DataParallel& ddp, const TrainOptions& options, StepProfile
   TrainOptions any = options;
   any.algorithm = "auto";
   any.order = "canonical";
-  profile.counts_s = expected_all_reduce(world, any, ddp.parameters().size(), DType::i32);
+  profile.counts_s = expected_all_reduce(world, any, strategy.parameters().size(), DType::i32);
   std::size_t reals = 0, wholes = 0;
-  for (const torch::Tensor& tensor : ddp.module().buffers())
+  for (const torch::Tensor& tensor : strategy.module().buffers())
     (tensor.is_floating_point() ? reals : wholes) += static_cast<std::size_t>(tensor.numel());
   buffers_s = expected_all_reduce(world, any, reals, DType::f64) +
               expected_all_reduce(world, any, wholes, DType::i64);

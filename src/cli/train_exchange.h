@@ -1,28 +1,29 @@
-// A step's exchange: what the reducer tells of it, and what the group's cost table expects of it.
+// A step's exchange: what the strategy tells of it, and what the group's cost table expects of it.
 #pragma once
 
 #include <functional>
 #include <vector>
 
-#include "cli/train_metrics.h"
 #include "cli/train_options.h"
 #include "cli/train_prediction.h"
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/strategy.h"
+#include "report/step_figures.h"
 
 namespace lockstep::cli {
 
-// Of the last exchange, before the next begins. Fills in the record's comm, hidden and exposed.
-std::vector<BucketTimes> take_exchange(const Reducer& reducer, StepRecord& record);
+// Fills in the record's comm, hidden and exposed.
+std::vector<BucketTimes> take_exchange(const ExchangeLog& log, StepRecord& record);
 
 // Throws UsageError when the run's algorithm can't carry a bucket of so many bytes in this group.
 void check_algorithm(const Group& group, const TrainOptions& options, std::size_t bucket_bytes);
 // The largest bucket, before the first exchange.
-std::size_t largest_bucket_bytes(const Reducer& reducer);
+std::size_t largest_bucket_bytes(const Strategy& strategy);
 
 // Sets what the exchanges of the buckets, and of what follows them, are expected to take. False when the
 // group's engine has no cost table. The profile's buckets are those of the last exchange, and nothing is
 // under way. `buffers_s`: the exchange of the module's buffers, which is a part of what comes after.
-bool expect_exchange(DataParallel& ddp, const TrainOptions& options, StepProfile& profile, double& buffers_s);
+bool expect_exchange(const Strategy& strategy, const TrainOptions& options, StepProfile& profile,
+                     double& buffers_s);
 
 // Measures what all-reduces and `compute`, a step's local work, do to each other. Collective, after a few
 // steps.

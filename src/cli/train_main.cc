@@ -11,15 +11,15 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "cli/bench_link.h"
-#include "cli/bench_start.h"
 #include "cli/infer.h"
-#include "cli/printer.h"
 #include "cli/step_bench.h"
 #include "cli/train_worker.h"
+#include "launch/starter.h"
+#include "launch/worker_events.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/standard_fds.h"
 #include "lockstep/comm/init.h"
+#include "report/printer.h"
 
 namespace lockstep::cli {
 namespace {
@@ -48,7 +48,7 @@ std::string in_plain_words(const std::string& message) {
                        const std::string& text, const std::string& hint) {
   try {
     if (!report_to.empty())
-      BenchReporter(report_to).send({{"event", "error"}, {"kind", kind}, {"text", text}});
+      EventReporter(report_to).send({{"event", "error"}, {"kind", kind}, {"text", text}});
   } catch (const Error&) {
     // The parent is gone: then nobody asks.
   }
@@ -63,10 +63,10 @@ std::string in_plain_words(const std::string& message) {
 int run_train(const Json& request, std::string& hint) {
   const Group world = init();
   const TrainPlan plan = make_train_plan(request, world);
-  std::unique_ptr<BenchReporter> reporter;
-  TrainReport report(plan.show);
+  std::unique_ptr<EventReporter> reporter;
+  RunDisplay report(plan.show);
   if (world.rank() == 0 && !plan.report_to.empty())
-    reporter = std::make_unique<BenchReporter>(plan.report_to);
+    reporter = std::make_unique<EventReporter>(plan.report_to);
   report.give_up_when(stop_was_noted);
   bool parent_gone = false;
   const EventSink sink = [&](const Json& event) {
@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
   std::string hint;
   try {
     const int status = lockstep::cli::run(what, request, hint);
-    const std::string lost = lockstep::cli::lost_output();
+    const std::string lost = lockstep::lost_output();
     if (!lost.empty()) std::fprintf(stderr, "lockstep %s: %s\n", command.c_str(), lost.c_str());
     std::fflush(nullptr);
     return status == 0 && !lost.empty() ? 1 : status;

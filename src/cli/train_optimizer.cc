@@ -19,46 +19,54 @@ namespace fs = std::filesystem;
 
 class OwnOptimizer final : public TrainOptimizer {
  public:
-  OwnOptimizer(std::unique_ptr<Optimizer> optimizer, double state_ratio)
-      : optimizer_(std::move(optimizer)), state_ratio_(state_ratio) {}
+  explicit OwnOptimizer(std::unique_ptr<Optimizer> optimizer) : optimizer_(std::move(optimizer)) {}
 
   void set_lr(double lr) override { optimizer_->set_lr(lr); }
   void step() override { optimizer_->step(); }
   void zero_grad() override { optimizer_->zero_grad(); }
-  void save(const fs::path& folder) override {
-    save_safetensors(folder / "optimizer.safetensors", optimizer_->state_dict());
+  Writer writer(const Group& world) override {
+    return [state = optimizer_->state_dict(world.rank() == 0)](const fs::path& folder) {
+      save_safetensors(folder / "optimizer.safetensors", state);
+    };
   }
   void load(const fs::path& folder) override {
-    optimizer_->load_state_dict(load_safetensors(folder / "optimizer.safetensors").tensors);
+    loaded_ = load_safetensors(folder / "optimizer.safetensors").tensors;
+    optimizer_->load_state_dict(loaded_);  // says what is wrong with it
   }
   void share(const Group& world) override {
-    const StateDict state = optimizer_->state_dict();  // the same names in the same order everywhere
+    StateDict state = optimizer_->state_dict(world.rank() != 0);
+    if (world.rank() == 0) state = std::move(loaded_);  // the same names in the same order everywhere
     for (const auto& [name, tensor] : state)
       world.broadcast({tensor.data_ptr(), tensor.nbytes(), DType::u8}, 0);
     optimizer_->load_state_dict(state);
   }
-  double state_ratio() const override { return state_ratio_; }
+  std::size_t state_bytes() const override { return optimizer_->state_bytes(); }
 
  private:
   std::unique_ptr<Optimizer> optimizer_;
-  double state_ratio_;
+  StateDict loaded_;  // until it is shared
 };
 
 class TorchOptimizer final : public TrainOptimizer {
  public:
-  TorchOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer, DataParallel* ddp, double state_ratio)
-      : optimizer_(std::move(optimizer)), ddp_(ddp), state_ratio_(state_ratio) {}
+  TorchOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer, Strategy* strategy,
+                 std::size_t state_bytes)
+      : optimizer_(std::move(optimizer)), strategy_(strategy), state_bytes_(state_bytes) {}
 
   void set_lr(double lr) override {
     for (auto& group : optimizer_->param_groups()) group.options().set_lr(lr);
   }
   void step() override {
-    if (ddp_ != nullptr) ddp_->synchronize();
+    if (strategy_ != nullptr) strategy_->synchronize();
     optimizer_->step();
-    if (ddp_ != nullptr) ddp_->end_step();
+    if (strategy_ != nullptr) strategy_->end_step();
   }
   void zero_grad() override { optimizer_->zero_grad(); }
-  void save(const fs::path& folder) override { write_file(folder / "optimizer.pt", bytes()); }
+  Writer writer(const Group& world) override {
+    return [state = world.rank() == 0 ? bytes() : ""](const fs::path& folder) {
+      write_file(folder / "optimizer.pt", state);
+    };
+  }
   void load(const fs::path& folder) override {
     torch::serialize::InputArchive archive;
     archive.load_from((folder / "optimizer.pt").string());
@@ -76,7 +84,7 @@ class TorchOptimizer final : public TrainOptimizer {
     archive.load_from(stream);
     optimizer_->load(archive);
   }
-  double state_ratio() const override { return state_ratio_; }
+  std::size_t state_bytes() const override { return state_bytes_; }
 
  private:
   std::string bytes() {
@@ -88,8 +96,8 @@ class TorchOptimizer final : public TrainOptimizer {
   }
 
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  DataParallel* ddp_;  // null: local
-  double state_ratio_;
+  Strategy* strategy_;  // null: local
+  std::size_t state_bytes_;
 };
 
 std::unique_ptr<torch::optim::Optimizer> make_torch(const TrainOptions& o,
@@ -118,28 +126,28 @@ std::unique_ptr<Optimizer> make_own(const TrainOptions& o, Source&& source) {
   return std::make_unique<AdamW>(source, AdamWOptions{.lr = lr, .weight_decay = decay});
 }
 
-double state_ratio_of(const TrainOptions& o) {
-  return !o.optimizer.ends_with("sgd") ? 2 : o.momentum == 0 ? 0 : 1;
-}
-
 bool is_torch(const TrainOptions& o) { return o.optimizer.starts_with("torch-"); }
 
-std::vector<torch::Tensor> tensors_of(const DataParallel& ddp) {
+std::unique_ptr<TrainOptimizer> torch_optimizer(const TrainOptions& o, const Strategy& strategy,
+                                                Strategy* synchronized) {
   std::vector<torch::Tensor> tensors;
-  for (const NamedTensor& p : ddp.parameters()) tensors.push_back(p.tensor);
-  return tensors;
+  for (const NamedTensor& p : strategy.parameters()) tensors.push_back(p.tensor);
+  std::size_t bytes = 0;
+  for (const torch::Tensor& tensor : tensors) bytes += static_cast<std::size_t>(tensor.nbytes());
+  const std::size_t kinds = !o.optimizer.ends_with("sgd") ? 2 : o.momentum == 0 ? 0 : 1;
+  return std::make_unique<TorchOptimizer>(make_torch(o, std::move(tensors)), synchronized, kinds * bytes);
 }
 
 }  // namespace
 
-std::unique_ptr<TrainOptimizer> make_optimizer(const TrainOptions& o, DataParallel& ddp) {
-  if (!is_torch(o)) return std::make_unique<OwnOptimizer>(make_own(o, ddp), state_ratio_of(o));
-  return std::make_unique<TorchOptimizer>(make_torch(o, tensors_of(ddp)), &ddp, state_ratio_of(o));
+std::unique_ptr<TrainOptimizer> make_optimizer(const TrainOptions& o, Strategy& strategy) {
+  if (is_torch(o)) return torch_optimizer(o, strategy, &strategy);
+  return std::make_unique<OwnOptimizer>(make_own(o, strategy));
 }
 
-std::unique_ptr<TrainOptimizer> make_local_optimizer(const TrainOptions& o, DataParallel& ddp) {
-  if (!is_torch(o)) return std::make_unique<OwnOptimizer>(make_own(o, ddp.parameters()), state_ratio_of(o));
-  return std::make_unique<TorchOptimizer>(make_torch(o, tensors_of(ddp)), nullptr, state_ratio_of(o));
+std::unique_ptr<TrainOptimizer> make_local_optimizer(const TrainOptions& o, Strategy& strategy) {
+  if (is_torch(o)) return torch_optimizer(o, strategy, nullptr);
+  return std::make_unique<OwnOptimizer>(make_own(o, strategy.parameters()));
 }
 
 }  // namespace lockstep::cli

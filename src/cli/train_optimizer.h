@@ -2,10 +2,11 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 #include "cli/train_options.h"
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/strategy.h"
 
 namespace lockstep::cli {
 
@@ -16,17 +17,20 @@ class TrainOptimizer {
   // Waits for the gradients, updates the parameters, ends the step.
   virtual void step() = 0;
   virtual void zero_grad() = 0;
-  // Its files in a checkpoint's folder.
-  virtual void save(const std::filesystem::path& folder) = 0;
+  // The state as it is now, for rank 0 to write its files into a checkpoint's folder. Collective; on other
+  // ranks there is nothing to write.
+  using Writer = std::function<void(const std::filesystem::path& folder)>;
+  virtual Writer writer(const Group& world) = 0;
+  // By rank 0 alone; then share().
   virtual void load(const std::filesystem::path& folder) = 0;
-  // Everybody's state becomes rank 0's. Collective.
+  // Everybody's state becomes what rank 0 has loaded. Collective.
   virtual void share(const Group& world) = 0;
-  // Bytes that it remembers for one byte of parameters.
-  virtual double state_ratio() const = 0;
+  // That this worker holds for its state.
+  virtual std::size_t state_bytes() const = 0;
 };
 
-std::unique_ptr<TrainOptimizer> make_optimizer(const TrainOptions& options, DataParallel& ddp);
+std::unique_ptr<TrainOptimizer> make_optimizer(const TrainOptions& options, Strategy& strategy);
 // One of the same kind, with a state of its own, that takes the gradients as they are: step() asks no peer.
-std::unique_ptr<TrainOptimizer> make_local_optimizer(const TrainOptions& options, DataParallel& ddp);
+std::unique_ptr<TrainOptimizer> make_local_optimizer(const TrainOptions& options, Strategy& strategy);
 
 }  // namespace lockstep::cli

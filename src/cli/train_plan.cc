@@ -7,14 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/folder_content.h"
-#include "cli/folder_lock.h"
-#include "cli/shell_word.h"
+#include "base/shell_word.h"
 #include "cli/train_exchange.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/lanes.h"
+#include "report/folder_content.h"
+#include "report/folder_lock.h"
 
 namespace lockstep::cli {
 namespace {

@@ -9,10 +9,10 @@
 #include <string>
 
 #include "cli/data_record.h"
-#include "cli/run_folder.h"
 #include "cli/train_options.h"
-#include "cli/train_report.h"
 #include "lockstep/comm/group.h"
+#include "report/run_display.h"
+#include "report/run_folder.h"
 
 namespace lockstep::cli {
 

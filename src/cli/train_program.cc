@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench_start.h"
 #include "cli/train_options.h"
+#include "launch/starter.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::cli {

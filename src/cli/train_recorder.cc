@@ -6,10 +6,10 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "cli/folder_content.h"
-#include "cli/run_page.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/checkpoint/leader.h"
+#include "report/folder_content.h"
+#include "report/page.h"
 
 namespace lockstep::cli {
 namespace {

@@ -8,12 +8,12 @@
 #include <optional>
 #include <vector>
 
-#include "cli/run_chart.h"
-#include "cli/run_folder.h"
-#include "cli/train_metrics.h"
 #include "cli/train_plan.h"
 #include "lockstep/comm/group.h"
-#include "lockstep/observe/trace.h"
+#include "lockstep/report/trace.h"
+#include "report/run_folder.h"
+#include "report/step_figures.h"
+#include "report/timeline.h"
 
 namespace lockstep::cli {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "cli/machine_memory.h"
+#include "base/machine_memory.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/open_dataset.h"
 

@@ -12,9 +12,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/folder_content.h"
-#include "cli/folder_lock.h"
-#include "cli/table.h"
 #include "cli/train_checkpoint.h"
 #include "cli/train_evaluate.h"
 #include "cli/train_exchange.h"
@@ -30,7 +27,10 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/optim/schedule.h"
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/strategies.h"
+#include "report/folder_content.h"
+#include "report/folder_lock.h"
+#include "report/table.h"
 
 namespace lockstep::cli {
 namespace {
@@ -106,7 +106,7 @@ std::vector<std::int64_t> gather_number(const Group& world, std::int64_t number)
   return all;
 }
 
-DataParallelOptions parallel_options(const TrainOptions& o) {
+StrategyOptions strategy_options(const TrainOptions& o) {
   return {.bucket_cap_mb = o.bucket_cap_mb,
           .first_bucket_mb = o.first_bucket_mb,
           .algorithm = o.algorithm == "auto" ? "" : o.algorithm,
@@ -145,8 +145,8 @@ class Worker {
         data_(load_data()),
         rss_before_(memory_bytes("VmRSS")),
         model_(load_model()),
-        ddp_(model_, world, parallel_options(options_)),
-        optimizer_(make_optimizer(options_, ddp_)),
+        strategy_(make_strategy(options_.strategy, model_, world, strategy_options(options_))),
+        optimizer_(make_optimizer(options_, *strategy_)),
         loader_(data_.train, world.rank(), world.size(), loader_options(plan)),
         finite_(options_.on_nan, *model_, leads() ? sink_ : EventSink()),
         state_{.step = plan.first_step, .epoch = 0, .best_accuracy = plan.best_accuracy} {
@@ -157,7 +157,7 @@ class Worker {
     for (int rank = 0; rank < world_.size(); ++rank)
       most_lanes_ =
           std::max(most_lanes_, lanes_of(rank, world_.size(), static_cast<int>(options_.lanes)).count);
-    check_algorithm(world_, options_, largest_bucket_bytes(ddp_.reducer()));
+    check_algorithm(world_, options_, largest_bucket_bytes(*strategy_));
   }
 
   int run() {
@@ -313,7 +313,7 @@ class Worker {
     std::vector<double> losses;  // kPerLane numbers, lane by lane
     finite_.begin_step();
     for (Lane& lane : step) {
-      const auto scope = ddp_.lane(lane);
+      const auto scope = strategy_->lane(lane);
       const std::int64_t begin = now_ns();
       const torch::Tensor loss = loss_of(model_->forward(lane.data), lane.target);
       const std::int64_t middle = backward_begin_ns_ = now_ns();
@@ -322,14 +322,14 @@ class Worker {
       add_span("backward", middle, now_ns(), step.number, lane.index);
       losses.insert(losses.end(), {lane.weight, loss.item<double>(), static_cast<double>(lane.index)});
     }
-    ddp_.synchronize();
+    strategy_->synchronize();
     std::vector<BucketTimes> buckets = take_buckets(step.number);
     times_.loss = share_losses(std::move(losses));
     const std::int64_t synchronized = now_ns();
     if (finite_.accept(times_.loss, bad_lanes_))
       optimizer_->step();
     else
-      ddp_.end_step();  // the weights stay as they were
+      strategy_->end_step();  // the weights stay as they were
     add_span("optimizer", synchronized, now_ns(), step.number);
 
     times_.step = state_.step = step.number + 1;
@@ -366,12 +366,12 @@ class Worker {
   void profile(const std::vector<BucketTimes>& buckets) {
     const std::int64_t done = state_.step - plan_.first_step;
     if (done <= kSettled || done > kLastProfiled) return;
-    const Reducer& reducer = ddp_.reducer();
+    const ExchangeLog& log = strategy_->last_exchange();
     const auto seconds = [](std::int64_t ns) { return static_cast<double>(ns) * 1e-9; };
     StepTimes t{.waiting_s = seconds(times_.data_wait_ns),
                 .before_s = seconds(backward_begin_ns_ - times_.begin_ns - times_.data_wait_ns),
-                .backward_s = seconds(reducer.wait_begin_ns() - backward_begin_ns_),
-                .after_s = seconds(times_.end_ns - reducer.wait_end_ns())};
+                .backward_s = seconds(log.wait_begin_ns - backward_begin_ns_),
+                .after_s = seconds(times_.end_ns - log.wait_end_ns)};
     for (const BucketTimes& b : buckets) {
       t.ready_s.push_back(seconds(b.ready_ns - backward_begin_ns_));
       t.exchange_s += seconds(b.end_ns - b.start_ns);
@@ -379,17 +379,17 @@ class Worker {
     profiled_.push_back(std::move(t));
   }
 
-  // What the cost table expects of the exchange, and its first steps of what goes on beside it. Backward as it
-  // was measured has lost to the exchange what processor time that took.
+  // What the cost table expects of the exchange, and its first steps of what goes on beside it. Backward as
+  // it was measured has lost to the exchange what processor time that took.
   void add_prediction(Json& summary) {
     StepProfile profile = profile_of(profiled_);
     double buffers_s = 0;  // after_s has it
-    const bool known = !profiled_.empty() && expect_exchange(ddp_, options_, profile, buffers_s);
+    const bool known = !profiled_.empty() && expect_exchange(*strategy_, options_, profile, buffers_s);
     if (known) profile.crowding = crowding_of(profiled_, profile);
     const StepPrediction predicted = predict_step(profile);
     summary["predicted_step_ms"] = known ? Json(predicted.step_s * 1e3) : Json();
     summary["predicted_comm_fraction"] = known ? Json(predicted.comm_fraction()) : Json();
-    summary["bucket_cap_mb"] = ddp_.bucket_cap_mb();
+    summary["bucket_cap_mb"] = strategy_->bucket_cap_mb();
     summary["engine"] = world_.engine();
   }
 
@@ -417,8 +417,8 @@ class Worker {
 
   // What became of the step's buckets, before the next step begins.
   std::vector<BucketTimes> take_buckets(std::int64_t step) {
-    const Reducer& reducer = ddp_.reducer();
-    std::vector<BucketTimes> buckets = take_exchange(reducer, times_);
+    const ExchangeLog& log = strategy_->last_exchange();
+    std::vector<BucketTimes> buckets = take_exchange(log, times_);
     for (const BucketTimes& b : buckets) {
       if (options_.trace_steps == 0) break;
       spans_.push_back({.name = fmt::format("bucket {}", b.bucket),
@@ -427,7 +427,7 @@ class Worker {
                         .end_ns = b.end_ns,
                         .details = {{"step", step + 1}, {"bytes", static_cast<std::int64_t>(b.bytes)}}});
     }
-    if (!buckets.empty()) add_span("wait for buckets", reducer.wait_begin_ns(), reducer.wait_end_ns(), step);
+    if (!buckets.empty()) add_span("wait for buckets", log.wait_begin_ns, log.wait_end_ns, step);
     return buckets;
   }
 
@@ -452,9 +452,10 @@ class Worker {
       if (leads()) sink_({{"event", "note"}, {"text", found + "; no checkpoint is written"}});
       return;
     }
+    const TrainOptimizer::Writer write_optimizer = optimizer_->writer(world_);
     // Nobody changes the weights, or ends, before they are on disk.
     run_on_leader(world_, "writing a checkpoint", [&] {
-      checkpoint_ = save_training(options_, data_record_, state_, *model_, *optimizer_);
+      checkpoint_ = save_training(options_, data_record_, state_, *model_, write_optimizer);
       // Here, where it is there: a peer that was lost meanwhile is told only behind it.
       sink_({{"event", "checkpoint"}, {"path", checkpoint_.string()}, {"resume", resume_command(options_)}});
     });
@@ -476,9 +477,8 @@ class Worker {
   Json finish() {
     const std::vector<std::int64_t> peaks = gather_number(world_, memory_bytes("VmHWM"));
     const std::int64_t parameters = parameter_bytes();
-    const auto state_bytes =
-        static_cast<std::int64_t>(static_cast<double>(parameters) * optimizer_->state_ratio());
-    const auto buckets = static_cast<std::int64_t>(ddp_.reducer().bucket_bytes());
+    const auto state_bytes = static_cast<std::int64_t>(optimizer_->state_bytes());
+    const auto buckets = static_cast<std::int64_t>(strategy_->gradient_bytes());
     Json rest = {{"accuracy", evaluation_ ? Json(evaluation_->accuracy) : Json()},
                  {"validation_loss", evaluation_ ? Json(evaluation_->loss) : Json()},
                  {"best_accuracy", state_.best_accuracy ? Json(*state_.best_accuracy) : Json()},
@@ -503,7 +503,7 @@ class Worker {
   TrainData data_;
   std::int64_t rss_before_;  // before the model was made
   std::shared_ptr<Model> model_;
-  DataParallel ddp_;
+  std::unique_ptr<Strategy> strategy_;
   std::unique_ptr<TrainOptimizer> optimizer_;
   Loader loader_;
   FiniteWatch finite_;

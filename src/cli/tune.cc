@@ -1,26 +1,25 @@
 // `lockstep tune`: measures what the choice of algorithms rests on, and shows it.
-#include "cli/tune.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 #include <ranges>
 
-#include "cli/bench_link.h"
+#include "base/machine_memory.h"
+#include "bench/tune_worker.h"
 #include "cli/bench_plan.h"
-#include "cli/bench_start.h"
 #include "cli/command.h"
-#include "cli/machine_memory.h"
-#include "cli/progress.h"
-#include "cli/table.h"
 #include "comm/group_impl.h"
 #include "comm/tune/selector.h"
+#include "launch/starter.h"
+#include "launch/worker_events.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/observe/histogram.h"
+#include "report/progress.h"
+#include "report/table.h"
 
 namespace lockstep::cli {
 namespace {
@@ -30,7 +29,7 @@ struct TuneFlags {
   int workers = 2;
   std::string sizes = "1K,4K,16K,64K,256K,1M,2M,4M,6M,8M,12M,16M,24M,32M,64M,256M";
   std::string memory = "comm,private";
-  double min_time_s = 0.05;
+  double min_time_s = 0.03;
   bool sizes_given = false;
   std::vector<std::string> for_measuring = {};  // flags given that a job which runs already has no use for
   bool json = false;
@@ -215,7 +214,7 @@ int show_job(TuneFlags flags) {
   if (!flags.json)
     std::printf("%s on %s, engine %s\n%s\n", counted(world.size(), "worker").c_str(),
                 counted(nodes, "node").c_str(), world.engine(),
-                engine.selector() == nullptr ? "" : engine.selector()->topology().c_str());
+                engine.selector()->topology().c_str());
   Table table({{flags.collective}, {"expected ms"}, {"MB/s"}});
   for (const std::uint64_t bytes : plan.sizes) {
     Call call;
@@ -257,7 +256,7 @@ int run_tune(TuneFlags flags) {
   const TunePlan plan = plan_of(flags);
   if (!flags.report_to.empty()) return run_tune_worker(plan, flags.report_to);
   Results results(flags);
-  BenchListener listener;
+  EventListener listener;
   const Starter starter = start_workers(
       {.program = {own_path(), "tune", "--collective", flags.collective, "-n", std::to_string(flags.workers),
                    "--sizes", flags.sizes, "--memory", flags.memory, "--min-time",
@@ -281,7 +280,7 @@ void add_tune(Cli& cli) {
   command->add_option("--collective", flags->collective, "which one (default: all_reduce)");
   command->add_option("--sizes", flags->sizes, "bytes (default: " + flags->sizes + ")");
   command->add_option("--memory", flags->memory, "of comm,private (default: both)");
-  command->add_option("--min-time", flags->min_time_s, "seconds for each algorithm and size (default: 0.05)");
+  command->add_option("--min-time", flags->min_time_s, "seconds for each algorithm and size (default: 0.03)");
   command->add_flag("--json", flags->json, "one JSON object a line on standard output");
   command->add_option("--report-to", flags->report_to)->group("");  // for workers: hidden
   command->footer(

@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "comm/work_state.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
 #include "lockstep/observe/flight_dump.h"
@@ -31,18 +32,33 @@ GroupImpl::GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::stri
     stall_.on_stop(stop_sign(folder, job_), [this] { write_dump(nullptr); });
 }
 
+std::shared_ptr<GroupImpl> GroupImpl::make(std::unique_ptr<Engine> engine, std::string name, std::string job,
+                                           std::chrono::milliseconds timeout) {
+  return {new GroupImpl(std::move(engine), std::move(name), std::move(job), timeout), release};
+}
+
+void GroupImpl::release(GroupImpl* group) {
+  if (group->thread_.get_id() != std::this_thread::get_id()) {
+    delete group;
+    return;
+  }
+  const std::lock_guard lock(group->mutex_);
+  group->stopping_ = true;
+  group->orphaned_ = true;
+}
+
 GroupImpl::~GroupImpl() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
+  changed_.notify_one();
   if (thread_.joinable()) thread_.join();
 }
 
 template <class Body>
 void GroupImpl::execute(Call& call, Body&& body) {
-  // Messages between two ranks are not numbered: only collectives are the same for all.
+  // Only collectives are the same for all.
   const bool numbered = !is_message(call.what);
   if (numbered) ++sequence_;
   call.sequence = sequence_;
@@ -63,28 +79,31 @@ void GroupImpl::execute(Call& call, Body&& body) {
   }
 }
 
-// Returns once nothing is queued or under way on the group's thread.
-void GroupImpl::wait_for_turn(std::unique_lock<std::mutex>& lock) {
-  changed_.wait(lock, [&] { return queue_.empty() && !serving_; });
+// Those would wait for the thread that they are on, or keep it from its work.
+void GroupImpl::refuse_in_continuation(Collective what) const {
+  if (inside_continuation())
+    throw UsageError(std::string(to_string(what)) + " on group " + name_ +
+                     ": a blocking call inside a function given to then() or on_done(), where nothing may "
+                     "wait; accepted there: the asynchronous calls");
 }
 
 void GroupImpl::run(Call call) {
-  if (thread_.joinable()) {
-    std::unique_lock lock(mutex_);
-    wait_for_turn(lock);
-  }
+  refuse_in_continuation(call.what);
+  const Turn turn(turns_);
   execute(call, [&] { engine_->run(call); });
 }
 
 Work GroupImpl::start(Call call) {
-  auto state = std::make_shared<Work::State>();
+  WorkPromise promise;
+  Work work = promise.work();
   {
     const std::lock_guard lock(mutex_);
     if (!thread_.joinable()) start_thread();
-    queue_.push_back({std::move(call), state});
+    queue_.push_back({std::move(call), std::move(promise)});
+    queue_.back().turn = turns_.take();  // last, for a number that is taken must be used
   }
-  changed_.notify_all();
-  return Work(std::move(state));
+  changed_.notify_one();
+  return work;
 }
 
 void GroupImpl::start_thread() {
@@ -107,40 +126,47 @@ void GroupImpl::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
-    if (queue_.empty()) return;
+    if (queue_.empty()) break;
     Queued next = std::move(queue_.front());
     queue_.pop_front();
-    serving_ = true;
     lock.unlock();
-    std::exception_ptr error;
-    WorkTiming& timing = next.state->timing;
-    timing.begin_ns = now_ns();
-    next.call.timing = &timing;
-    try {
-      execute(next.call, [&] { engine_->run(next.call); });
-    } catch (...) {
-      error = std::current_exception();
-    }
-    timing.end_ns = now_ns();
+    turns_.await(next.turn);
+    serve(std::move(next));
+    turns_.pass();
     lock.lock();
-    serving_ = false;
-    changed_.notify_all();
-    next.state->finish(std::move(error));
   }
+  if (!orphaned_) return;
+  lock.unlock();
+  thread_.detach();  // it is this one
+  delete this;
+}
+
+// One call, and what is to follow on it.
+void GroupImpl::serve(Queued next) {
+  WorkTiming timing;
+  timing.begin_ns = now_ns();
+  next.call.timing = &timing;
+  std::exception_ptr error;
+  try {
+    execute(next.call, [&] { engine_->run(next.call); });
+  } catch (...) {
+    error = std::current_exception();
+  }
+  timing.end_ns = now_ns();
+  error ? next.promise.set_error(std::move(error), std::move(timing))
+        : next.promise.set_done(std::move(timing));
 }
 
 std::shared_ptr<GroupImpl> GroupImpl::split(int colour, int key) {
-  if (thread_.joinable()) {
-    std::unique_lock lock(mutex_);
-    wait_for_turn(lock);
-  }
+  refuse_in_continuation(Collective::split);
+  const Turn turn(turns_);
   const std::string name = name_ + "/" + std::to_string(splits_++) + "." + std::to_string(colour);
   Call call;
   call.what = Collective::split;
   std::unique_ptr<Engine> part;
   execute(call, [&] { part = engine_->split(colour, key, name, call); });
   if (part == nullptr) return nullptr;
-  return std::make_shared<GroupImpl>(std::move(part), name, job_, timeout_);
+  return make(std::move(part), name, job_, timeout_);
 }
 
 void GroupImpl::dump(const Error& error) noexcept {
@@ -184,7 +210,7 @@ void GroupImpl::write_dump(const Error* error) noexcept try {
 }
 
 Group make_group(std::unique_ptr<Engine> engine, std::string name, std::chrono::milliseconds timeout) {
-  return Group(std::make_shared<GroupImpl>(std::move(engine), std::move(name), "", timeout));
+  return Group(GroupImpl::make(std::move(engine), std::move(name), "", timeout));
 }
 
 }  // namespace lockstep

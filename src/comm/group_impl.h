@@ -14,7 +14,7 @@
 #include "comm/call.h"
 #include "comm/engine/engine.h"
 #include "comm/stall.h"
-#include "comm/work_state.h"
+#include "comm/turns.h"
 #include "lockstep/comm/lane_board.h"
 #include "lockstep/observe/flight_recorder.h"
 
@@ -22,9 +22,10 @@ namespace lockstep {
 
 class GroupImpl {
  public:
-  GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job,
-            std::chrono::milliseconds timeout);
-  ~GroupImpl();  // waits for what is queued
+  // Destroying it waits for what is queued. Where the last handle goes in a continuation, on the group's own
+  // thread, that thread ends what is queued and the group with it, and nobody waits.
+  static std::shared_ptr<GroupImpl> make(std::unique_ptr<Engine> engine, std::string name, std::string job,
+                                         std::chrono::milliseconds timeout);
   GroupImpl(const GroupImpl&) = delete;
   GroupImpl& operator=(const GroupImpl&) = delete;
 
@@ -38,17 +39,24 @@ class GroupImpl {
   std::shared_ptr<GroupImpl> split(int colour, int key);
 
  private:
+  GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job,
+            std::chrono::milliseconds timeout);
+  ~GroupImpl();
+  static void release(GroupImpl* group);
+
   struct Queued {
     Call call;
-    std::shared_ptr<Work::State> state;
+    WorkPromise promise;
+    Turns::Number turn = 0;
   };
 
-  // Numbers the call, records it, executes it, records how it ended. One thread at a time.
+  // Records the call, executes it, records how it ended. Only the thread whose turn it is.
   template <class Body>
   void execute(Call& call, Body&& body);
-  void wait_for_turn(std::unique_lock<std::mutex>& lock);
   void start_thread();
+  void refuse_in_continuation(Collective what) const;
   void serve();
+  void serve(Queued next);
   void dump(const Error& error) noexcept;        // once
   void write_dump(const Error* error) noexcept;  // null: dumped without a failure
 
@@ -60,16 +68,18 @@ class GroupImpl {
   FlightRing flight_;
   Stall stall_;
   const std::shared_ptr<LaneBoard> lane_board_ = std::make_shared<LaneBoard>();
-  std::uint64_t sequence_ = 0;
+  Turns turns_;
+  // Of the thread whose turn it is.
+  std::uint64_t sequence_ = 0;  // of collectives; messages between two ranks are not counted
   int splits_ = 0;
   bool dumped_ = false;
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
-  std::deque<Queued> queue_;
-  bool serving_ = false;  // the thread is inside a call
+  std::deque<Queued> queue_;  // by turn
   bool stopping_ = false;
-  std::thread thread_;  // started by the first asynchronous call
+  bool orphaned_ = false;  // the thread is the last that knows of the group
+  std::thread thread_;     // started by the first asynchronous call
 };
 
 // A group over an engine made elsewhere (MPI, Gloo).

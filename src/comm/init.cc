@@ -138,7 +138,7 @@ Group init(InitOptions options) try {
     throw UsageError("the " + name + " engine has " + std::to_string(engine->size()) + " workers, but " +
                      who.launcher + " started " + std::to_string(who.size) +
                      "; start the job with mpirun to use MPI, or choose another LOCKSTEP_ENGINE");
-  return Group(std::make_shared<GroupImpl>(std::move(engine), "world", who.job, timeout));
+  return Group(GroupImpl::make(std::move(engine), "world", who.job, timeout));
 } catch (const std::bad_alloc&) {
   throw SystemError("cannot join the other workers: out of memory (ulimit -v limits it)");
 }
@@ -155,8 +155,7 @@ std::vector<Group> thread_groups(int size, InitOptions options, std::vector<int>
       throw UsageError("thread_groups got node " + std::to_string(node) + "; accepted: 0 and above");
   std::vector<Group> groups;
   for (auto& engine : local_threads("world", std::move(nodes), knobs))
-    groups.emplace_back(
-        std::make_shared<GroupImpl>(std::move(engine), "world", "threads", timeout_of(options, knobs)));
+    groups.emplace_back(GroupImpl::make(std::move(engine), "world", "threads", timeout_of(options, knobs)));
   return groups;
 }
 

@@ -1,9 +1,74 @@
 #include <algorithm>
+#include <atomic>
+#include <deque>
+#include <iterator>
+#include <utility>
 
 #include "comm/call.h"
 #include "comm/work_state.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep {
+namespace {
+
+// What is ready to run on this thread, while one of them runs: null otherwise. A list instead of calls from
+// within calls, so that a long chain takes no more stack than a short one.
+thread_local std::deque<std::function<void()>>* ready = nullptr;
+
+void run_or_line_up(std::deque<std::function<void()>> list) {
+  if (ready != nullptr) {
+    std::move(list.begin(), list.end(), std::back_inserter(*ready));
+    return;
+  }
+  ready = &list;
+  while (!list.empty()) {
+    list.front()();
+    const std::function<void()> spent = std::move(list.front());  // what it holds may line up more as it goes
+    list.pop_front();
+  }
+  ready = nullptr;
+}
+
+WorkTiming join(WorkTiming all, const WorkTiming& one) {
+  const auto earlier = [](std::int64_t a, std::int64_t b) {
+    return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b);
+  };
+  all.begin_ns = earlier(all.begin_ns, one.begin_ns);
+  all.running_ns = earlier(all.running_ns, one.running_ns);
+  all.end_ns = std::max(all.end_ns, one.end_ns);
+  if (all.algorithm != one.algorithm) all.algorithm.clear();
+  return all;
+}
+
+}  // namespace
+
+bool inside_continuation() noexcept { return ready != nullptr; }
+
+void Work::State::finish(std::exception_ptr with, WorkTiming when) {
+  std::vector<Callback> waiting;
+  {
+    const std::lock_guard lock(mutex);
+    error = std::move(with);
+    timing = std::move(when);
+    done = true;
+    waiting.swap(callbacks);
+    changed.notify_all();
+  }
+  if (waiting.empty()) return;
+  std::deque<std::function<void()>> all;
+  for (Callback& callback : waiting)
+    all.push_back([self = shared_from_this(), callback = std::move(callback)] { callback(*self); });
+  run_or_line_up(std::move(all));
+}
+
+void Work::State::when_done(Callback callback) {
+  {
+    const std::lock_guard lock(mutex);
+    if (!done) return callbacks.push_back(std::move(callback));
+  }
+  run_or_line_up({[self = shared_from_this(), callback = std::move(callback)] { callback(*self); }});
+}
 
 bool Work::done() const {
   if (state_ == nullptr) return true;
@@ -11,11 +76,25 @@ bool Work::done() const {
   return state_->done;
 }
 
-void Work::wait() const {
-  if (state_ == nullptr) return;
+void Work::wait() const { (void)wait_for(kLongestTimeout); }
+
+bool Work::wait_for(std::chrono::milliseconds timeout) const {
+  if (state_ == nullptr) return true;
   std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&] { return state_->done; });
+  if (!state_->done) {
+    if (timeout.count() <= 0) return false;
+    if (inside_continuation())
+      throw UsageError(
+          "wait() for what is not done, inside a function given to then() or on_done(): nothing may wait "
+          "there, the group's own thread runs it; accepted: then() on that work");
+    const auto is_done = [&] { return state_->done; };
+    if (timeout >= kLongestTimeout)
+      state_->changed.wait(lock, is_done);
+    else if (!state_->changed.wait_for(lock, timeout, is_done))
+      return false;
+  }
   if (state_->error) std::rethrow_exception(state_->error);
+  return true;
 }
 
 WorkTiming Work::timing() const {
@@ -24,13 +103,113 @@ WorkTiming Work::timing() const {
   return state_->done ? state_->timing : WorkTiming();
 }
 
-bool Work::wait_for(std::chrono::milliseconds timeout) const {
-  if (state_ == nullptr) return true;
-  std::unique_lock lock(state_->mutex);
-  if (!state_->changed.wait_for(lock, std::min(timeout, kLongestTimeout), [&] { return state_->done; }))
-    return false;
-  if (state_->error) std::rethrow_exception(state_->error);
-  return true;
+Work Work::then_work(std::function<Work()> f) const {
+  // Shared, because a std::function must be copyable; nobody copies it.
+  auto promise = std::make_shared<WorkPromise>();
+  Work result = promise->work();
+  State::Callback go_on = [f = std::move(f), promise](const State& first) mutable {
+    if (first.error) return promise->set_error(first.error, first.timing);
+    Work second;
+    WorkTiming timing = first.timing;
+    try {
+      second = std::exchange(f, nullptr)();  // what it holds goes before anybody hears of the end
+    } catch (...) {
+      timing.end_ns = now_ns();
+      return promise->set_error(std::current_exception(), std::move(timing));
+    }
+    if (second.state_ == nullptr) {
+      timing.end_ns = now_ns();
+      return promise->set_done(std::move(timing));
+    }
+    second.state_->when_done([promise, timing = std::move(timing)](const State& last) mutable {
+      timing.end_ns = now_ns();
+      promise->keep(last.error, std::move(timing));
+    });
+  };
+  if (state_ != nullptr) {
+    state_->when_done(std::move(go_on));
+  } else {
+    WorkPromise already;
+    already.set_done();
+    already.state_->when_done(std::move(go_on));
+  }
+  return result;
+}
+
+void Work::on_done(std::function<void(std::exception_ptr)> f) const {
+  State::Callback call = [f = std::move(f)](const State& state) {
+    try {
+      f(state.error);
+    } catch (const std::exception& problem) {
+      log().error("a function given to Work::on_done threw: {}", problem.what());
+    } catch (...) {
+      log().error("a function given to Work::on_done threw what is no std::exception");
+    }
+  };
+  if (state_ != nullptr) return state_->when_done(std::move(call));
+  WorkPromise already;
+  already.set_done();
+  already.state_->when_done(std::move(call));
+}
+
+Work when_all(std::vector<Work> works) {
+  std::erase_if(works, [](const Work& work) { return work.state_ == nullptr; });
+  if (works.empty()) return {};
+  struct Joint {
+    WorkPromise promise;
+    std::vector<Work> works;
+    std::atomic<std::size_t> left;
+  };
+  auto joint = std::make_shared<Joint>();
+  Work result = joint->promise.work();
+  joint->left = works.size();
+  joint->works = works;
+  for (const Work& work : works)
+    work.state_->when_done([joint](const Work::State&) {
+      if (joint->left.fetch_sub(1) != 1) return;
+      std::exception_ptr error;
+      WorkTiming timing = joint->works.front().state_->timing;
+      for (const Work& one : joint->works) {
+        timing = join(std::move(timing), one.state_->timing);
+        if (!error) error = one.state_->error;
+      }
+      joint->promise.keep(error, timing);
+    });
+  return result;
+}
+
+WorkPromise::WorkPromise() : state_(std::make_shared<Work::State>()) {}
+
+WorkPromise::~WorkPromise() { abandon(); }
+
+WorkPromise& WorkPromise::operator=(WorkPromise&& other) noexcept {
+  if (this == &other) return *this;
+  abandon();
+  state_ = std::move(other.state_);
+  return *this;
+}
+
+Work WorkPromise::work() const { return Work(state_); }
+
+void WorkPromise::set_done(WorkTiming timing) { keep(nullptr, std::move(timing)); }
+
+void WorkPromise::set_error(std::exception_ptr error, WorkTiming timing) {
+  if (!error)
+    throw UsageError("WorkPromise::set_error without an error; accepted: a std::exception_ptr of one");
+  keep(std::move(error), std::move(timing));
+}
+
+void WorkPromise::keep(std::exception_ptr error, WorkTiming timing) {
+  if (state_ == nullptr || work().done())
+    throw UsageError("a WorkPromise is kept once, by set_done or set_error; this one was kept or moved from");
+  state_->finish(std::move(error), std::move(timing));
+}
+
+void WorkPromise::abandon() noexcept {
+  if (state_ == nullptr || work().done()) return;
+  state_->finish(std::make_exception_ptr(
+                     SystemError("this work will never be done: its promise was dropped before it was kept")),
+                 {});
 }
 
 }  // namespace lockstep

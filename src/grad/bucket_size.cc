@@ -12,7 +12,7 @@ namespace lockstep {
 namespace {
 
 constexpr double kSizesMb[] = {1, 2, 4, 8, 16, kLargestBucketMb};
-constexpr double kWithin = 1.1;
+constexpr double kAboutAsFast = 1.1;
 
 std::size_t size_in_bytes(double mb) { return static_cast<std::size_t>(mb * (1 << 20)); }
 
@@ -27,7 +27,7 @@ BucketSize choose_bucket_size(const std::function<double(std::size_t)>& seconds)
   if (!(largest > 0)) return {kLargestBucketMb, "what an all-reduce costs here is not known"};
   for (const double mb : kSizesMb) {
     const double cost = a_byte(mb);
-    if (mb == kLargestBucketMb || !(cost > 0) || cost > kWithin * largest) continue;
+    if (mb == kLargestBucketMb || !(cost > 0) || cost > kAboutAsFast * largest) continue;
     return {mb,
             fmt::format(
                 "an all-reduce of {} MiB costs {:.3g} ns a byte, of {} MiB {:.3g}; smaller buckets overlap "

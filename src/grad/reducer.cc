@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "grad/backward_hooks.h"
-#include "grad/exchange.h"
 #include "grad/gradient_store.h"
+#include "grad/step_exchange.h"
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
 
@@ -86,7 +86,7 @@ struct Reducer::Impl {
   ReducerOptions options;
   std::vector<ParameterShape> shapes;
   GradientStore store;
-  Exchange exchange;
+  StepExchange exchange;
 
   bool sync = true;
   bool lanes = false;      // this step is made of lanes
@@ -248,9 +248,7 @@ void Reducer::reset() {
 }
 
 const std::vector<NamedTensor>& Reducer::parameters() const { return impl_->parameters; }
-const std::vector<BucketEvent>& Reducer::events() const { return impl_->exchange.events(); }
-std::int64_t Reducer::wait_begin_ns() const { return impl_->exchange.wait_begin_ns(); }
-std::int64_t Reducer::wait_end_ns() const { return impl_->exchange.wait_end_ns(); }
+const ExchangeLog& Reducer::log() const { return impl_->exchange.log(); }
 std::int64_t Reducer::exchanges() const { return impl_->exchanges; }
 int Reducer::bucket_of(std::size_t parameter) const {
   return impl_->store.layout().placements.at(parameter).bucket;

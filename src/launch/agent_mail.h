@@ -6,8 +6,8 @@
 #include <string>
 #include <variant>
 
+#include "launch/agent_link.h"
 #include "launch/job.h"
-#include "launch/link.h"
 
 namespace lockstep::launcher {
 
@@ -41,7 +41,7 @@ struct Refused {
   bool usage = false;  // this agent was started wrongly; else node 0 has given up
 };
 struct Stop {
-  Link::Order order = {};
+  AgentLink::Order order = {};
 };
 
 // Either way.

@@ -12,11 +12,11 @@
 #include <climits>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "launch/dumps.h"
 #include "launch/first_failure.h"
+#include "launch/open_file.h"
 #include "launch/spawn.h"
 #include "lockstep/base/error.h"
 #include "lockstep/observe/stop_sign.h"
@@ -24,85 +24,41 @@
 namespace lockstep::launcher {
 namespace {
 
-// What an epoll event is about: a kind, and which one of it.
-enum class Tag : unsigned { worker, stream, signal, sink, link };
-
-unsigned long long tag(Tag kind, std::size_t index) {
-  return static_cast<unsigned long long>(kind) << 32 | static_cast<unsigned long long>(index);
-}
-
 constexpr std::chrono::milliseconds kDrain{500};     // for output that a stranger's process may still hold
 constexpr std::chrono::milliseconds kAsking{250};    // for workers to write where they stand
 constexpr std::chrono::milliseconds kHearing{1000};  // the others expect signs of life
 constexpr std::chrono::milliseconds kEarly{5000};    // that a worker may end before the others
-constexpr std::streamoff kTailBytes = 8192;
-constexpr std::size_t kTailLines = 20;
 constexpr std::size_t kMostBlamed = 64;  // workers of a node whose last lines are sent to the others
-
-std::string prefix_of(int rank, const Sink& sink) {
-  std::string text = "[rank " + std::to_string(rank) + "] ";
-  if (!sink.coloured()) return text;
-  constexpr int colours = 6;  // red to cyan
-  return "\x1b[3" + std::to_string(1 + rank % colours) + "m" + text + "\x1b[0m";
-}
-
-Relay::Form form_of(Console console, Stream stream) {
-  switch (console) {
-    case Console::prefixed: return Relay::Form::lines;
-    case Console::raw: return Relay::Form::raw;
-    case Console::errors: return stream == Stream::err ? Relay::Form::lines : Relay::Form::none;
-    case Console::none: return Relay::Form::none;
-  }
-  return Relay::Form::none;
-}
-
-UniqueFd open_or_throw(const std::string& path, int flags) {
-  UniqueFd fd(::open(path.c_str(), flags | O_CLOEXEC, 0644));
-  if (!fd) throw SystemError("can't open " + path, errno);
-  return fd;
-}
-
-UniqueFd copy_of(int fd) {
-  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  if (!copy) throw SystemError("can't copy descriptor " + std::to_string(fd) + " for a worker", errno);
-  return copy;
-}
 
 }  // namespace
 
 Attempt::Attempt(const LaunchOptions& options, const AttemptPlan& plan, SignalWatch& signals, Sinks& sinks,
-                 Link* link)
+                 AgentLink* link)
     : options_(options),
       plan_(plan),
       signals_(signals),
       sinks_(sinks),
       link_(link),
-      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      output_(options, plan.start.job.own().first_rank, plan.log_folder, sinks, events_),
       guardian_(plan.start.job.mark()),
       workers_(static_cast<std::size_t>(options.workers)) {
-  if (!epoll_) throw SystemError("epoll_create1", errno);
   orphans_.own(guardian_.pid());
-  watch(signals_.fd(), EPOLLIN, tag(Tag::signal, 0));
-  if (link_ != nullptr) watch(link_->fd(), EPOLLIN, tag(Tag::link, 0));
+  events_.watch(signals_.fd(), EPOLLIN, About::signal);
+  if (link_ != nullptr) events_.watch(link_->fd(), EPOLLIN, About::agents);
 }
 
 Attempt::~Attempt() {
   if (!reaped_) kill_and_reap();
 }
 
-void Attempt::watch(int fd, unsigned events, unsigned long long tag) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = tag;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw SystemError("epoll_ctl", errno);
-}
-
 LaunchReport Attempt::run() {
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) start(local_rank);
   while (!done()) {
-    handle_events(timeout_ms());
+    events_.wait(timeout_ms(), [this](About about, std::size_t index) { handle(about, index); });
     handle_deadlines();
-    flow();
+    output_.flow();
+    // Like any program whose output nobody reads any more, or can be written any more.
+    if (output_.broken() && interrupted_by_ == 0 && running_ > 0) interrupt(SIGPIPE);
     report_to_others();
   }
   forget_asking();
@@ -128,46 +84,14 @@ LaunchReport Attempt::run() {
   std::sort(report.workers.begin(), report.workers.end(),
             [](const WorkerEnd& a, const WorkerEnd& b) { return a.rank < b.rank; });
   if (interrupted_by_ == 0) report.first_failed = first_failure(ends_);
-  if (report.first_failed) report.last_lines = last_lines(*report.first_failed - rank_of(0));
+  if (report.first_failed) report.last_lines = output_.last_lines(*report.first_failed - rank_of(0));
   return report;
-}
-
-std::string Attempt::log_file(int local_rank, Stream stream) const {
-  return plan_.log_folder + "/rank-" + std::to_string(rank_of(local_rank)) +
-         (stream == Stream::out ? ".stdout.log" : ".stderr.log");
-}
-
-// The descriptor that becomes a worker's stream: a file, the launcher's own, or a pipe to a relay.
-UniqueFd Attempt::open_stream(int local_rank, Stream stream) {
-  const int rank = rank_of(local_rank);
-  Sink& sink = sinks_[static_cast<std::size_t>(stream)];
-  const bool tee = options_.tee.has(local_rank, stream);
-  if (options_.redirects.has(local_rank, stream) && !tee)
-    return open_or_throw(log_file(local_rank, stream), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND);
-  const Console console = rank == 0 ? options_.console_of_rank0.value_or(options_.console) : options_.console;
-  if (console == Console::raw && !tee && ::isatty(sink.fd()) == 1) return copy_of(sink.fd());
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0)
-    throw SystemError("pipe for the output of rank " + std::to_string(rank), errno);
-  UniqueFd read_end(ends[0]);
-  UniqueFd write_end(ends[1]);
-  ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
-  watch(read_end.get(), EPOLLIN, tag(Tag::stream, relays_.size()));
-  relays_.emplace_back(Relay::Options{
-      .pipe = std::move(read_end),
-      .file = tee ? open_or_throw(log_file(local_rank, stream), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND)
-                  : UniqueFd(),
-      .sink = &sink,
-      .form = form_of(console, stream),
-      .prefix = prefix_of(rank, sink),
-      .last = &workers_[static_cast<std::size_t>(local_rank)].last});
-  return write_end;
 }
 
 void Attempt::start(int local_rank) {
   Worker& worker = workers_[static_cast<std::size_t>(local_rank)];
-  const UniqueFd out = open_stream(local_rank, Stream::out);
-  const UniqueFd err = open_stream(local_rank, Stream::err);
+  const UniqueFd out = output_.open(local_rank, Stream::out);
+  const UniqueFd err = output_.open(local_rank, Stream::err);
   // Rank 0 reads what is piped into its launcher. A terminal is nobody's: a worker that read from it would
   // be stopped, since its process group is not the terminal's.
   const bool reads = rank_of(local_rank) == 0 && ::isatty(0) == 0;
@@ -186,27 +110,18 @@ void Attempt::start(int local_rank) {
   orphans_.own(worker.pid);
   worker.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0)));
   if (!worker.pidfd) throw SystemError("pidfd_open (Linux 5.4 or later is needed)", errno);
-  watch(worker.pidfd.get(), EPOLLIN, tag(Tag::worker, static_cast<std::size_t>(local_rank)));
+  events_.watch(worker.pidfd.get(), EPOLLIN, About::worker, static_cast<std::size_t>(local_rank));
 }
 
-void Attempt::handle_events(int timeout_ms) {
-  // epoll lists what became ready in the order in which it did, so workers' ends are seen in order.
-  epoll_event events[64];
-  const int count = ::epoll_wait(epoll_.get(), events, 64, timeout_ms);
-  if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
-  for (int i = 0; i < count; ++i) {
-    const auto index = static_cast<std::size_t>(events[i].data.u64 & 0xffffffff);
-    switch (static_cast<Tag>(events[i].data.u64 >> 32)) {
-      case Tag::worker: note_end(static_cast<int>(index)); break;
-      case Tag::stream:
-        if (!paused_ && !relays_[index].read_some()) close_stream(index);
-        break;
-      case Tag::signal:
-        while (const auto signal = signals_.next()) handle_signal(*signal);
-        break;
-      case Tag::sink: break;  // flow() writes
-      case Tag::link: hear_others(); break;
-    }
+void Attempt::handle(About about, std::size_t index) {
+  switch (about) {
+    case About::worker: note_end(static_cast<int>(index)); break;
+    case About::stream: output_.read(index); break;
+    case About::signal:
+      while (const auto signal = signals_.next()) handle_signal(*signal);
+      break;
+    case About::sink: break;  // flow() writes
+    case About::agents: hear_others(); break;
   }
 }
 
@@ -283,7 +198,7 @@ void Attempt::mention_stop(int signal) {
       std::chrono::duration<double>(grace_).count(), kOneStop.count(), running_ == 1 ? "it" : "them"));
 }
 
-void Attempt::obey(const Link::Order& order) {
+void Attempt::obey(const AgentLink::Order& order) {
   told_to_stop_ = told_to_stop_ || order.signal != 0;
   if (stopping_) return;
   if (order.signal != 0)
@@ -364,8 +279,8 @@ void Attempt::handle_deadlines() {
     mention_at_.reset();
     mention_early_ends();
   }
-  if (drain_by_ && now >= *drain_by_ && !paused_) {
-    close_streams_of_strangers();
+  if (drain_by_ && now >= *drain_by_ && !output_.paused()) {
+    output_.close_streams_of_strangers();
     drain_by_.reset();
   }
 }
@@ -406,48 +321,10 @@ void Attempt::kill_and_reap() {
   reaped_ = true;
 }
 
-void Attempt::close_stream(std::size_t index) {
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, relays_[index].fd(), nullptr);
-  relays_[index].finish();
-}
-
-// All of the job's processes are gone; a pipe that is still open belongs to one that we may not kill.
-void Attempt::close_streams_of_strangers() {
-  for (std::size_t i = 0; i < relays_.size(); ++i)
-    if (relays_[i].open()) close_stream(i);
-}
-
-void Attempt::flow() {
-  for (std::size_t i = 0; i < sinks_.size(); ++i) {
-    Sink& sink = sinks_[i];
-    sink.pump();
-    if (sink.waiting() == sink_watched_[i]) continue;
-    sink_watched_[i] = sink.waiting();
-    if (sink.waiting())
-      watch(sink.fd(), EPOLLOUT, tag(Tag::sink, i));
-    else
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, sink.fd(), nullptr);
-  }
-  // Like any program whose output nobody reads any more, or can be written any more.
-  if (sinks_[0].broken() && interrupted_by_ == 0 && running_ > 0) interrupt(SIGPIPE);
-  const bool pause = sinks_[0].full() || sinks_[1].full();
-  if (pause == paused_) return;
-  paused_ = pause;
-  for (std::size_t i = 0; i < relays_.size(); ++i) {
-    if (!relays_[i].open()) continue;
-    if (pause)
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, relays_[i].fd(), nullptr);
-    else
-      watch(relays_[i].fd(), EPOLLIN, tag(Tag::stream, i));
-  }
-}
-
 // Nothing runs and nothing is left to write on this machine.
 bool Attempt::ended_here() const {
   if (running_ > 0 || !reaped_) return false;
-  if (abandoned_ || output_dropped_) return true;
-  if (sinks_[0].waiting() || sinks_[1].waiting()) return false;
-  return std::none_of(relays_.begin(), relays_.end(), [](const Relay& relay) { return relay.open(); });
+  return abandoned_ || output_dropped_ || output_.finished();
 }
 
 bool Attempt::done() const {
@@ -468,7 +345,7 @@ int Attempt::timeout_ms() const {
   if (signal_at_) next = std::min(next, *signal_at_);
   if (running_ > 0 && kill_at_) next = std::min(next, *kill_at_);
   if (drop_at_ && !output_dropped_) next = std::min(next, *drop_at_);
-  if (drain_by_ && !paused_) next = std::min(next, *drain_by_);
+  if (drain_by_ && !output_.paused()) next = std::min(next, *drain_by_);
   if (mention_at_) next = std::min(next, *mention_at_);
   if (link_ != nullptr) next = std::min(next, hear_at_);
   if (next == Clock::time_point::max()) return -1;
@@ -487,24 +364,8 @@ LocalEnd Attempt::local_end() {
   LocalEnd end{.workers = ends_};
   for (const WorkerEnd& worker : ends_)
     if (may_be_cause(worker) && end.last_lines.size() < kMostBlamed)
-      end.last_lines[worker.rank] = last_lines(worker.rank - rank_of(0));
+      end.last_lines[worker.rank] = output_.last_lines(worker.rank - rank_of(0));
   return end;
-}
-
-// From memory, or from the files where the stream went straight there.
-std::vector<std::string> Attempt::last_lines(int local_rank) const {
-  std::vector<std::string> lines = workers_[static_cast<std::size_t>(local_rank)].last.take();
-  for (const Stream stream : {Stream::out, Stream::err}) {
-    if (!options_.redirects.has(local_rank, stream) || options_.tee.has(local_rank, stream)) continue;
-    std::ifstream file(log_file(local_rank, stream), std::ios::binary | std::ios::ate);
-    const std::streamoff bytes = file.tellg();
-    file.seekg(std::max<std::streamoff>(0, bytes - kTailBytes));
-    LastLines tail;
-    for (std::string line; std::getline(file, line);) tail.add(line);
-    for (std::string& line : tail.take()) lines.push_back(std::move(line));
-  }
-  if (lines.size() > kTailLines) lines.erase(lines.begin(), lines.end() - kTailLines);
-  return lines;
 }
 
 }  // namespace lockstep::launcher

@@ -1,28 +1,23 @@
 // One start of the whole group, to its end.
 #pragma once
 
-#include <array>
 #include <chrono>
-#include <list>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "launch/agent_link.h"
+#include "launch/events.h"
 #include "launch/guardian.h"
-#include "launch/link.h"
 #include "launch/orphans.h"
-#include "launch/relay.h"
 #include "launch/signal_watch.h"
-#include "launch/sink.h"
 #include "launch/worker_environment.h"
+#include "launch/worker_output.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/launch/launcher.h"
 
 namespace lockstep::launcher {
-
-// The launcher's own output: [0] standard output, [1] standard error.
-using Sinks = std::array<Sink, 2>;
 
 // What an attempt needs beyond the user's options.
 struct AttemptPlan {
@@ -42,7 +37,7 @@ class Attempt {
  public:
   // `link`: to the agents of other machines; null when there are none.
   Attempt(const LaunchOptions& options, const AttemptPlan& plan, SignalWatch& signals, Sinks& sinks,
-          Link* link);
+          AgentLink* link);
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -57,65 +52,55 @@ class Attempt {
   struct Worker {
     pid_t pid = -1;
     UniqueFd pidfd = {};
-    LastLines last = {};
     bool running = false;
   };
 
   // Workers are numbered here by their local rank; reports and messages have the rank.
   int rank_of(int local_rank) const { return plan_.start.job.own().first_rank + local_rank; }
   void start(int local_rank);
-  UniqueFd open_stream(int local_rank, Stream stream);
-  void handle_events(int timeout_ms);
+  void handle(About about, std::size_t index);
   void handle_deadlines();
   void handle_signal(int signal);
   void note_end(int local_rank);
   void interrupt(int signal);
   void mention_stop(int signal);
   void hear_others();
-  void obey(const Link::Order& order);
+  void obey(const AgentLink::Order& order);
   void mention_early_ends();
   void report_to_others();  // once nothing is left to do here; then takes their verdict
   void stop(int signal, std::chrono::milliseconds grace);  // begins to end the group
   void ask_then_stop(int signal);  // the same, but first asks the workers where they stand
   void signal_all(int signal);
   void kill_and_reap();
-  void close_streams_of_strangers();
-  void close_stream(std::size_t index);
-  void flow();  // pumps the sinks; stops reading from workers while a reader is slow
   bool ended_here() const;
   bool done() const;
   int timeout_ms() const;
-  std::vector<std::string> last_lines(int local_rank) const;
   LocalEnd local_end();
   void forget_asking();
   void note_blames();  // what the workers' flight recorders say, once all have ended
-  std::string log_file(int local_rank, Stream stream) const;
-  void watch(int fd, unsigned events, unsigned long long tag);
 
   const LaunchOptions& options_;
   const AttemptPlan& plan_;
   SignalWatch& signals_;
   Sinks& sinks_;
-  Link* link_;
-  UniqueFd epoll_;
+  AgentLink* link_;
+  Events events_;
+  WorkerOutput output_;
   Orphans orphans_;
   Guardian guardian_;
   std::vector<Worker> workers_;
-  std::vector<Relay> relays_;
   std::vector<WorkerEnd> ends_;  // in the order seen
   Clock::time_point begin_ = Clock::now();
   int running_ = 0;
   int interrupted_by_ = 0;
   int killed_ = 0;                 // workers, after they were told to stop
   bool killed_by_signal_ = false;  // not because the grace period was over
-  bool paused_ = false;            // the workers' output is not read for now
   bool stopping_ = false;          // the others were told to end
   bool told_to_stop_ = false;      // by a signal, here or on another machine
   bool abandoned_ = false;         // a signal while only output was left to write
   bool output_dropped_ = false;    // nobody reads it, and the time for that is over
   bool reaped_ = false;
-  bool reported_ = false;  // to the other machines
-  std::array<bool, 2> sink_watched_{};
+  bool reported_ = false;                       // to the other machines
   std::optional<Clock::time_point> stop_at_;    // after a failure: end of the time to settle
   std::optional<Clock::time_point> kill_at_;    // end of the grace period
   bool asked_ = false;                          // where they stand

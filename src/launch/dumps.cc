@@ -83,7 +83,7 @@ bool is_dump(const fs::path& file) {
   return name.starts_with("flight-") && name.ends_with(".json");
 }
 
-// "lockstep-0123456789ab-attempt-0", "lockstep-0123456789ab-dumps": see launcher.cc and cli/bench_start.cc.
+// "lockstep-0123456789ab-attempt-0", "lockstep-0123456789ab-dumps": see launcher.cc and starter.cc.
 bool is_our_name(const fs::path& folder) {
   static const std::regex form("lockstep-[0-9a-f]{12}-(attempt-[0-9]+|dumps)");
   return std::regex_match(folder.filename().string(), form);

@@ -7,7 +7,7 @@
 #include "launch/attempt.h"
 #include "launch/cores.h"
 #include "launch/dumps.h"
-#include "launch/meeting.h"
+#include "launch/gathering.h"
 #include "launch/program.h"
 #include "launch/signal_watch.h"
 #include "lockstep/base/error.h"
@@ -69,7 +69,7 @@ void make_folder(const fs::path& folder) {
 }
 
 // Starts the group until it does well or has failed often enough.
-LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, launcher::Link* link) {
+LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, launcher::AgentLink* link) {
   launcher::Job& job = plan.start.job;
   const bool files = options.redirects.any() || options.tee.any();
   const char* const given_dump_dir = std::getenv("LOCKSTEP_DUMP_DIR");
@@ -128,16 +128,16 @@ LaunchReport launch(const LaunchOptions& options) {
   if (options.pinning == Pinning::cores)
     plan.cpus = launcher::divide_cores(launcher::usable_cores(), options.workers);
   // Signals still do what they always do while agents wait for each other: no worker runs yet.
-  launcher::Meeting meeting;
+  launcher::Gathered gathered;
   if (options.machines.nodes > 1)
-    meeting = launcher::meet(options);
+    gathered = launcher::meet(options);
   else
-    meeting.job = launcher::job_on_one_machine(options);
-  plan.start.job = meeting.job;
+    gathered.job = launcher::job_on_one_machine(options);
+  plan.start.job = gathered.job;
   try {
-    return run(options, plan, meeting.link.get());
+    return run(options, plan, gathered.link.get());
   } catch (const std::exception& error) {
-    if (meeting.link) meeting.link->give_up(error.what());
+    if (gathered.link) gathered.link->give_up(error.what());
     throw;
   }
 }

@@ -27,7 +27,7 @@ LeadLink::LeadLink(Job job, std::vector<AgentLine> lines, std::function<int()> n
   }
 }
 
-std::optional<Link::Order> LeadLink::poll() {
+std::optional<AgentLink::Order> LeadLink::poll() {
   epoll_event events[64];
   const int count = ::epoll_wait(epoll_.get(), events, 64, 0);
   for (int i = 0; i < count; ++i) hear(static_cast<int>(events[i].data.u32));
@@ -120,7 +120,7 @@ void LeadLink::note(const Failure& failure, int signal) {
   failures_.push_back(failure);
   const Told told = signal != 0 ? Told::signal : Told::settle;
   if (told <= told_) return;
-  if (told_ == Told::nothing) end_by_ = Clock::now() + job_.grace + kLastWords;
+  if (told_ == Told::nothing) end_by_ = Clock::now() + job_.grace + kEndPatience;
   told_ = told;
   const Order order{.signal = signal};
   if (failure.node != 0) order_ = order;

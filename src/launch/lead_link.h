@@ -5,15 +5,15 @@
 #include <vector>
 
 #include "launch/agent_line.h"
+#include "launch/agent_link.h"
 #include "launch/first_failure.h"
 #include "launch/job.h"
-#include "launch/link.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::launcher {
 
-class LeadLink : public Link {
+class LeadLink : public AgentLink {
  public:
   // `lines`: to the nodes from 1 on, in order. `next_port` gives the port of the group's next start.
   LeadLink(Job job, std::vector<AgentLine> lines, std::function<int()> next_port);

@@ -19,7 +19,7 @@ MemberLink::MemberLink(Job job, AgentLine line)
     throw SystemError("epoll_ctl", errno);
 }
 
-std::optional<Link::Order> MemberLink::poll() {
+std::optional<AgentLink::Order> MemberLink::poll() {
   try {
     while (!verdict_ && line_) {
       const auto mail = line_->next();
@@ -42,7 +42,7 @@ void MemberLink::look_after_lead() {
 
 // Node 0 gives up those that don't end before it is given up itself.
 void MemberLink::stopping() {
-  if (!end_by_) end_by_ = Clock::now() + job_.grace + 2 * kLastWords;
+  if (!end_by_) end_by_ = Clock::now() + job_.grace + 2 * kEndPatience;
 }
 
 void MemberLink::take(const AgentMail& mail) {

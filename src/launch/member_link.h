@@ -4,16 +4,16 @@
 #include <vector>
 
 #include "launch/agent_line.h"
+#include "launch/agent_link.h"
 #include "launch/first_failure.h"
 #include "launch/job.h"
-#include "launch/link.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::launcher {
 
 // Without node 0's agent it judges by what it has seen itself, and the job is over.
-class MemberLink : public Link {
+class MemberLink : public AgentLink {
  public:
   MemberLink(Job job, AgentLine line);
 

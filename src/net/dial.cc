@@ -18,8 +18,9 @@ namespace lockstep::net {
 namespace {
 
 using Why = HandshakeFailed::Why;
-constexpr std::chrono::seconds kPatience{5};      // for one attempt
-constexpr std::chrono::milliseconds kGlance{50};  // while nothing comes, `between` is called this often
+constexpr std::chrono::seconds kPatience{5};  // for one attempt
+constexpr std::chrono::milliseconds kCallBetweenEvery{
+    50};  // while nothing comes, `between` is called this often
 
 class Dialler {
  public:
@@ -84,7 +85,7 @@ class Dialler {
 
   bool ready(int fd, short events, Deadline patience) {
     while (between_) {
-      const auto glance = std::min<std::chrono::nanoseconds>(kGlance, patience.left());
+      const auto glance = std::min<std::chrono::nanoseconds>(kCallBetweenEvery, patience.left());
       if (wait_ready(fd, events, Deadline::after(glance))) return true;
       between_();
       if (patience.passed()) return false;

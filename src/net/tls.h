@@ -39,12 +39,12 @@ class TlsContext {
 // One TLS connection over a socket that it owns. A record's body is received straight into OpenSSL's buffer,
 // together with the header of the next one; what is sent is gathered, since one large write costs the kernel
 // less than a copy costs here.
-class TlsLink {
+class TlsConnection {
  public:
-  TlsLink(const TlsContext& context, UniqueFd socket);
-  ~TlsLink();  // says goodbye if that goes without waiting
-  TlsLink(const TlsLink&) = delete;
-  TlsLink& operator=(const TlsLink&) = delete;
+  TlsConnection(const TlsContext& context, UniqueFd socket);
+  ~TlsConnection();  // says goodbye if that goes without waiting
+  TlsConnection(const TlsConnection&) = delete;
+  TlsConnection& operator=(const TlsConnection&) = delete;
 
   SSL* ssl() const { return ssl_.get(); }
   int fd() const { return socket_.get(); }
@@ -83,6 +83,6 @@ class TlsLink {
 };
 
 // After the handshake. `peer`: for messages.
-std::unique_ptr<Stream> tls_stream(std::unique_ptr<TlsLink> link, std::string peer);
+std::unique_ptr<Stream> tls_stream(std::unique_ptr<TlsConnection> link, std::string peer);
 
 }  // namespace lockstep::net

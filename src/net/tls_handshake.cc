@@ -15,7 +15,7 @@ using Why = HandshakeFailed::Why;
 class TlsHandshake : public Handshake {
  public:
   TlsHandshake(const TlsContext& context, UniqueFd socket, std::string peer)
-      : link_(std::make_unique<TlsLink>(context, std::move(socket))), peer_(std::move(peer)) {}
+      : link_(std::make_unique<TlsConnection>(context, std::move(socket))), peer_(std::move(peer)) {}
 
   int fd() const override { return link_->fd(); }
   std::string hello() const override { return hello_; }
@@ -38,7 +38,7 @@ class TlsHandshake : public Handshake {
   // The other side speaks Lockstep's plaintext handshake.
   virtual void answer_plaintext() {}
 
-  std::unique_ptr<TlsLink> link_;
+  std::unique_ptr<TlsConnection> link_;
   std::string hello_;
 
  private:

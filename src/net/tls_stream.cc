@@ -46,7 +46,7 @@ class Walk {
 
 class TlsStream final : public Stream {
  public:
-  TlsStream(std::unique_ptr<TlsLink> link, std::string peer)
+  TlsStream(std::unique_ptr<TlsConnection> link, std::string peer)
       : link_(std::move(link)), peer_(std::move(peer)) {
     tune(link_->fd());
   }
@@ -99,7 +99,7 @@ class TlsStream final : public Stream {
     return record.size();
   }
 
-  std::unique_ptr<TlsLink> link_;
+  std::unique_ptr<TlsConnection> link_;
   std::string peer_;
   SilenceWatch silence_;
   std::size_t begun_ = 0;
@@ -108,7 +108,7 @@ class TlsStream final : public Stream {
 
 }  // namespace
 
-std::unique_ptr<Stream> tls_stream(std::unique_ptr<TlsLink> link, std::string peer) {
+std::unique_ptr<Stream> tls_stream(std::unique_ptr<TlsConnection> link, std::string peer) {
   return std::make_unique<TlsStream>(std::move(link), std::move(peer));
 }
 

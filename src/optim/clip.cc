@@ -64,20 +64,22 @@ double clip_grad_norm_(GradientSource& source, double max_norm, double norm_type
                      "; accepted: above 0, or infinity");
   source.synchronize();
   const torch::NoGradGuard no_grad;
-  const std::vector<NamedTensor> parameters = source.parameters();
+  const std::span<const Slice> slices = source.slices();
+  std::vector<torch::Tensor> parts;
+  for (const Slice& slice : slices) parts.push_back(slice.gradient);
+  std::vector<double> norms(parts.size(), 0);
+  source.join(parts, [&](std::size_t i, const torch::Tensor& whole) { norms[i] = part(whole, norm_type); });
   double total = 0;
-  for (const NamedTensor& parameter : parameters) {
-    if (!parameter.tensor.grad().defined()) continue;
-    const double own = part(parameter.tensor.grad(), norm_type);
-    total = !std::isinf(norm_type) ? total + own : (own <= total ? total : own);
-  }
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (parts[i].defined())
+      total = !std::isinf(norm_type) ? total + norms[i] : (norms[i] <= total ? total : norms[i]);
   const double norm = std::isinf(norm_type) ? total
                       : norm_type == 2      ? std::sqrt(total)
                                             : std::pow(total, 1 / norm_type);
   const double scale = max_norm / (norm + 1e-6);
   if (!(scale >= 1))  // a norm that is not a number makes all gradients so, as it should: nothing is hidden
-    for (const NamedTensor& parameter : parameters)
-      if (parameter.tensor.grad().defined()) parameter.tensor.mutable_grad().mul_(scale);
+    for (const Slice& slice : slices)
+      if (slice.gradient.defined()) torch::Tensor(slice.gradient).mul_(scale);
   return norm;
 }
 

@@ -37,11 +37,11 @@ std::optional<DType> float_dtype(const torch::Tensor& tensor) {
   }
 }
 
-std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<NamedTensor>& parameters,
+std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::Tensor>& parameters,
                                                        std::size_t kinds) {
   std::map<torch::ScalarType, std::int64_t> totals;  // elements, padding included
   std::vector<std::int64_t> offsets;
-  for (const auto& [name, tensor] : parameters) {
+  for (const torch::Tensor& tensor : parameters) {
     std::int64_t& total = totals[tensor.scalar_type()];
     const std::int64_t line = kLineBytes / static_cast<std::int64_t>(tensor.element_size());
     offsets.push_back(total);
@@ -52,7 +52,7 @@ std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<NamedTe
     std::map<torch::ScalarType, torch::Tensor> flat;
     for (const auto& [dtype, total] : totals) flat[dtype] = torch::zeros({total}, dtype);
     for (std::size_t k = 0; k < parameters.size(); ++k) {
-      const torch::Tensor& tensor = parameters[k].tensor;
+      const torch::Tensor& tensor = parameters[k];
       const auto strides =
           tensor.is_non_overlapping_and_dense() ? tensor.strides().vec() : contiguous_strides(tensor);
       state[k].push_back(flat[tensor.scalar_type()].as_strided(tensor.sizes(), strides, offsets[k]));

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "lockstep/base/dtype.h"
-#include "lockstep/grad/gradient_source.h"
 
 namespace lockstep {
 
@@ -19,7 +18,7 @@ std::optional<DType> float_dtype(const torch::Tensor& tensor);
 // one allocation, each on a cache line's boundary; where the parameter covers its memory without holes
 // (contiguous, channels last …), its state has the same strides, so that element i of the arrays belongs
 // together.
-std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<NamedTensor>& parameters,
+std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::Tensor>& parameters,
                                                        std::size_t kinds);
 
 // A parameter, its gradient and its state as arrays with the elements in one common order: their own memory

@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "optim/crew.h"
 #include "optim/layout.h"
+#include "optim/listed_parameters.h"
 #include "optim/require.h"
 #include "optim/slot.h"
 #include "optim/update.h"
@@ -52,20 +53,30 @@ struct Optimizer::Update {
 };
 
 Optimizer::Optimizer(GradientSource& source, Traits traits)
-    : Optimizer(source.parameters(), std::move(traits)) {
-  source_ = &source;
+    : source_(&source), traits_(std::move(traits)), lr_(traits_.lr) {
+  make_slots();
 }
 
 Optimizer::Optimizer(const std::vector<NamedTensor>& parameters, Traits traits)
-    : traits_(std::move(traits)), lr_(traits_.lr) {
+    : own_source_(std::make_unique<ListedParameters>(parameters)),
+      source_(own_source_.get()),
+      traits_(std::move(traits)),
+      lr_(traits_.lr) {
+  make_slots();
+}
+
+void Optimizer::make_slots() {
   require_at_least_zero(traits_.name, "lr", lr_);
   require_at_least_zero(traits_.name, "weight_decay", traits_.weight_decay);
   std::set<std::string> seen;
-  for (const NamedTensor& parameter : parameters) check_parameter(traits_.name, parameter, seen);
-  auto state = allocate_state(parameters, traits_.state_names.size());
-  for (std::size_t k = 0; k < parameters.size(); ++k)
-    slots_.push_back(
-        {.name = parameters[k].name, .parameter = parameters[k].tensor, .state = std::move(state[k])});
+  for (const NamedTensor& parameter : source_->parameters()) check_parameter(traits_.name, parameter, seen);
+  std::vector<torch::Tensor> updated;
+  for (const Slice& slice : source_->slices()) {
+    slots_.push_back({.name = slice.name, .whole = slice.whole, .parameter = slice.parameter});
+    updated.push_back(slice.parameter);
+  }
+  auto state = allocate_state(updated, traits_.state_names.size());
+  for (std::size_t k = 0; k < slots_.size(); ++k) slots_[k].state = std::move(state[k]);
 }
 
 Optimizer::~Optimizer() = default;
@@ -90,13 +101,12 @@ std::size_t Optimizer::add_group(ParameterGroup group) {
 }
 
 void Optimizer::zero_grad() {
-  for (Slot& slot : slots_) slot.parameter.mutable_grad().reset();
-  if (source_ != nullptr) source_->end_step();  // gradients that were exchanged and not used are given up
+  for (const NamedTensor& parameter : source_->parameters()) parameter.tensor.mutable_grad().reset();
+  source_->end_step();  // gradients that were exchanged and not used are given up
 }
 
-void Optimizer::check_gradient(const Slot& slot) const {
+void Optimizer::check_gradient(const Slot& slot, const torch::Tensor& gradient) const {
   const torch::Tensor& parameter = slot.parameter;
-  const torch::Tensor& gradient = parameter.grad();
   const auto refuse = [&](const std::string& why) {
     throw UsageError(fmt::format("{}: the gradient of '{}' {}", traits_.name, slot.name, why));
   };
@@ -120,13 +130,16 @@ void Optimizer::check_gradient(const Slot& slot) const {
 
 void Optimizer::step() {
   const torch::NoGradGuard no_grad;
-  if (source_ != nullptr) source_->synchronize();
+  source_->synchronize();
+  const std::span<const Slice> slices = source_->slices();
   std::vector<Update> updates;
   updates.reserve(slots_.size());
-  for (Slot& slot : slots_) {
-    if (!slot.parameter.grad().defined()) continue;
-    check_gradient(slot);
-    Arrays arrays(slot.parameter, slot.parameter.grad(), slot.state);
+  for (std::size_t k = 0; k < slots_.size(); ++k) {
+    Slot& slot = slots_[k];
+    const torch::Tensor& gradient = slices[k].gradient;
+    if (!gradient.defined()) continue;
+    check_gradient(slot, gradient);
+    Arrays arrays(slot.parameter, gradient, slot.state);
     const kernel::Elements elements{.dtype = *float_dtype(slot.parameter),
                                     .parameter = arrays.parameter(),
                                     .gradient = arrays.gradient(),
@@ -146,7 +159,8 @@ void Optimizer::step() {
     each.arrays.write_back();
     each.slot.parameter.unsafeGetTensorImpl()->bump_version();  // a graph that saved it must notice
   }
-  if (source_ != nullptr) source_->end_step();
+  source_->share_updates();
+  source_->end_step();
 }
 
 // Elements are independent of each other, so the cut is free to follow the number of threads.

@@ -1,4 +1,4 @@
-// One parameter of an optimizer.
+// One slice of an optimizer.
 #pragma once
 
 #include "lockstep/optim/optimizer.h"
@@ -6,8 +6,9 @@
 namespace lockstep {
 
 struct Optimizer::Slot {
-  std::string name;
-  torch::Tensor parameter;
+  std::string name;                  // of the parameter
+  std::vector<std::int64_t> whole;   // its sizes
+  torch::Tensor parameter;           // what is updated of it
   std::vector<torch::Tensor> state;  // as Traits::state_names
   std::int64_t step = 0;             // updates so far
   double lr_scale = 1;

@@ -17,15 +17,27 @@ std::string describe(const torch::Tensor& tensor) {
 
 }  // namespace
 
-StateDict Optimizer::state_dict() const {
+StateDict Optimizer::state_dict(bool wanted) const {
   const torch::NoGradGuard no_grad;
   StateDict result;
-  for (const Slot& slot : slots_) {
-    result[key("step", slot.name)] = torch::full({}, slot.step, torch::kInt64);
-    for (std::size_t k = 0; k < slot.state.size(); ++k)
-      result[key(traits_.state_names[k], slot.name)] = slot.state[k].clone(torch::MemoryFormat::Contiguous);
+  for (const Slot& slot : slots_)
+    if (wanted) result[key("step", slot.name)] = torch::full({}, slot.step, torch::kInt64);
+  for (std::size_t k = 0; k < traits_.state_names.size(); ++k) {
+    std::vector<torch::Tensor> parts;
+    for (const Slot& slot : slots_) parts.push_back(slot.state[k]);
+    source_->join(parts, [&](std::size_t i, const torch::Tensor& whole) {
+      if (wanted)
+        result[key(traits_.state_names[k], slots_[i].name)] = whole.clone(torch::MemoryFormat::Contiguous);
+    });
   }
   return result;
+}
+
+std::size_t Optimizer::state_bytes() const {
+  std::size_t bytes = 0;
+  for (const Slot& slot : slots_)
+    for (const torch::Tensor& state : slot.state) bytes += static_cast<std::size_t>(state.nbytes());
+  return bytes;
 }
 
 void Optimizer::load_state_dict(const StateDict& state) {
@@ -53,7 +65,7 @@ void Optimizer::load_state_dict(const StateDict& state) {
     known[name] = true;
     for (std::size_t k = 0; k < slot.state.size(); ++k) {
       const std::string entry = key(traits_.state_names[k], slot.name);
-      find(entry, slot.state[k].scalar_type(), slot.state[k].sizes());
+      find(entry, slot.state[k].scalar_type(), slot.whole);
       known[entry] = true;
     }
   }
@@ -63,7 +75,7 @@ void Optimizer::load_state_dict(const StateDict& state) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].step = steps[i];
     for (std::size_t k = 0; k < slots_[i].state.size(); ++k)
-      slots_[i].state[k].copy_(state.at(key(traits_.state_names[k], slots_[i].name)));
+      slots_[i].state[k].copy_(source_->cut(i, state.at(key(traits_.state_names[k], slots_[i].name))));
   }
 }
 

@@ -1,272 +1,31 @@
 #include "lockstep/parallel/data_parallel.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/Parallel.h>
-
-#include <algorithm>
-#include <bit>
-#include <unordered_set>
-
-#include "grad/bucket_size.h"
-#include "lockstep/base/error.h"
-#include "lockstep/base/random.h"
-#include "lockstep/comm/lane_board.h"
-#include "parallel/buffers.h"
-#include "parallel/replicas.h"
+#include "grad/whole_slices.h"
 
 namespace lockstep {
-namespace {
 
-// Tied weights once, under their first name.
-std::vector<NamedTensor> trained(const torch::nn::Module& module) {
-  std::vector<NamedTensor> list;
-  std::unordered_set<const void*> seen;
-  for (const auto& entry : module.named_parameters())
-    if (entry.value().defined() && entry.value().requires_grad() &&
-        seen.insert(entry.value().unsafeGetTensorImpl()).second)
-      list.push_back({entry.key(), entry.value()});
-  return list;
-}
-
-std::vector<NamedTensor> frozen_in(const torch::nn::Module& module) {
-  std::vector<NamedTensor> list;
-  for (const auto& entry : module.named_parameters())
-    if (entry.value().defined() && !entry.value().requires_grad() && entry.value().is_floating_point())
-      list.push_back({entry.key(), entry.value()});
-  return list;
-}
-
-std::vector<NamedTensor> everything(const torch::nn::Module& module) {
-  std::vector<NamedTensor> list;
-  for (const auto& entry : module.named_parameters())
-    if (entry.value().defined()) list.push_back({entry.key(), entry.value().detach()});
-  for (const auto& entry : module.named_buffers())
-    if (entry.value().defined()) list.push_back({entry.key(), entry.value()});
-  return list;
-}
-
-std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
-  std::vector<std::string> names;
-  for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
-  return names;
-}
-
-// Where nobody owns it the pointer owns nothing either.
-std::shared_ptr<torch::nn::Module> owner_or_borrowed(torch::nn::Module& module) {
-  if (auto owner = module.weak_from_this().lock()) return owner;
-  return {std::shared_ptr<void>(), &module};
-}
-
-std::size_t megabytes(double mb, const char* name) {
-  if (!(mb > 0) || mb > 1e6)
-    throw UsageError(std::string(name) + " = " + std::to_string(mb) + "; accepted: above 0, at most 1000000");
-  return static_cast<std::size_t>(mb * (1 << 20));
-}
-
-}  // namespace
-
-// The lane under way, and what goes with the gradients of a step: buffers, and the looks at whether all is
-// well.
-struct DataParallel::Lanes final : BesideGradients, LaneListener {
-  Lanes(DataParallel& owner_, const Group& group)
-      : owner(owner_),
-        buffers(*owner_.module_, group),
-        frozen(frozen_in(*owner_.module_)),
-        names(names_of(everything(*owner_.module_))),
-        board(group.lane_board()),
-        number(board->add(this)) {}
-  ~Lanes() override { board->remove(this); }
-  Lanes(const Lanes&) = delete;
-  Lanes& operator=(const Lanes&) = delete;
-
-  // The open lane's buffers join the sum, once.
-  void gather() {
-    if (!open || gathered) return;
-    gathered = true;
-    buffers.end_lane(position, info.weight, owner.reducer_->lane_has_gradients());
-  }
-
-  void begin(bool idle) override {
-    for (const NamedTensor& parameter : frozen)
-      if (parameter.tensor.requires_grad())
-        throw UsageError(
-            "parameter '" + parameter.name +
-            "' was frozen when the model was wrapped and is not any more, so it would not be trained; "
-            "unfreeze first, then make a new DataParallel");
-    if (!in_step) return buffers.exchange_plain(!idle);
-    gather();
-    buffers.exchange_lanes();
-  }
-  void finish() override {
-    pending = false;
-    buffers.finish();
-    ++exchanges;
-    if (check_due()) owner.check_replicas();
-  }
-  void abandon() noexcept override { buffers.abandon(); }
-  void nobody() override {
-    pending = false;
-    if (in_step) buffers.restore();
-  }
-
-  void announce() override { board->announce(owner.group_, number); }
-
-  void lanes_begin() override { owner.reducer_->set_lane_loop(true); }
-  // Where the last lane ran no backward its exchange is still to come. Whoever reads gradients behind the
-  // loop finds the means.
-  void lanes_end() override {
-    owner.reducer_->set_lane_loop(false);
-    if (pending) owner.reducer_->synchronize();
-  }
-  void lanes_left() noexcept override { owner.reducer_->set_lane_loop(false); }
-  void take_part(std::int64_t step) override {
-    in_step = false;
-    owner.reducer_->synchronize_idle(step);
-  }
-
-  // Soon after the start, and then regularly: the first steps show most mistakes.
-  bool check_due() const {
-    const std::int64_t every = owner.options_.check_replicas_every;
-    if (every == 0) return false;
-    return exchanges % every == 0 ||
-           (exchanges > 1 && exchanges < every && std::has_single_bit(static_cast<std::uint64_t>(exchanges)));
-  }
-
-  DataParallel& owner;
-  BufferAverager buffers;
-  std::vector<NamedTensor> frozen;
-  std::vector<std::string> names;  // of parameters and buffers
-  std::shared_ptr<LaneBoard> board;
-  int number;
-  bool open = false;      // a scope lives
-  bool in_step = false;   // this step is made of lanes
-  bool pending = false;   // lanes were begun, and not exchanged yet
-  bool gathered = false;  // the open lane's buffers are in the sum
-  int position = 0;       // of the open lane among this worker's
-  LaneInfo info;
-  std::int64_t exchanges = 0;
-};
-
-DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Group group,
-                           DataParallelOptions options)
-    : module_(std::move(module)), group_(std::move(group)), options_(std::move(options)) {
-  if (module_ == nullptr) throw UsageError("DataParallel of no module");
-  if (options_.check_replicas_every < 0)
-    throw UsageError("check_replicas_every = " + std::to_string(options_.check_replicas_every) +
-                     "; accepted: 0 (never) or more");
-  const std::vector<NamedTensor> all = everything(*module_);
-  check_form(group_, all);
-  compare_threads(group_, at::get_num_threads());
-  {
-    const torch::NoGradGuard no_grad;
-    broadcast_all(group_, all);
-  }
-  if (options_.bucket_cap_mb == 0)
-    options_.bucket_cap_mb = bucket_mb_for(group_, options_.algorithm, options_.order);
-  lanes_ = std::make_unique<Lanes>(*this, group_);
-  reducer_ = std::make_unique<Reducer>(
-      trained(*module_), group_,
-      ReducerOptions{.bucket_bytes = megabytes(options_.bucket_cap_mb, "bucket_cap_mb"),
-                     .first_bucket_bytes = megabytes(options_.first_bucket_mb, "first_bucket_mb"),
-                     .find_unused_parameters = options_.find_unused_parameters,
-                     .hook = options_.hook,
-                     .algorithm = options_.algorithm,
-                     .order = options_.order,
-                     .beside = lanes_.get(),
-                     .strategy = lanes_->number});
-}
-
-DataParallel::DataParallel(torch::nn::Module& module, Group group, DataParallelOptions options)
-    : DataParallel(owner_or_borrowed(module), std::move(group), std::move(options)) {}
+DataParallel::DataParallel(const ModuleRef& module, Group group, DataParallelOptions options)
+    : Replicated("DataParallel", module, std::move(group), std::move(options)),
+      slices_(std::make_unique<WholeSlices>(parameters())) {}
 
 DataParallel::~DataParallel() = default;
 
-DataParallel::LaneScope DataParallel::lane(const LaneInfo& info) { return LaneScope(*this, info); }
-DataParallel::NoSync DataParallel::no_sync() { return NoSync(*this); }
-
-void DataParallel::begin_lane(const LaneInfo& info) {
-  Lanes& lanes = *lanes_;
-  if (lanes.open) throw UsageError("a lane begins inside another; end its scope first");
-  if (!(info.weight >= 0) || !(info.total_weight >= info.weight))
-    throw UsageError("lane " + std::to_string(info.index) + " of step " + std::to_string(info.step) +
-                     " has weight " + std::to_string(info.weight) + " of " +
-                     std::to_string(info.total_weight) + "; accepted: 0 or more, a part of the total");
-  const int position = info.first ? 0 : lanes.position + 1;
-  reducer_->begin_lane({.step = info.step,
-                        .position = position,
-                        .weight = info.weight,
-                        .total_weight = info.total_weight,
-                        .last = info.last});
-  lanes.open = lanes.in_step = lanes.pending = true;
-  lanes.gathered = false;
-  lanes.position = position;
-  lanes.info = info;
-  lanes.buffers.begin_lane(position);
-}
-
-void DataParallel::end_lane() noexcept {
-  Lanes& lanes = *lanes_;
-  reducer_->end_lane();
-  lanes.gather();
-  lanes.open = false;
-}
-
-std::vector<NamedTensor> DataParallel::parameters() const { return reducer_->parameters(); }
-
-void DataParallel::synchronize() { reducer_->synchronize(); }
+std::span<const Slice> DataParallel::slices() { return slices_->now(); }
 
 void DataParallel::end_step() {
-  reducer_->end_step();
-  if (!lanes_->pending) lanes_->in_step = false;
+  slices_->forget();
+  Replicated::end_step();
 }
 
-void DataParallel::reset() {
-  reducer_->reset();
-  lanes_->buffers.abandon();
-  if (lanes_->in_step)
-    lanes_->buffers.restore();
-  else
-    lanes_->buffers.restore_untouched();
-  lanes_->in_step = lanes_->open = lanes_->pending = false;
-  reducer_->set_lane_loop(false);
+void DataParallel::join(const std::vector<torch::Tensor>& parts, const Take& take) {
+  join_whole(parts, take);
 }
 
-// Of what the model had when it was wrapped: later ones (a table made in the first forward) are their rank's
-// own.
-void DataParallel::check_replicas() {
-  std::vector<NamedTensor> now = everything(*module_);
-  std::vector<NamedTensor> known;
-  for (const std::string& name : lanes_->names) {
-    const auto found =
-        std::find_if(now.begin(), now.end(), [&](const NamedTensor& t) { return t.name == name; });
-    known.push_back(found != now.end() ? *found : NamedTensor{name, torch::empty({0})});
-  }
-  check_bits(group_, known);
-}
+torch::Tensor DataParallel::cut(std::size_t, const torch::Tensor& whole) const { return whole; }
 
-// The lane's own stream, and afterwards the program's again.
-DataParallel::LaneScope::LaneScope(DataParallel& owner, const LaneInfo& info) : owner_(owner) {
-  owner_.begin_lane(info);
-  auto generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  generator_state_ = generator.get_state();
-  generator.set_current_seed(
-      stream_seed(info.seed, static_cast<std::uint64_t>(info.step), static_cast<std::uint64_t>(info.index)));
+void DataParallel::rebind(Group group) {
+  slices_->forget();
+  bind(std::move(group));
 }
-
-DataParallel::LaneScope::~LaneScope() {
-  auto generator = at::detail::getDefaultCPUGenerator();
-  {
-    const std::lock_guard lock(generator.mutex());
-    generator.set_state(generator_state_);
-  }
-  owner_.end_lane();
-}
-
-DataParallel::NoSync::NoSync(DataParallel& owner) : owner_(owner), before_(owner.reducer_->sync()) {
-  owner_.reducer_->set_sync(false);
-}
-
-DataParallel::NoSync::~NoSync() { owner_.reducer_->set_sync(before_); }
 
 }  // namespace lockstep

@@ -1,7 +1,7 @@
-# The benchmark: its parts, the vendors' engines, and the program itself.
-lockstep_test(bench_test
-  SOURCES bench_check_test.cc bench_link_test.cc bench_plan_test.cc bench_report_test.cc
-  LINK lockstep_bench)
+# The benchmark: its flags, and the program itself.
+lockstep_test(bench_commands_test
+  SOURCES bench_plan_test.cc bench_report_test.cc
+  LINK lockstep_bench_commands)
 
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 add_test(NAME bench.program
@@ -14,31 +14,10 @@ fails_without_tests(bench.program)
 # The same program with an algorithm more.
 add_executable(lockstep_with_star $<TARGET_OBJECTS:lockstep_cli> ${PROJECT_SOURCE_DIR}/tests/comm/star_algorithm.cc)
 target_include_directories(lockstep_with_star PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-target_link_libraries(lockstep_with_star PRIVATE lockstep_bench lockstep_trainer lockstep_parts lockstep_launch lockstep_net
+target_link_libraries(lockstep_with_star PRIVATE lockstep_bench_commands lockstep_trainer lockstep_parts lockstep_launch lockstep_net
   CLI11::CLI11 lockstep_options)
 add_test(NAME bench.added_algorithm
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/added_algorithm_test.py $<TARGET_FILE:lockstep_with_star>)
 set_tests_properties(bench.added_algorithm PROPERTIES LABELS fast TIMEOUT 120 PROCESSORS 2
   ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
 fails_without_tests(bench.added_algorithm)
-
-add_executable(bench_engine_grid bench_engine_grid.cc)
-target_link_libraries(bench_engine_grid PRIVATE lockstep_bench lockstep_options)
-# mpirun starts both: Gloo needs only a world, which comes from any launcher.
-if(TARGET lockstep_mpi)
-  set(engines mpi)
-  if(TARGET lockstep_gloo)
-    list(APPEND engines gloo)
-  endif()
-  foreach(engine ${engines})
-    foreach(ranks 1 2 3 4)
-      add_test(NAME bench.engine_${engine}_${ranks}
-        COMMAND ${MPIEXEC_EXECUTABLE} -q --oversubscribe --bind-to none -n ${ranks}
-          $<TARGET_FILE:bench_engine_grid> ${engine})
-      # Open MPI asks for both before it runs as root, as it does in containers.
-      set_tests_properties(bench.engine_${engine}_${ranks} PROPERTIES LABELS fast TIMEOUT 300
-        PROCESSORS ${ranks}
-        ENVIRONMENT "OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;ASAN_OPTIONS=detect_leaks=0")
-    endforeach()
-  endforeach()
-endif()

@@ -1,6 +1,6 @@
 # The trainer: its parts, and the program itself where libtorch is.
 lockstep_test(trainer_test
-  SOURCES printer_test.cc run_folder_test.cc train_options_test.cc train_prediction_test.cc train_report_test.cc
+  SOURCES sweep_report_test.cc train_options_test.cc train_prediction_test.cc
   LINK lockstep_trainer)
 
 if(TARGET lockstep_train)

@@ -1,6 +1,7 @@
-// Throws bytes at a lane (comm/channel/tcp_lane.h), in hostile pieces, and takes frames off it as TcpChannel
-// does. Whatever they are, each frame that the lane gives is one that stands there, its payload is the bytes
-// behind it, nothing is written beyond the memory that was offered, and what is no frame ends the connection.
+// Throws bytes at a lane (comm/channel/frame_stream.h), in hostile pieces, and takes frames off it as
+// TcpChannel does. Whatever they are, each frame that the lane gives is one that stands there, its payload is
+// the bytes behind it, nothing is written beyond the memory that was offered, and what is no frame ends the
+// connection.
 //
 // The other way, a stream that takes little at a time and, like TLS, may have begun to work on what it did
 // not take, gets the same bytes again until it has them, and whole frames one after the other.
@@ -10,7 +11,7 @@
 #include <memory>
 
 #include "base/fuzz_driver.h"
-#include "comm/channel/tcp_lane.h"
+#include "comm/channel/frame_stream.h"
 
 namespace lockstep {
 namespace {
@@ -88,7 +89,7 @@ void look_at(const FailureRecord& record) {
 // How many frames the lane gave.
 int receive(const std::string& input, std::uint64_t seed) {
   std::string unused;
-  TcpLane lane(std::make_unique<Wire>(input, seed, unused));
+  FrameStream lane(std::make_unique<Wire>(input, seed, unused));
   RandomStream random(seed, 1, 0);
   std::size_t at = 0;  // in `input`, of the frame at hand
   int frames = 0;
@@ -145,7 +146,7 @@ void send(const std::string& input, std::uint64_t seed) {
   std::string written;
   std::string expected;
   RandomStream random(seed, 2, 0);
-  TcpLane lane(std::make_unique<Wire>("", seed, written));
+  FrameStream lane(std::make_unique<Wire>("", seed, written));
   const auto add = [&](const FrameHeader& header, std::span<const std::byte> payload) {
     const auto head = write_header(header);
     expected.append(reinterpret_cast<const char*>(head.data()), head.size());

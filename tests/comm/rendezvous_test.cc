@@ -1,22 +1,20 @@
-// Processes that find each other, strangers that try to disturb them, and the cache of costs that the first
-// meeting leaves behind.
+// Processes that find each other, and strangers that try to disturb them.
 #include "comm/shm/rendezvous.h"
 
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <thread>
 
 #include "comm/worker_process.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/base/fnv.h"
 
 namespace lockstep::testing {
 namespace {
@@ -24,11 +22,9 @@ namespace {
 // Where rank 0 of `job` listens when there is no secret.
 struct Door {
   explicit Door(const std::string& job) {
-    std::uint64_t hash = 1469598103934665603U;
-    for (char c : job + ".0") hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
     char text[64];
     std::snprintf(text, sizeof text, "lockstep/%u/%016llx", static_cast<unsigned>(::getuid()),
-                  static_cast<unsigned long long>(hash));
+                  static_cast<unsigned long long>(fnv1a(job + ".0")));
     name.sun_family = AF_UNIX;
     std::memcpy(name.sun_path + 1, text, std::strlen(text));
     length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(text));
@@ -236,89 +232,6 @@ TEST(Processes, TheLeaderOfASubGroupMayLeaveEverything) {
     workers.emplace_back(WorkerOptions{.arguments = {"leave_first"},
                                        .variables = variables_of(job, r, 3, {"LOCKSTEP_TIMEOUT_S=3"})});
   for (Worker& worker : workers) expect_ok(worker, "left");
-}
-
-class CostCache : public ::testing::Test {
- protected:
-  // What two workers write when they meet with this cache folder.
-  std::vector<std::string> meet(const std::string& folder) {
-    const std::string job = new_job();
-    std::vector<Worker> workers;
-    for (int r = 0; r < 2; ++r)
-      workers.emplace_back(
-          WorkerOptions{.variables = variables_of(job, r, 2, {"LOCKSTEP_CACHE_DIR=" + folder})});
-    std::vector<std::string> texts;
-    for (Worker& worker : workers) {
-      texts.push_back(worker.finish());
-      EXPECT_EQ(worker.status(), 0) << texts.back();
-    }
-    return texts;
-  }
-  std::vector<std::filesystem::path> files(const std::filesystem::path& folder) const {
-    std::vector<std::filesystem::path> found;
-    if (std::filesystem::exists(folder))
-      for (const auto& entry : std::filesystem::directory_iterator(folder)) found.push_back(entry.path());
-    return found;
-  }
-  static std::string read(const std::filesystem::path& path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
-  const std::string kQuiet = "ok sum 3 nodes 1 local 2\n";
-  Folder folder_;
-};
-
-TEST_F(CostCache, IsMadeOnceAndUsedAgain) {
-  const std::filesystem::path cache = folder_.path() / "a" / "b";
-  EXPECT_EQ(meet(cache.string()), (std::vector<std::string>{kQuiet, kQuiet}));
-  ASSERT_EQ(files(cache).size(), 1U);
-  const std::filesystem::path table = files(cache)[0];
-  const std::string first = read(table);
-  EXPECT_NE(first.find("barrier_s"), std::string::npos);
-  const auto when = std::filesystem::last_write_time(table);
-  EXPECT_EQ(meet(cache.string()), (std::vector<std::string>{kQuiet, kQuiet}));
-  EXPECT_EQ(files(cache).size(), 1U);
-  EXPECT_EQ(read(table), first);
-  EXPECT_EQ(std::filesystem::last_write_time(table), when);
-}
-
-TEST_F(CostCache, WhatIsNoFileIsNotReadAndReplaced) {
-  (void)meet(folder_.path().string());
-  ASSERT_EQ(files(folder_.path()).size(), 1U);
-  const std::filesystem::path table = files(folder_.path())[0];
-  for (const bool pipe : {true, false}) {
-    std::filesystem::remove(table);
-    ASSERT_EQ(pipe ? ::mkfifo(table.c_str(), 0600) : ::symlink("/dev/zero", table.c_str()), 0);
-    EXPECT_EQ(meet(folder_.path().string()), (std::vector<std::string>{kQuiet, kQuiet}));
-    EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(table)));
-    EXPECT_NE(read(table).find("barrier_s"), std::string::npos);
-  }
-}
-
-TEST_F(CostCache, GarbageIsReplacedWithAWarning) {
-  (void)meet(folder_.path().string());
-  ASSERT_EQ(files(folder_.path()).size(), 1U);
-  const std::filesystem::path table = files(folder_.path())[0];
-  for (const char* garbage : {"garbage", "{\"version\": 1}", "\xff\xff", "[[[["}) {
-    std::ofstream(table) << garbage;
-    const auto texts = meet(folder_.path().string());
-    EXPECT_NE(texts[0].find("not a cost table"), std::string::npos) << texts[0];
-    EXPECT_NE(texts[0].find(table.filename().string()), std::string::npos) << texts[0];
-    EXPECT_TRUE(texts[0].ends_with(kQuiet)) << texts[0];
-    EXPECT_EQ(texts[1], kQuiet);
-    EXPECT_NE(read(table).find("barrier_s"), std::string::npos);
-  }
-  std::ofstream(table).close();  // empty: as if it were not there
-  EXPECT_EQ(meet(folder_.path().string()), (std::vector<std::string>{kQuiet, kQuiet}));
-}
-
-TEST_F(CostCache, AFolderThatCannotBeIsNoTrouble) {
-  std::ofstream(folder_.path() / "file") << "x";
-  EXPECT_EQ(meet((folder_.path() / "file" / "below").string()), (std::vector<std::string>{kQuiet, kQuiet}));
-  EXPECT_EQ(meet("/proc/nowhere"), (std::vector<std::string>{kQuiet, kQuiet}));
-  EXPECT_EQ(meet("off"), (std::vector<std::string>{kQuiet, kQuiet}));
-  EXPECT_EQ(files(folder_.path()).size(), 1U);
 }
 
 }  // namespace

@@ -45,9 +45,9 @@ TEST_P(ReducerTest, GradientsAreMeansOverRanksAndViewsIntoBuckets) {
     }
     EXPECT_EQ(reducer.exchanges(), 4);
     EXPECT_GE(reducer.bucket_bytes(), 16u);
-    EXPECT_LE(reducer.wait_begin_ns(), reducer.wait_end_ns());
-    ASSERT_FALSE(reducer.events().empty());
-    for (const BucketEvent& event : reducer.events()) EXPECT_LE(event.ready_ns, event.end_ns);
+    EXPECT_LE(reducer.log().wait_begin_ns, reducer.log().wait_end_ns);
+    ASSERT_FALSE(reducer.log().buckets.empty());
+    for (const BucketEvent& event : reducer.log().buckets) EXPECT_LE(event.ready_ns, event.end_ns);
   });
 }
 

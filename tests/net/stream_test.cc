@@ -154,15 +154,15 @@ struct Links {
   Secret secret = Secret::make();
   TlsContext gate_context{secret, TlsSide::gate};
   TlsContext dial_context{secret, TlsSide::dialler};
-  std::unique_ptr<TlsLink> gate;
-  std::unique_ptr<TlsLink> dialler;
+  std::unique_ptr<TlsConnection> gate;
+  std::unique_ptr<TlsConnection> dialler;
 
   Links() {
     int sockets[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets) != 0)
       throw std::bad_alloc();
-    gate = std::make_unique<TlsLink>(gate_context, UniqueFd(sockets[0]));
-    dialler = std::make_unique<TlsLink>(dial_context, UniqueFd(sockets[1]));
+    gate = std::make_unique<TlsConnection>(gate_context, UniqueFd(sockets[0]));
+    dialler = std::make_unique<TlsConnection>(dial_context, UniqueFd(sockets[1]));
     for (bool done = false; !done;) {
       done = true;
       for (const auto& link : {dialler.get(), gate.get()}) {
@@ -180,7 +180,7 @@ void count_key_updates(int sent, int, int kind, const void* bytes, std::size_t s
     ++*static_cast<int*>(count);
 }
 
-TEST(TlsLink, ChangesItsKeyInTheMiddle) {
+TEST(TlsConnection, ChangesItsKeyInTheMiddle) {
   Links links;
   links.dialler->rekey_after(3);
   int updates = 0;
@@ -197,7 +197,7 @@ TEST(TlsLink, ChangesItsKeyInTheMiddle) {
   EXPECT_GE(updates, 5);
 }
 
-TEST(TlsLink, IsTls13WithTheKeyAndNothingElse) {
+TEST(TlsConnection, IsTls13WithTheKeyAndNothingElse) {
   Links links;
   EXPECT_EQ(SSL_version(links.gate->ssl()), TLS1_3_VERSION);
   EXPECT_STREQ(SSL_get_cipher(links.gate->ssl()), "TLS_AES_128_GCM_SHA256");
@@ -205,7 +205,7 @@ TEST(TlsLink, IsTls13WithTheKeyAndNothingElse) {
   EXPECT_EQ(SSL_get0_peer_certificate(links.dialler->ssl()), nullptr);
 }
 
-TEST(TlsLink, AChangedByteEndsTheConnection) {
+TEST(TlsConnection, AChangedByteEndsTheConnection) {
   Links links;
   const std::string noise = std::string("\x17\x03\x03\x00\x20", 5) + "32 bytes that no key has sealed. ";
   ASSERT_EQ(::send(links.dialler->fd(), noise.data(), noise.size(), 0), static_cast<ssize_t>(noise.size()));

@@ -12,18 +12,17 @@ namespace lockstep {
 namespace {
 
 TEST(Layout, StateLiesInOneAllocationAKindAndAType) {
-  const std::vector<NamedTensor> parameters = {
-      {"a", torch::ones({3})},
-      {"b", torch::ones({2, 5}, torch::kDouble)},
-      {"c", torch::ones({2, 3, 4, 4}).contiguous(torch::MemoryFormat::ChannelsLast)},
-      {"d", torch::ones({6, 6}).slice(1, 0, 3)}};
+  const std::vector<torch::Tensor> parameters = {
+      torch::ones({3}), torch::ones({2, 5}, torch::kDouble),
+      torch::ones({2, 3, 4, 4}).contiguous(torch::MemoryFormat::ChannelsLast),
+      torch::ones({6, 6}).slice(1, 0, 3)};
   const auto state = allocate_state(parameters, 2);
   ASSERT_EQ(state.size(), 4U);
   for (const std::size_t kind : {0, 1}) {
     EXPECT_EQ(state[0][kind].storage().data(), state[2][kind].storage().data());
     EXPECT_EQ(state[0][kind].storage().data(), state[3][kind].storage().data());
     EXPECT_NE(state[0][kind].storage().data(), state[1][kind].storage().data());
-    EXPECT_EQ(state[2][kind].strides(), parameters[2].tensor.strides());
+    EXPECT_EQ(state[2][kind].strides(), parameters[2].strides());
     EXPECT_TRUE(state[3][kind].is_contiguous());  // the parameter has holes
     for (const auto& tensors : state) {
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensors[kind].data_ptr()) % 64, 0U);
@@ -39,7 +38,7 @@ TEST(Layout, StateLiesInOneAllocationAKindAndAType) {
 TEST(Layout, TouchesNothingWhereTheOrderIsOneAlready) {
   const auto p = torch::randn({2, 3, 4, 5}).contiguous(torch::MemoryFormat::ChannelsLast);
   const auto g = torch::randn({2, 3, 4, 5}).contiguous(torch::MemoryFormat::ChannelsLast);
-  const auto state = allocate_state({{"p", p}}, 1)[0];
+  const auto state = allocate_state({p}, 1)[0];
   const Arrays arrays(p, g, state);
   EXPECT_EQ(arrays.parameter(), p.data_ptr());
   EXPECT_EQ(arrays.gradient(), g.data_ptr());

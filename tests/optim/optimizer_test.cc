@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "grad/whole_slices.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -22,10 +23,14 @@ torch::Tensor parameter(std::vector<std::int64_t> sizes) {
 class Source : public GradientSource {
  public:
   std::vector<NamedTensor> parameters() const override { return {{"w", weight}, {"b", bias}}; }
+  std::span<const Slice> slices() override { return slices_.now(); }
   void synchronize() override {
     calls.push_back("synchronize");
     weight.mutable_grad() = torch::ones_like(weight.detach());
   }
+  void share_updates() override { calls.push_back("share_updates"); }
+  void join(const std::vector<torch::Tensor>& parts, const Take& take) override { join_whole(parts, take); }
+  torch::Tensor cut(std::size_t, const torch::Tensor& whole) const override { return whole; }
   void end_step() override {
     calls.push_back("end_step");
     weight_at_end = weight.detach().clone();
@@ -35,6 +40,9 @@ class Source : public GradientSource {
   torch::Tensor bias = parameter({3});
   torch::Tensor weight_at_end;
   std::vector<std::string> calls;
+
+ private:
+  WholeSlices slices_{parameters()};
 };
 
 void expect_refusal(const std::function<void()>& call, const std::string& message) {
@@ -50,7 +58,7 @@ TEST(Optimizer, SynchronizesFirstAndEndsTheStepLast) {
   Source source;
   SGD optimizer(source, {.lr = 0.25});
   optimizer.step();
-  EXPECT_EQ(source.calls, (std::vector<std::string>{"synchronize", "end_step"}));
+  EXPECT_EQ(source.calls, (std::vector<std::string>{"synchronize", "share_updates", "end_step"}));
   EXPECT_TRUE(torch::equal(source.weight, torch::full({2, 3}, 0.75)));
   EXPECT_TRUE(torch::equal(source.weight_at_end, source.weight));
   EXPECT_TRUE(torch::equal(source.bias, torch::ones({3})));  // had no gradient

@@ -19,8 +19,10 @@
 // Rules that hold for every call
 //  - Every rank of the group calls the same collectives in the same order with the same count, dtype,
 //    op, root and algorithm. A difference is a MismatchError on every rank that names who called what.
-//  - Calls of one rank run in the order in which they were made, blocking and asynchronous alike.
-//    A group is used from one thread at a time; different groups run concurrently.
+//  - Calls of one rank run in the order in which they were made, blocking and asynchronous alike, from
+//    whichever threads: each takes its place when it is made. A program whose threads call on one group
+//    sees to it that the order is the same on every rank; threads with a group each (split) need not care.
+//    Different groups run concurrently.
 //  - Zero elements and a group of one are ordinary calls.
 //  - In place: pass the same memory as input and output (for all_gather the input is the rank's own
 //    slice of the output, for reduce_scatter the output is the rank's slice of the input). Any other

@@ -1,10 +1,37 @@
-// A collective that is under way.
+// An operation that is under way: a future without a value.
+//
+//   Work reduced = world.all_reduce_async(x);
+//   Work scaled = reduced.then([&] { scale(x); });              // when it is done
+//   Work spread = scaled.then([&] { return world.broadcast_async(y, 0); });
+//   when_all({spread, other}).wait();                           // rethrows
+//
+// Rules for the functions given to then() and on_done()
+//  - They run on the thread that ends the operation: the group's own for its asynchronous calls, right after
+//    the call and before the group's next one is begun, blocking or not. So they hold the group up, and so
+//    what they did is there when a later call on the group has returned. Where the work is done already they
+//    run at once, on the caller's thread.
+//  - Of one work they run in the order in which they were given; one that is given, or made ready, while
+//    another runs on the same thread comes after it.
+//  - Nothing waits in them: wait() for what is not done, a blocking call on any group and split() are
+//    UsageErrors there. Asynchronous calls are welcome. Such a call has its place in the order of calls by
+//    when it is made, and ranks must agree about that: until then the program makes no other calls on that
+//    group.
+//  - What they hold is let go on that thread; they may hold their group.
+//
+// Devices: done means done for the host. An operation on a device's stream is a promise that the stream keeps
+// (set_done from the device's own thread), so then() and when_all() order host and device alike.
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace lockstep {
 
@@ -20,10 +47,7 @@ struct WorkTiming {
 // buffers must stay alive until it is done (destroying the group waits for it or fails it).
 class Work {
  public:
-  struct State;
-
   Work() = default;  // empty: already done
-  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   bool done() const;
   // Waits until it is done; rethrows what the operation threw.
@@ -33,8 +57,56 @@ class Work {
   // Of an operation that is done; zeros otherwise.
   WorkTiming timing() const;
 
+  // Done when this is and then `f` has run; where f returns a Work, when that is done too. An error passes f
+  // by and becomes the result's, and so does what f throws, which fails no group. Timing: this one's, with
+  // the end of what came last.
+  template <std::invocable F>
+  Work then(F f) const {
+    if constexpr (std::is_void_v<std::invoke_result_t<F&>>)
+      return then_work([f = std::move(f)]() mutable { return f(), Work(); });
+    else
+      return then_work(std::move(f));
+  }
+  // `f` gets the error that the operation ended with, null for none. What f throws is logged: nobody waits
+  // for it.
+  void on_done(std::function<void(std::exception_ptr)> f) const;
+
  private:
+  friend class WorkPromise;
+  friend Work when_all(std::vector<Work> works);
+  struct State;
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  Work then_work(std::function<Work()> f) const;
+
   std::shared_ptr<State> state_;
+};
+
+// Done when all are. Its error is that of the first in the list that has one, after all of them ended.
+// Timing: from the first begin to the last end, and the algorithm where it is one.
+Work when_all(std::vector<Work> works);
+
+// The other end of a Work, held by whoever does the operation, on any one thread at a time.
+class WorkPromise {
+ public:
+  WorkPromise();
+  WorkPromise(WorkPromise&&) noexcept = default;
+  WorkPromise& operator=(WorkPromise&& other) noexcept;
+  ~WorkPromise();  // not kept: the Work's error is a SystemError that says so
+
+  Work work() const;
+
+  // Runs what then() and on_done() were given before it returns (within such a function: after that). Once
+  // for each promise; again is a UsageError.
+  void set_done(WorkTiming timing = {});
+  void set_error(std::exception_ptr error, WorkTiming timing = {});
+
+ private:
+  friend class Work;
+  friend Work when_all(std::vector<Work> works);
+  void keep(std::exception_ptr error, WorkTiming timing);
+  void abandon() noexcept;
+
+  std::shared_ptr<Work::State> state_;  // null after it was moved from
 };
 
 }  // namespace lockstep

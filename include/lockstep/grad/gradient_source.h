@@ -1,8 +1,13 @@
-// Where an optimizer gets its gradients from: what every strategy (DataParallel, …) offers.
+// Where an optimizer gets its gradients from, and what it is to update: what every strategy (DataParallel, …)
+// offers.
 #pragma once
 
 #include <torch/types.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,17 +18,50 @@ struct NamedTensor {
   torch::Tensor tensor;
 };
 
+struct ElementRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t count() const { return end - begin; }
+  bool operator==(const ElementRange&) const = default;
+};
+
+// What this worker updates of one parameter: all of it, or a run of its elements.
+struct Slice {
+  std::string name;                 // of the parameter
+  std::vector<std::int64_t> whole;  // its sizes
+  ElementRange elements = {};       // of those, in the order of the parameter's memory; may be none
+  torch::Tensor parameter;          // the parameter itself, or a flat tensor on those elements
+  torch::Tensor gradient = {};      // alike; undefined when no lane used the parameter in this step
+};
+
 class GradientSource {
  public:
   virtual ~GradientSource() = default;
 
   // The parameters that are trained, each once, in registration order.
   virtual std::vector<NamedTensor> parameters() const = 0;
-  // Returns when every parameter's grad() is the mean over all lanes of this step (undefined for a parameter
-  // that no lane used). Collective when this step's gradients have not been exchanged yet.
+  // One a parameter, in the same order on every rank. Over all workers they cover each element of it. They
+  // stay the same, but for the gradients, which are this step's after synchronize().
+  virtual std::span<const Slice> slices() = 0;
+
+  // Returns when every slice's gradient is the mean over all lanes of this step. Collective when this step's
+  // gradients have not been exchanged yet.
   virtual void synchronize() = 0;
-  // The optimizer has used the gradients: what comes next belongs to the next step.
+  // The slices were updated: returns when every worker has what the others have made of theirs. Collective
+  // where slices are parts.
+  virtual void share_updates() = 0;
+  // The gradients have been used: what comes next belongs to the next step.
   virtual void end_step() = 0;
+
+  // Things that are cut as the parameters are: gradients, an optimizer's state.
+  //
+  // parts[i] belongs to slices()[i] and has its form, or is undefined, on every rank alike. Calls take(i,
+  // whole) on every rank, with the parameter's sizes and strides, for all that are defined, in any order;
+  // `whole` is gone when that returns. Collective where slices are parts.
+  using Take = std::function<void(std::size_t i, const torch::Tensor& whole)>;
+  virtual void join(const std::vector<torch::Tensor>& parts, const Take& take) = 0;
+  // What belongs to slices()[i] of `whole`, which has the parameter's sizes. May share its memory.
+  virtual torch::Tensor cut(std::size_t i, const torch::Tensor& whole) const = 0;
 };
 
 }  // namespace lockstep

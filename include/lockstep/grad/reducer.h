@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "lockstep/comm/group.h"
+#include "lockstep/grad/exchange_log.h"
 #include "lockstep/grad/gradient_source.h"
 
 namespace lockstep {
@@ -30,17 +31,6 @@ struct Bucket {
   double divisor = 1;
 };
 using BucketHook = std::function<Work(const Bucket& bucket)>;
-
-// What became of one bucket in one exchange, in nanoseconds of now_ns().
-struct BucketEvent {
-  int bucket = 0;
-  std::size_t bytes = 0;
-  std::int64_t ready_ns = 0;    // its last gradient came
-  std::int64_t start_ns = 0;    // its turn came
-  std::int64_t running_ns = 0;  // all ranks were there, data began to move
-  std::int64_t end_ns = 0;
-  std::string algorithm;
-};
 
 // What travels beside the gradients of a step, on the backward thread.
 class BesideGradients {
@@ -111,10 +101,8 @@ class Reducer {
   void reset();
 
   const std::vector<NamedTensor>& parameters() const;
-  // The last exchange, bucket by bucket, and when its waiting began and ended on the backward thread.
-  const std::vector<BucketEvent>& events() const;
-  std::int64_t wait_begin_ns() const;
-  std::int64_t wait_end_ns() const;
+  // Of the last exchange, until the next begins.
+  const ExchangeLog& log() const;
   std::int64_t exchanges() const;  // so far
   int bucket_of(std::size_t parameter) const;
   // Comm memory held for gradients, in bytes.

@@ -48,7 +48,8 @@ struct ParameterGroup {
 // Everything that step() remembers, as contiguous copies: "exp_avg/fc.weight", "momentum_buffer/fc.weight",
 // and "step/fc.weight", the number of updates of that parameter so far (int64, no dimensions; an unused
 // parameter stays behind). Each parameter has all its entries from the beginning. Independent of the layout
-// in memory, so it loads under any number of workers. The learning rate is the caller's.
+// in memory and of how parameters are cut among the workers, so it loads under any strategy and any number of
+// workers. The learning rate is the caller's.
 using StateDict = std::map<std::string, torch::Tensor>;
 
 class Optimizer {
@@ -57,8 +58,9 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Synchronizes the source, updates every parameter that has a gradient, and ends the source's step. Throws
-  // UsageError, before anything has changed, for a gradient that is sparse or does not fit its parameter.
+  // Synchronizes the source, updates the slices that have a gradient, shares the updates, and ends the
+  // source's step. Throws UsageError, before anything has changed, for a gradient that is sparse or does not
+  // fit its parameter.
   void step();
   void zero_grad();  // gradients become undefined
   // Returns how many parameters it matches.
@@ -67,10 +69,13 @@ class Optimizer {
   double lr() const { return lr_; }
   void set_lr(double lr);  // 0 or more
 
-  StateDict state_dict() const;
-  // Throws UsageError naming the first entry that is missing, unknown or of another shape; changes nothing
-  // then.
+  // Whole tensors; nothing where it is not wanted. Collective where this worker has only a part of them.
+  StateDict state_dict(bool wanted = true) const;
+  // Takes this worker's part. Throws UsageError naming the first entry that is missing, unknown or of another
+  // shape; changes nothing then.
   void load_state_dict(const StateDict& state);
+  // Memory that this worker holds for it.
+  std::size_t state_bytes() const;
 
  protected:
   // What the constructors of the concrete optimizers know of themselves.
@@ -82,6 +87,7 @@ class Optimizer {
   };
   // `source` outlives the optimizer.
   Optimizer(GradientSource& source, Traits traits);
+  // Gradients are grad(), as they are.
   Optimizer(const std::vector<NamedTensor>& parameters, Traits traits);
 
   // The `step`th update (1, 2 …) of some elements of one parameter. Called by several threads.
@@ -89,12 +95,14 @@ class Optimizer {
                       double weight_decay) const = 0;
 
  private:
-  struct Slot;    // one parameter and its state
-  struct Update;  // one parameter's part of a step
-  void check_gradient(const Slot& slot) const;
+  struct Slot;    // one slice and its state
+  struct Update;  // one slice's part of a step
+  void make_slots();
+  void check_gradient(const Slot& slot, const torch::Tensor& gradient) const;
   void run(const std::vector<Update>& updates);
 
-  GradientSource* source_ = nullptr;  // null: a plain list of parameters
+  std::unique_ptr<GradientSource> own_source_;  // of a plain list of parameters
+  GradientSource* source_;
   Traits traits_;
   double lr_;
   std::vector<Slot> slots_;

@@ -40,117 +40,38 @@
 // unfreeze parameters after wrapping get an error that says so.
 #pragma once
 
-#include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
-
 #include <memory>
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "lockstep/comm/group.h"
-#include "lockstep/comm/lanes.h"
-#include "lockstep/grad/gradient_source.h"
-#include "lockstep/grad/reducer.h"
+#include "lockstep/parallel/replicated.h"
 
 namespace lockstep {
 
-struct DataParallelOptions {
-  // 0: chosen. 25 in the shared memory of one machine; between machines the smallest size that the links
-  // carry about as fast. The bits are the same for every size.
-  double bucket_cap_mb = 0;
-  double first_bucket_mb = 1;  // small, so that communication starts early
-  // false: a parameter that gets no gradient on some worker is an error that names it.
-  bool find_unused_parameters = true;
-  // In every so many exchanges the replicas' bits are compared, whoever updates them, and in the 2nd, 4th,
-  // 8th … before that; a difference is an Error that names the parameter. 0: never.
-  std::int64_t check_replicas_every = 500;
-  std::string algorithm = {};  // of the all-reduce; empty: the cost table chooses
-  Order order = Order::canonical;
-  BucketHook hook = {};  // in place of the all-reduce
-};
+class WholeSlices;
+using DataParallelOptions = StrategyOptions;
 
-class DataParallel final : public GradientSource {
+class DataParallel final : public Replicated {
  public:
-  // Collective. Throws MismatchError naming the first parameter or buffer whose name, shape or dtype differs
-  // between two ranks, with both sides.
-  //
-  // The module by shared_ptr or by its holder (torch::nn::Sequential, a TORCH_MODULE type): it lives as long
-  // as this does.
-  DataParallel(std::shared_ptr<torch::nn::Module> module, Group group, DataParallelOptions options = {});
-  template <class M>
-  DataParallel(const torch::nn::ModuleHolder<M>& holder, Group group, DataParallelOptions options = {})
-      : DataParallel(holder.is_empty() ? nullptr : std::shared_ptr<torch::nn::Module>(holder.ptr()),
-                     std::move(group), std::move(options)) {}
-  // By reference: a model on the stack, or a member. It outlives this, so declare it before; one that a
-  // shared_ptr owns is kept alive as above. Neither may be moved, nor lose parameters, while this lives.
-  DataParallel(torch::nn::Module& module, Group group, DataParallelOptions options = {});
+  // Collective. The module by shared_ptr, by its holder, or by reference (module_ref.h). Throws MismatchError
+  // naming the first parameter or buffer whose name, shape or dtype differs between two ranks, with both
+  // sides.
+  DataParallel(const ModuleRef& module, Group group, DataParallelOptions options = {});
   ~DataParallel() override;
-  DataParallel(const DataParallel&) = delete;
-  DataParallel& operator=(const DataParallel&) = delete;
 
-  // While it lives, torch's default generator belongs to the lane, and batch norm starts from the step's
-  // beginning. The generator's own state comes back afterwards.
-  class LaneScope;
-  [[nodiscard]] LaneScope lane(const LaneInfo& info);
-
-  // While it lives, backward adds up gradients locally.
-  class NoSync;
-  [[nodiscard]] NoSync no_sync();
-
-  std::vector<NamedTensor> parameters() const override;
-  void synchronize() override;
+  // Whole parameters, and grad().
+  std::span<const Slice> slices() override;
+  void share_updates() override {}
   void end_step() override;
-  // Forgets what this step has gathered so far: after an exception in the middle of a step. Every rank; one
-  // that does so alone is named at the next exchange. Buffers are as the step found them: before its first
-  // lane, or, without lanes, as the exchange before, or the constructor, left them (but for what was loaded
-  // since).
-  void reset();
+  void join(const std::vector<torch::Tensor>& parts, const Take& take) override;
+  torch::Tensor cut(std::size_t i, const torch::Tensor& whole) const override;
 
-  // Compares the bits of all replicas now. Collective.
-  void check_replicas();
-
-  torch::nn::Module& module() const { return *module_; }
-  const Group& group() const { return group_; }
-  Reducer& reducer() { return *reducer_; }
-  double bucket_cap_mb() const { return options_.bucket_cap_mb; }  // as given or chosen
+  // The run goes on with other members: parameters and buffers become those of the new group's rank 0, and an
+  // unfinished step is forgotten. Collective there; the old group may have failed. Optimizers stay as they
+  // are: of who joins, its state is to be loaded.
+  void rebind(Group group);
 
  private:
-  struct Lanes;  // the lane under way, and what travels with the gradients
-  void begin_lane(const LaneInfo& info);
-  void end_lane() noexcept;
-
-  std::shared_ptr<torch::nn::Module> module_;
-  Group group_;
-  DataParallelOptions options_;
-  std::unique_ptr<Lanes> lanes_;
-  std::unique_ptr<Reducer> reducer_;
-};
-
-class DataParallel::LaneScope {
- public:
-  ~LaneScope();
-  LaneScope(const LaneScope&) = delete;
-  LaneScope& operator=(const LaneScope&) = delete;
-
- private:
-  friend class DataParallel;
-  LaneScope(DataParallel& owner, const LaneInfo& info);
-  DataParallel& owner_;
-  torch::Tensor generator_state_;
-};
-
-class DataParallel::NoSync {
- public:
-  ~NoSync();
-  NoSync(const NoSync&) = delete;
-  NoSync& operator=(const NoSync&) = delete;
-
- private:
-  friend class DataParallel;
-  explicit NoSync(DataParallel& owner);
-  DataParallel& owner_;
-  bool before_;
+  std::unique_ptr<WholeSlices> slices_;
 };
 
 }  // namespace lockstep

@@ -19,9 +19,9 @@ namespace {
 constexpr std::size_t kRoomBytes = std::size_t{128} << 10;
 // Messages from here on are cut into parts for the bulk connections, if there are several.
 constexpr std::size_t kStripeBytes = std::size_t{256} << 10;
-constexpr std::chrono::milliseconds kNap{100};        // looks at the world this often when asleep
-constexpr std::chrono::milliseconds kQuiet{500};      // of waiting before it is told to the peers, at most
-constexpr std::chrono::milliseconds kLastWords{200};  // for the reason of a peer that went
+constexpr std::chrono::milliseconds kLookAroundEvery{100};  // looks at the world this often when asleep
+constexpr std::chrono::milliseconds kQuiet{500};  // of waiting before it is told to the peers, at most
+constexpr std::chrono::milliseconds kWaitForReason{200};  // for the reason of a peer that went
 
 bool is_message(const CallCard& card) { return is_message(static_cast<Collective>(card.what)); }
 
@@ -34,7 +34,7 @@ TcpChannel::TcpChannel(std::shared_ptr<TcpFabric> fabric, std::string group, int
       rank_(rank),
       members_(std::move(members)),
       room_(kRoomBytes) {
-  for (TcpPeer& lanes : peers) peers_.push_back({.lanes = std::move(lanes)});
+  for (TcpPeer& streams : peers) peers_.push_back({.streams = std::move(streams)});
   spin_.set_most(fabric_->spin());
 }
 
@@ -44,14 +44,14 @@ TcpChannel::~TcpChannel() {
   else
     tell(FrameKind::leave, {});
   flush_news();
-  for (int p = 0; p < size(); ++p) each_lane(p, [](TcpLane& lane) { lane.hang_up(); });
+  for (int p = 0; p < size(); ++p) each_stream(p, [](FrameStream& stream) { stream.hang_up(); });
 }
 
 template <class Body>
-void TcpChannel::each_lane(int peer, Body&& body) {
-  TcpPeer& lanes = peers_[static_cast<std::size_t>(peer)].lanes;
-  for (TcpLane& lane : lanes.side) body(lane);
-  for (TcpLane& lane : lanes.bulk) body(lane);
+void TcpChannel::each_stream(int peer, Body&& body) {
+  TcpPeer& streams = peers_[static_cast<std::size_t>(peer)].streams;
+  for (FrameStream& stream : streams.side) body(stream);
+  for (FrameStream& stream : streams.bulk) body(stream);
 }
 
 void TcpChannel::begin(Call& call, const CallCard& card, Kind kind) {
@@ -81,28 +81,28 @@ void TcpChannel::plan(std::span<const Outgoing> sends, std::span<const Incoming>
   receiving_.clear();
   const bool message = kind_ == Kind::point_to_point;
   const auto cut = [&](int peer, std::size_t bytes, auto&& add) {
-    TcpPeer& lanes = peers_[static_cast<std::size_t>(peer)].lanes;
-    if (message) return add(lanes.side.front(), Range{0, bytes});
+    TcpPeer& streams = peers_[static_cast<std::size_t>(peer)].streams;
+    if (message) return add(streams.side.front(), Range{0, bytes});
     if (bytes == 0) return;  // a collective's empty parts are empty on both sides
-    const int parts = bytes >= kStripeBytes ? static_cast<int>(lanes.bulk.size()) : 1;
+    const int parts = bytes >= kStripeBytes ? static_cast<int>(streams.bulk.size()) : 1;
     for (int i = 0; i < parts; ++i)
       if (const Range part = part_of(bytes, parts, i, 1); part.count() > 0)
-        add(lanes.bulk[static_cast<std::size_t>(i)], part);
+        add(streams.bulk[static_cast<std::size_t>(i)], part);
   };
   for (const Outgoing& send : sends) {
     if (peers_[static_cast<std::size_t>(send.peer)].state == State::left) lost(send.peer, "left");
-    cut(send.peer, send.bytes.size(), [&](TcpLane& lane, Range part) {
+    cut(send.peer, send.bytes.size(), [&](FrameStream& stream, Range part) {
       const FrameHeader header{
           .kind = message ? FrameKind::message : FrameKind::data, .bytes = part.count(), .card = card_};
       sending_.push_back({.what = {send.peer, send.bytes.subspan(part.begin, part.count())},
-                          .lane = &lane,
+                          .stream = &stream,
                           .frame = OutgoingFrame(header)});
     });
   }
   for (const Incoming& recv : recvs)
-    cut(recv.peer, recv.bytes.size(), [&](TcpLane& lane, Range part) {
-      receiving_.push_back(
-          {.what = {recv.peer, recv.bytes.subspan(part.begin, part.count()), recv.arrival}, .lane = &lane});
+    cut(recv.peer, recv.bytes.size(), [&](FrameStream& stream, Range part) {
+      receiving_.push_back({.what = {recv.peer, recv.bytes.subspan(part.begin, part.count()), recv.arrival},
+                            .stream = &stream});
     });
 }
 
@@ -141,7 +141,7 @@ bool TcpChannel::turn(const kernel::Reduction& reduction) {
   for (Sending& send : sending_) {
     if (send.done()) continue;
     try {
-      moved |= send.lane->send(send.frame, send.what.bytes);
+      moved |= send.stream->send(send.frame, send.what.bytes);
     } catch (const net::ConnectionLost& loss) {
       lost(send.what.peer, loss.reason);
     }
@@ -159,9 +159,9 @@ bool TcpChannel::turn(const kernel::Reduction& reduction) {
 
 // The first frame that is no news must be the message that is expected here.
 bool TcpChannel::open(Receiving& recv) {
-  attend(recv.what.peer, *recv.lane);
-  if (!recv.lane->has_head()) return false;
-  const FrameHeader& header = *recv.lane->head();
+  attend(recv.what.peer, *recv.stream);
+  if (!recv.stream->has_head()) return false;
+  const FrameHeader& header = *recv.stream->head();
   const int from = recv.what.peer;
   if (kind_ == Kind::point_to_point) {
     if (header.card.count != card_.count || header.card.dtype != card_.dtype ||
@@ -182,7 +182,7 @@ bool TcpChannel::open(Receiving& recv) {
   }
   recv.opened = true;
   if (recv.what.bytes.size() >= kStripeBytes) recv.opened_ns = now_ns();
-  if (header.bytes == 0) recv.lane->finish_empty();
+  if (header.bytes == 0) recv.stream->finish_empty();
   return true;
 }
 
@@ -198,13 +198,13 @@ bool TcpChannel::pull(Receiving& recv, const kernel::Reduction& reduction) {
   if (!recv.opened && !open(recv)) return false;
   if (recv.done()) return true;
   if (recv.what.arrival == Arrival::store) {
-    const std::size_t came = recv.lane->take(recv.what.bytes.subspan(recv.got));
+    const std::size_t came = recv.stream->take(recv.what.bytes.subspan(recv.got));
     recv.got += came;
     note_rate(recv);
     return came > 0;
   }
   std::memcpy(room_.data(), recv.rest.data(), recv.tail);
-  const std::size_t came = recv.lane->take(std::span(room_).subspan(recv.tail));
+  const std::size_t came = recv.stream->take(std::span(room_).subspan(recv.tail));
   if (came > 0) fold(recv, reduction, came);
   note_rate(recv);
   return came > 0;
@@ -236,24 +236,24 @@ std::vector<int> TcpChannel::waiting_for() const {
   return ranks;
 }
 
-bool TcpChannel::awaited(const TcpLane& lane) const {
+bool TcpChannel::awaited(const FrameStream& stream) const {
   return std::any_of(receiving_.begin(), receiving_.end(),
-                     [&](const Receiving& recv) { return recv.lane == &lane && !recv.done(); });
+                     [&](const Receiving& recv) { return recv.stream == &stream && !recv.done(); });
 }
 
 // Sleeps until something moves on any connection, and takes in the news.
 void TcpChannel::wait(Waiting& waiting) {
   std::vector<pollfd> fds;
   for (int p = 0; p < size(); ++p)
-    each_lane(p, [&](TcpLane& lane) {
+    each_stream(p, [&](FrameStream& stream) {
       // Of a peer that left only what it still has to say; and a frame for a later call would wake us for
       // ever.
       const bool joined = peers_[static_cast<std::size_t>(p)].state == State::joined;
-      if (awaited(lane) || (joined && !lane.has_head())) fds.push_back({lane.fd(), POLLIN, 0});
+      if (awaited(stream) || (joined && !stream.has_head())) fds.push_back({stream.fd(), POLLIN, 0});
     });
   for (const Sending& send : sending_)
-    if (!send.done()) fds.push_back({send.lane->fd(), POLLOUT, 0});
-  const auto nap = std::min<std::chrono::nanoseconds>({kNap, quiet_, deadline_.left()});
+    if (!send.done()) fds.push_back({send.stream->fd(), POLLOUT, 0});
+  const auto nap = std::min<std::chrono::nanoseconds>({kLookAroundEvery, quiet_, deadline_.left()});
   const int ready = ::poll(fds.data(), static_cast<nfds_t>(fds.size()),
                            static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(nap).count()));
   if (waiting.told_ns == 0) waiting.told_ns = now_ns();
@@ -261,8 +261,8 @@ void TcpChannel::wait(Waiting& waiting) {
   if (waiting.looked_ns == 0) waiting.looked_ns = now_ns();
   const bool quiet = now_ns() - waiting.told_ns > quiet_.count();
   // Where many wait there is always news: that must not keep this rank from what it does when there is none.
-  const bool looks =
-      ready <= 0 || quiet || now_ns() - waiting.looked_ns > std::chrono::nanoseconds(kNap).count();
+  const bool looks = ready <= 0 || quiet ||
+                     now_ns() - waiting.looked_ns > std::chrono::nanoseconds(kLookAroundEvery).count();
   if (looks) {
     waiting.looked_ns = now_ns();
     attend();
@@ -271,11 +271,11 @@ void TcpChannel::wait(Waiting& waiting) {
   } else {
     // Only what woke us: reading every connection at every step would cost more than the step.
     for (int p = 0; p < size(); ++p)
-      each_lane(p, [&](TcpLane& lane) {
+      each_stream(p, [&](FrameStream& stream) {
         const bool woke = std::any_of(fds.begin(), fds.end(), [&](const pollfd& f) {
-          return f.fd == lane.fd() && (f.revents & (POLLIN | POLLERR | POLLHUP)) != 0;
+          return f.fd == stream.fd() && (f.revents & (POLLIN | POLLERR | POLLHUP)) != 0;
         });
-        if (woke && !awaited(lane)) attend(p, lane);
+        if (woke && !awaited(stream)) attend(p, stream);
       });
   }
   const std::vector<int> ranks = waiting_for();
@@ -332,7 +332,7 @@ void TcpChannel::mention_wait(const std::vector<int>& ranks, std::int64_t since_
 
 void TcpChannel::catch_up() {
   check();
-  const Deadline patience = Deadline::after(kLastWords);
+  const Deadline patience = Deadline::after(kWaitForReason);
   do {
     attend();
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -342,25 +342,25 @@ void TcpChannel::catch_up() {
 void TcpChannel::attend() {
   for (int p = 0; p < size(); ++p)
     if (peers_[static_cast<std::size_t>(p)].state == State::joined)
-      each_lane(p, [&](TcpLane& lane) { attend(p, lane); });
+      each_stream(p, [&](FrameStream& stream) { attend(p, stream); });
 }
 
-void TcpChannel::attend(int peer, TcpLane& lane) {
+void TcpChannel::attend(int peer, FrameStream& stream) {
   Peer& other = peers_[static_cast<std::size_t>(peer)];
   try {
     for (;;) {
-      const FrameHeader* const header = lane.head();
+      const FrameHeader* const header = stream.head();
       if (header == nullptr || header->kind == FrameKind::message) return;
       if (header->kind == FrameKind::data) return compare(peer, header->card);
       alignas(8) std::array<std::byte, sizeof(FailureRecord)> payload;
       const FrameHeader news = *header;
       const std::span bytes = std::span(payload).first(static_cast<std::size_t>(news.bytes));
-      lane.take_news(bytes);
-      heard(peer, lane, news, bytes);
+      stream.take_news(bytes);
+      heard(peer, stream, news, bytes);
     }
   } catch (const net::ConnectionLost& loss) {
     // A peer that leaves or fails says so before it closes any.
-    if (other.state == State::joined || (other.state == State::left && awaited(lane)))
+    if (other.state == State::joined || (other.state == State::left && awaited(stream)))
       lost(peer, loss.reason);
   }
 }
@@ -392,7 +392,7 @@ void TcpChannel::compare_waits(int peer, const CallCard& card) {
                        " called " + describe(card_) + " but " + named(peer) + " called " + describe(card)));
 }
 
-void TcpChannel::heard(int peer, const TcpLane& lane, const FrameHeader& header,
+void TcpChannel::heard(int peer, const FrameStream& stream, const FrameHeader& header,
                        std::span<const std::byte> payload) {
   Peer& other = peers_[static_cast<std::size_t>(peer)];
   switch (header.kind) {
@@ -409,7 +409,7 @@ void TcpChannel::heard(int peer, const TcpLane& lane, const FrameHeader& header,
       other.waits_ns = now_ns();
       if (is_message(header.card)) return;
       compare(peer, header.card);
-      if (&lane == &other.lanes.side.front()) compare_waits(peer, header.card);
+      if (&stream == &other.streams.side.front()) compare_waits(peer, header.card);
       return;
     case FrameKind::data:
     case FrameKind::message: return;
@@ -419,17 +419,17 @@ void TcpChannel::heard(int peer, const TcpLane& lane, const FrameHeader& header,
 // What a peer that goes still has to say; true when its end was seen.
 bool TcpChannel::last_words(int peer) {
   const Peer& other = peers_[static_cast<std::size_t>(peer)];
-  const Deadline patience = Deadline::after(kLastWords);
+  const Deadline patience = Deadline::after(kWaitForReason);
   bool ended = false;
-  each_lane(peer, [&](TcpLane& lane) {
+  each_stream(peer, [&](FrameStream& stream) {
     try {
       while (other.state != State::left && !patience.passed()) {
-        if (const FrameHeader* const header = lane.head(); header != nullptr) {
+        if (const FrameHeader* const header = stream.head(); header != nullptr) {
           if (header->kind == FrameKind::data || header->kind == FrameKind::message) break;
-          attend(peer, lane);
+          attend(peer, stream);
           continue;
         }
-        pollfd one{lane.fd(), POLLIN, 0};
+        pollfd one{stream.fd(), POLLIN, 0};
         ::poll(&one, 1, 10);
       }
     } catch (const net::ConnectionLost&) {
@@ -449,7 +449,7 @@ void TcpChannel::lost(int peer, const std::string& reason) {
   // Who is gone here because of something in the whole group has said so there.
   if (whole_ != nullptr) whole_->catch_up();
   const std::string who = named(peer) + " of group " + names().group();
-  const std::string address = other.lanes.side.front().peer();
+  const std::string address = other.streams.side.front().peer();
   if (other.state == State::left)
     throw PeerError(number_of(peer), named(peer) + " left group " + names().group() + " while " +
                                          named(rank_) + " waits for it in " + where());
@@ -462,16 +462,16 @@ void TcpChannel::lost(int peer, const std::string& reason) {
 void TcpChannel::tell(FrameKind kind, std::span<const std::byte> payload) noexcept {
   for (int p = 0; p < size(); ++p) {
     Peer& other = peers_[static_cast<std::size_t>(p)];
-    if (p == rank_ || other.state != State::joined || other.lanes.side.empty()) continue;
+    if (p == rank_ || other.state != State::joined || other.streams.side.empty()) continue;
     // The last words on every connection: on each they come behind what was sent there before, and a peer
     // reads only those where it expects something.
     const bool last = kind == FrameKind::failure || kind == FrameKind::leave;
     bool told = false;
-    each_lane(p, [&](TcpLane& lane) {
-      if (lane.sending() || (told && !last)) return;
+    each_stream(p, [&](FrameStream& stream) {
+      if (stream.sending() || (told && !last)) return;
       told = true;
       try {
-        lane.post({.kind = kind, .bytes = payload.size(), .card = card_}, payload);
+        stream.post({.kind = kind, .bytes = payload.size(), .card = card_}, payload);
       } catch (const net::ConnectionLost&) {  // it is gone; it needs no telling
       } catch (const std::bad_alloc&) {
       }
@@ -490,12 +490,12 @@ void TcpChannel::tell_waits(const std::vector<int>& ranks) noexcept {
 
 // What was told last has a moment to leave: nobody may come back to send it.
 void TcpChannel::flush_news() noexcept {
-  const Deadline patience = Deadline::after(kLastWords);
+  const Deadline patience = Deadline::after(kWaitForReason);
   for (int p = 0; p < size(); ++p)
-    each_lane(p, [&](TcpLane& lane) {
+    each_stream(p, [&](FrameStream& stream) {
       try {
-        while (!lane.flush() && !patience.passed()) {
-          pollfd one{lane.fd(), POLLOUT, 0};
+        while (!stream.flush() && !patience.passed()) {
+          pollfd one{stream.fd(), POLLOUT, 0};
           ::poll(&one, 1, 10);
         }
       } catch (const net::ConnectionLost&) {  // it needs no telling
@@ -578,7 +578,7 @@ std::string TcpChannel::text_of(const std::vector<int>& numbers) const {
 
 std::unique_ptr<WireChannel> TcpChannel::among(const std::vector<int>& ranks, const std::string& group,
                                                std::chrono::milliseconds timeout) {
-  TcpMeeting meeting{.group = group, .timeout = timeout};
+  TcpMembers meeting{.group = group, .timeout = timeout};
   meeting.watch = [this, &ranks, told_ns = now_ns()](int awaited) mutable {
     attend();
     if (whole_ != nullptr) whole_->attend();
@@ -591,7 +591,7 @@ std::unique_ptr<WireChannel> TcpChannel::among(const std::vector<int>& ranks, co
     std::vector<int> here;
     for (int m : missing) here.push_back(ranks[static_cast<std::size_t>(m)]);
     const std::vector<int> numbers = numbers_at_fault(here);
-    return TcpMeeting::Blamed{numbers, text_of(numbers)};
+    return TcpMembers::Blamed{numbers, text_of(numbers)};
   };
   meeting.names = names().part(ranks);
   for (int r : ranks) {

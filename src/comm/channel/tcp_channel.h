@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/channel/tcp_lane.h"
+#include "comm/channel/frame_stream.h"
 #include "comm/channel/wire_channel.h"
 #include "comm/spin.h"
 #include "lockstep/base/clock.h"
@@ -20,8 +20,8 @@ class TcpFabric;
 
 // The connections to one rank; none to oneself.
 struct TcpPeer {
-  std::vector<TcpLane> bulk;
-  std::vector<TcpLane> side;  // one
+  std::vector<FrameStream> bulk;
+  std::vector<FrameStream> side;  // one
 };
 
 class TcpChannel final : public WireChannel {
@@ -58,7 +58,7 @@ class TcpChannel final : public WireChannel {
  private:
   enum class State { joined, left, dead };
   struct Peer {
-    TcpPeer lanes;
+    TcpPeer streams;
     State state = State::joined;
     WaitStatus waits = {};
     std::int64_t waits_ns = 0;  // when it said so
@@ -66,13 +66,13 @@ class TcpChannel final : public WireChannel {
   };
   struct Sending {
     Outgoing what;
-    TcpLane* lane;
+    FrameStream* stream;
     OutgoingFrame frame;
     bool done() const { return frame.sent == kFrameHeaderBytes + what.bytes.size(); }
   };
   struct Receiving {
     Incoming what;
-    TcpLane* lane;
+    FrameStream* stream;
     bool opened = false;  // its header has come and fits
     std::int64_t opened_ns = 0;
     std::size_t got = 0;
@@ -88,7 +88,7 @@ class TcpChannel final : public WireChannel {
   void note_rate(const Receiving& recv);
   void fold(Receiving& recv, const kernel::Reduction& reduction, std::size_t came);
   bool finished() const;
-  bool awaited(const TcpLane& lane) const;  // this exchange still expects bytes there
+  bool awaited(const FrameStream& stream) const;  // this exchange still expects bytes there
   struct Waiting {
     std::int64_t told_ns = 0;    // when the peers were last told, or the first wait began
     std::int64_t looked_ns = 0;  // when it last looked at all of them, likewise
@@ -103,8 +103,9 @@ class TcpChannel final : public WireChannel {
   bool waits_for_us(int peer) const;
   // Takes in the news on every connection; throws what they mean.
   void attend();
-  void attend(int peer, TcpLane& lane);
-  void heard(int peer, const TcpLane& lane, const FrameHeader& header, std::span<const std::byte> payload);
+  void attend(int peer, FrameStream& stream);
+  void heard(int peer, const FrameStream& stream, const FrameHeader& header,
+             std::span<const std::byte> payload);
   // Throws MismatchError when `card`, of a collective, is not what this rank called under the same number.
   void compare(int peer, const CallCard& card);
   // Throws MismatchError when this rank is in send or recv with a peer that waits for it in a collective.
@@ -125,7 +126,7 @@ class TcpChannel final : public WireChannel {
   int number_of(int rank) const { return names().number(rank); }
   std::string named(int rank) const { return names().named(rank); }
   template <class Body>
-  void each_lane(int peer, Body&& body);
+  void each_stream(int peer, Body&& body);
 
   std::shared_ptr<TcpFabric> fabric_;
   int rank_;

@@ -6,31 +6,26 @@
 #include <thread>
 
 #include "comm/channel/tcp_channel.h"
+#include "lockstep/base/fnv.h"
 #include "net/secret.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::chrono::seconds kLongestTurn{5};
-constexpr std::chrono::milliseconds kGlance{50};
-constexpr std::chrono::milliseconds kLastWords{200};
-
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 1469598103934665603U;
-  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
-  return hash;
-}
+constexpr std::chrono::milliseconds kLookAroundEvery{50};
+constexpr std::chrono::milliseconds kWaitForReason{200};
 
 // Group names grow with every split; a hello does not.
-std::string hello_of(const std::string& group, int from, int to, int lane) {
-  return "channel " + group.substr(0, 64) + " " + std::to_string(hash_of(group)) + " " +
-         std::to_string(from) + ">" + std::to_string(to) + " " + std::to_string(lane);
+std::string hello_of(const std::string& group, int from, int to, int number) {
+  return "channel " + group.substr(0, 64) + " " + std::to_string(fnv1a(group)) + " " + std::to_string(from) +
+         ">" + std::to_string(to) + " " + std::to_string(number);
 }
 
 // Empty when nothing is watched.
-std::function<void()> watch_for(int awaited, const TcpMeeting& meeting) {
-  if (!meeting.watch) return {};
-  return [awaited, &meeting] { meeting.watch(awaited); };
+std::function<void()> watch_for(int awaited, const TcpMembers& members) {
+  if (!members.watch) return {};
+  return [awaited, &members] { members.watch(awaited); };
 }
 
 std::unique_ptr<net::Stream> wait_watched(net::Gate& gate, const std::string& hello, Deadline deadline,
@@ -38,7 +33,8 @@ std::unique_ptr<net::Stream> wait_watched(net::Gate& gate, const std::string& he
   if (!watch) return gate.wait_for(hello, deadline);
   for (;;) {
     watch();
-    const Deadline until = Deadline::after(std::min<std::chrono::nanoseconds>(kGlance, deadline.left()));
+    const Deadline until =
+        Deadline::after(std::min<std::chrono::nanoseconds>(kLookAroundEvery, deadline.left()));
     if (auto stream = gate.wait_for(hello, until)) return stream;
     if (!deadline.passed()) continue;
     watch();  // this rank itself may have been stopped: what it then finds out counts
@@ -48,20 +44,20 @@ std::unique_ptr<net::Stream> wait_watched(net::Gate& gate, const std::string& he
 
 // True when the other side has taken all of these connections, false when the deadline passed.
 bool joined(TcpPeer& peer, Deadline deadline, const std::function<void()>& watch) {
-  const auto took = [&](TcpLane& lane) {
-    while (lane.head() == nullptr) {
+  const auto took = [&](FrameStream& stream) {
+    while (stream.head() == nullptr) {
       if (watch) watch();
       if (deadline.passed()) return false;
-      pollfd one{lane.fd(), POLLIN, 0};
-      ::poll(&one, 1, static_cast<int>(kGlance.count()));
+      pollfd one{stream.fd(), POLLIN, 0};
+      ::poll(&one, 1, static_cast<int>(kLookAroundEvery.count()));
     }
-    if (lane.head()->kind == FrameKind::failure) {
+    if (stream.head()->kind == FrameKind::failure) {
       FailureRecord record;
-      lane.take_news(std::as_writable_bytes(std::span(&record, 1)));
+      stream.take_news(std::as_writable_bytes(std::span(&record, 1)));
       throw_record(record);
     }
-    if (lane.head()->kind != FrameKind::join) throw net::ConnectionLost{"left"};
-    lane.finish_empty();
+    if (stream.head()->kind != FrameKind::join) throw net::ConnectionLost{"left"};
+    stream.finish_empty();
     return true;
   };
   return std::all_of(peer.side.begin(), peer.side.end(), took) &&
@@ -70,17 +66,17 @@ bool joined(TcpPeer& peer, Deadline deadline, const std::function<void()>& watch
 
 // Without a word the end of these connections would look like this rank's death.
 void leave(std::vector<TcpPeer>& peers, FrameKind kind, std::span<const std::byte> why) noexcept {
-  const auto part = [&](TcpLane& lane) {
+  const auto part = [&](FrameStream& stream) {
     try {
-      lane.post({.kind = kind, .bytes = why.size(), .card = {}}, why);
-      lane.hang_up();
+      stream.post({.kind = kind, .bytes = why.size(), .card = {}}, why);
+      stream.hang_up();
     } catch (const net::ConnectionLost&) {  // it has gone first
     } catch (const std::bad_alloc&) {
     }
   };
   for (TcpPeer& peer : peers) {
-    for (TcpLane& lane : peer.side) part(lane);
-    for (TcpLane& lane : peer.bulk) part(lane);
+    for (FrameStream& stream : peer.side) part(stream);
+    for (FrameStream& stream : peer.bulk) part(stream);
   }
 }
 
@@ -91,14 +87,14 @@ TcpFabric::TcpFabric(TcpFabricOptions options)
       gate_({.address = options_.address, .secret = options_.secret, .security = options_.security}) {}
 
 std::unique_ptr<WireChannel> TcpFabric::connect(const std::shared_ptr<TcpFabric>& fabric,
-                                                const TcpMeeting& meeting) {
-  std::vector<TcpPeer> peers(meeting.members.size());
+                                                const TcpMembers& members) {
+  std::vector<TcpPeer> peers(members.members.size());
   try {
-    fabric->connect(meeting, peers);
+    fabric->connect(members, peers);
   } catch (const Error& error) {
     // In a part ranks have other numbers than in this error: there they ask the whole group.
     const FailureRecord record = record_of(error);
-    if (meeting.names.size() == 0)
+    if (members.names.size() == 0)
       leave(peers, FrameKind::failure, std::as_bytes(std::span(&record, 1)));
     else
       leave(peers, FrameKind::leave, {});
@@ -107,74 +103,74 @@ std::unique_ptr<WireChannel> TcpFabric::connect(const std::shared_ptr<TcpFabric>
     leave(peers, FrameKind::leave, {});
     throw;
   }
-  return std::make_unique<TcpChannel>(fabric, meeting.group, meeting.rank, meeting.members, std::move(peers));
+  return std::make_unique<TcpChannel>(fabric, members.group, members.rank, members.members, std::move(peers));
 }
 
 // The connections that a later rank dialled; false when the deadline passed.
-bool TcpFabric::take(int from, const TcpMeeting& meeting, Deadline deadline, TcpPeer& to) {
-  const auto watch = watch_for(from, meeting);
-  for (int lane = 0; lane <= options_.streams; ++lane) {
-    auto stream = wait_watched(gate_, hello_of(meeting.group, from, meeting.rank, lane), deadline, watch);
+bool TcpFabric::take(int from, const TcpMembers& members, Deadline deadline, TcpPeer& to) {
+  const auto watch = watch_for(from, members);
+  for (int number = 0; number <= options_.streams; ++number) {
+    auto stream = wait_watched(gate_, hello_of(members.group, from, members.rank, number), deadline, watch);
     if (stream == nullptr) return false;
-    TcpLane& taken = (lane == 0 ? to.side : to.bulk).emplace_back(std::move(stream));
+    FrameStream& taken = (number == 0 ? to.side : to.bulk).emplace_back(std::move(stream));
     taken.post({.kind = FrameKind::join, .bytes = 0, .card = {}}, {});
   }
   return true;
 }
 
-void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) {
-  const Deadline deadline = Deadline::after(meeting.timeout);
-  const std::string& group = meeting.group;
-  const int rank = meeting.rank;
-  const int size = static_cast<int>(meeting.members.size());
-  const int lanes = options_.streams + 1;
-  const auto add = [&](int peer, int lane, std::unique_ptr<net::Stream> stream) {
+void TcpFabric::connect(const TcpMembers& members, std::vector<TcpPeer>& peers) {
+  const Deadline deadline = Deadline::after(members.timeout);
+  const std::string& group = members.group;
+  const int rank = members.rank;
+  const int size = static_cast<int>(members.members.size());
+  const int connections = options_.streams + 1;
+  const auto add = [&](int peer, int number, std::unique_ptr<net::Stream> stream) {
     TcpPeer& to = peers[static_cast<std::size_t>(peer)];
-    (lane == 0 ? to.side : to.bulk).emplace_back(std::move(stream));
+    (number == 0 ? to.side : to.bulk).emplace_back(std::move(stream));
   };
-  const RankNames names = meeting.names.size() == 0 ? RankNames(group, meeting.members) : meeting.names;
+  const RankNames names = members.names.size() == 0 ? RankNames(group, members.members) : members.names;
   const auto named = [&](int r) { return names.named(r); };
   const auto timeout = [&](const std::vector<int>& missing, const std::string& what) {
-    TcpMeeting::Blamed blamed;
+    TcpMembers::Blamed blamed;
     for (int r : missing) {
       blamed.numbers.push_back(names.number(r));
       blamed.text += (blamed.text.empty() ? "" : "; ") + named(r);
     }
-    if (meeting.blame) blamed = meeting.blame(missing);
+    if (members.blame) blamed = members.blame(missing);
     return TimeoutError(blamed.numbers, what + "; missing: " + blamed.text);
   };
   // One that does not answer must not keep this rank from the others: each has a while in turn.
-  std::vector<std::pair<int, int>> pending;  // peer and lane
+  std::vector<std::pair<int, int>> pending;  // peer and connection
   for (int peer = 0; peer < rank; ++peer)
-    for (int lane = 0; lane < lanes; ++lane) pending.emplace_back(peer, lane);
-  const auto turn = std::min<std::chrono::nanoseconds>(kLongestTurn, meeting.timeout / 3);
+    for (int number = 0; number < connections; ++number) pending.emplace_back(peer, number);
+  const auto turn = std::min<std::chrono::nanoseconds>(kLongestTurn, members.timeout / 3);
   while (!pending.empty()) {
     std::vector<std::pair<int, int>> later;
-    for (const auto& [peer, lane] : pending) {
+    for (const auto& [peer, number] : pending) {
       if (!later.empty() && later.back().first == peer) {
-        later.emplace_back(peer, lane);
+        later.emplace_back(peer, number);
         continue;
       }
-      const auto watch = watch_for(peer, meeting);
+      const auto watch = watch_for(peer, members);
       if (watch) watch();
       const bool last = deadline.left() <= turn;
       const Deadline until = last ? deadline : Deadline::after(turn);
-      const auto member = static_cast<std::size_t>(meeting.members[static_cast<std::size_t>(peer)]);
+      const auto member = static_cast<std::size_t>(members.members[static_cast<std::size_t>(peer)]);
       const std::string what =
           "group " + group + ": " + named(rank) + " cannot connect to " + named(peer) + ": ";
       try {
-        add(peer, lane,
+        add(peer, number,
             net::dial(endpoints_[member], options_.secret, options_.security,
-                      hello_of(group, rank, peer, lane), until, options_.address, watch));
+                      hello_of(group, rank, peer, number), until, options_.address, watch));
       } catch (const TimeoutError& error) {
         if (!error.missing().empty()) throw;  // what was watched
         if (last) throw timeout({peer}, what + error.what());
-        later.emplace_back(peer, lane);
+        later.emplace_back(peer, number);
       } catch (const PeerError& error) {
         if (error.rank() >= 0) throw;
         if (!until.passed()) throw PeerError(names.number(peer), what + error.what());
         if (last) throw timeout({peer}, what + error.what());
-        later.emplace_back(peer, lane);
+        later.emplace_back(peer, number);
       }
     }
     pending = std::move(later);
@@ -185,12 +181,12 @@ void TcpFabric::connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers) 
   for (int i = 1; i < size; ++i) {
     const int peer = (rank + i) % size;  // those that dial this rank first: they wait for it
     TcpPeer& to = peers[static_cast<std::size_t>(peer)];
-    const auto watch = watch_for(peer, meeting);
+    const auto watch = watch_for(peer, members);
     try {
-      if (!(peer > rank ? take(peer, meeting, deadline, to) : joined(to, deadline, watch)))
+      if (!(peer > rank ? take(peer, members, deadline, to) : joined(to, deadline, watch)))
         missing.push_back(peer);
     } catch (const net::ConnectionLost& loss) {
-      const Deadline patience = Deadline::after(kLastWords);
+      const Deadline patience = Deadline::after(kWaitForReason);
       while (watch && !patience.passed()) {  // the whole group may know why
         watch();
         std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -22,7 +22,7 @@ struct TcpFabricOptions {
 };
 
 // The ranks of a channel to be.
-struct TcpMeeting {
+struct TcpMembers {
   std::string group = {};
   std::chrono::milliseconds timeout = {};
   int rank = 0;                   // of this process
@@ -56,11 +56,11 @@ class TcpFabric {
   // Collective over the members: of two ranks the later dials the earlier. Throws TimeoutError naming who did
   // not come.
   static std::unique_ptr<WireChannel> connect(const std::shared_ptr<TcpFabric>& fabric,
-                                              const TcpMeeting& meeting);
+                                              const TcpMembers& members);
 
  private:
-  void connect(const TcpMeeting& meeting, std::vector<TcpPeer>& peers);
-  bool take(int from, const TcpMeeting& meeting, Deadline deadline, TcpPeer& to);
+  void connect(const TcpMembers& members, std::vector<TcpPeer>& peers);
+  bool take(int from, const TcpMembers& members, Deadline deadline, TcpPeer& to);
 
   TcpFabricOptions options_;
   net::Gate gate_;

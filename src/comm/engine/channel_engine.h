@@ -20,7 +20,7 @@ Capabilities channel_capabilities(const std::vector<int>& nodes);
 
 class ChannelEngine : public Engine, public Composable {
  public:
-  // `name`: the engine's, a constant; `nodes[r]`: rank r's node.
+  // `name`: the engine's, a constant; `nodes[r]`: rank r's node; `selector`: the table that picks algorithms.
   ChannelEngine(const char* name, std::unique_ptr<WireChannel> channel, std::string group,
                 std::vector<int> nodes, Selector selector);
 

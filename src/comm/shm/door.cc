@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/fnv.h"
 
 namespace lockstep::shm {
 namespace {
@@ -23,11 +24,9 @@ struct Address {
 
 // Doors are told apart by a hash, users by their number.
 Address address_of(const std::string& door) {
-  std::uint64_t hash = 1469598103934665603U;
-  for (char c : door) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
   char text[64];
   std::snprintf(text, sizeof text, "lockstep/%u/%016llx", static_cast<unsigned>(::getuid()),
-                static_cast<unsigned long long>(hash));
+                static_cast<unsigned long long>(fnv1a(door)));
   Address address;
   address.name.sun_family = AF_UNIX;
   std::memcpy(address.name.sun_path + 1, text, std::strlen(text));  // a leading zero: abstract

@@ -65,7 +65,8 @@ void Meeting::wait_for_phase() {
     const std::uint32_t seen = control_.phase.load(std::memory_order_seq_cst);
     control_.sleepers.fetch_add(1, std::memory_order_seq_cst);
     if (!phase_reached())
-      futex_wait(control_.phase, seen, std::min<std::chrono::nanoseconds>(kNap, deadline_.left()));
+      futex_wait(control_.phase, seen,
+                 std::min<std::chrono::nanoseconds>(kLookAroundEvery, deadline_.left()));
     control_.sleepers.fetch_sub(1, std::memory_order_relaxed);
     if (phase_reached()) break;
     const std::vector<int> ranks = not_in_phase();
@@ -142,10 +143,11 @@ bool Meeting::says_it_waits(int rank, int whom) const {
 // A rank that sleeps renews its word every nap; one that was stopped does not.
 bool Meeting::waits(int rank) const {
   return seat(rank).waiting_ns.load(std::memory_order_acquire) >=
-         now_ns() - std::chrono::nanoseconds(4 * kNap).count();
+         now_ns() - std::chrono::nanoseconds(4 * kLookAroundEvery).count();
 }
 
-// Nobody waits for itself: that stands for somebody outside.
+// A seat has a bit for each rank of the group, and none for the world outside of it. A rank never waits for
+// itself, so its own bit says that: it waits for somebody who is not in this group.
 void Meeting::waits_outside() { say_waits({rank_}); }
 
 bool Meeting::held_up_outside(const std::vector<int>& ranks) const {

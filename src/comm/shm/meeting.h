@@ -79,7 +79,8 @@ class Meeting {
   std::string where() const;
 
  private:
-  static constexpr std::chrono::milliseconds kNap{50};  // re-look at the world this often when asleep
+  static constexpr std::chrono::milliseconds kLookAroundEvery{
+      50};  // re-look at the world this often when asleep
   static constexpr std::chrono::milliseconds kTellEvery{500};
   static constexpr std::chrono::milliseconds kOutside{
       2500};  // longer than the timeout, for ranks that wait outside
@@ -159,7 +160,8 @@ void Meeting::wait_until(Progress&& progress, WaitingFor&& waiting_for) {
     const std::uint32_t seen = mine.doorbell.load(std::memory_order_seq_cst);
     mine.asleep.store(1, std::memory_order_seq_cst);
     const bool moved = progress();
-    if (!moved) futex_wait(mine.doorbell, seen, std::min<std::chrono::nanoseconds>(kNap, deadline_.left()));
+    if (!moved)
+      futex_wait(mine.doorbell, seen, std::min<std::chrono::nanoseconds>(kLookAroundEvery, deadline_.left()));
     mine.asleep.store(0, std::memory_order_relaxed);
     if (moved || progress()) return stop_waiting();
     const std::vector<int> ranks = waiting_for();

@@ -12,6 +12,7 @@
 #include "comm/tune/internal_call.h"
 #include "comm/tune/trials.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/fnv.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/small_file.h"
@@ -86,10 +87,8 @@ std::filesystem::path cost_cache_path(int workers) {
   const std::string dir = Knobs::from_environment().cache_dir;
   if (dir == "off" || dir.empty()) return {};
   const std::string machine = cpu_model() + "/" + std::to_string(::sysconf(_SC_NPROCESSORS_ONLN));
-  std::uint64_t hash = 1469598103934665603U;
-  for (char c : machine) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211U;
   std::ostringstream name;
-  name << "costs-" << std::hex << hash << std::dec << "-" << workers << ".json";
+  name << "costs-" << std::hex << fnv1a(machine) << std::dec << "-" << workers << ".json";
   return std::filesystem::path(dir) / name.str();
 }
 

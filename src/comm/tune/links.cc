@@ -10,7 +10,7 @@ namespace {
 // What a choice of route is made for: a bucket's part.
 constexpr double kTypicalBytes = 1 << 20;
 // A route that is not faster by this is no reason to leave the plain one.
-constexpr double kWorthIt = 0.9;
+constexpr double kFastEnoughToChange = 0.9;
 
 std::string listed(const std::vector<int>& ranks) { return fmt::format("{}", fmt::join(ranks, " ")); }
 
@@ -67,7 +67,7 @@ Routes Links::routes(std::vector<std::string>* reasons) const {
   };
   if (n > 3) {
     const std::vector<int> ring = best_ring(n, way);
-    if (slowest_link(ring, way) < kWorthIt * slowest_link(routes.ring, way)) {
+    if (slowest_link(ring, way) < kFastEnoughToChange * slowest_link(routes.ring, way)) {
       const auto [a, b] = slowest_of(routes.ring);
       if (reasons != nullptr)
         reasons->push_back(
@@ -82,7 +82,7 @@ Routes Links::routes(std::vector<std::string>* reasons) const {
   const std::vector<Merge> tree = best_tree(n, way);
   const double plain = tree_time(routes.tree, n, way);
   const double best = tree_time(tree, n, way);
-  if (best < kWorthIt * plain) {
+  if (best < kFastEnoughToChange * plain) {
     std::string merges;
     for (const Merge& merge : tree)
       merges += fmt::format("{}{}→{}", merges.empty() ? "" : ", ", merge.from, merge.into);

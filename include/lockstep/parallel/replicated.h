@@ -1,0 +1,58 @@
+// What strategies have in common whose workers each hold the whole model and run it on their own lanes:
+// lanes, batch norm's buffers, the exchange of gradients in buckets, and the looks at whether all is well.
+// What a worker updates is theirs to say (slices(), share_updates(), join(), cut()).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/grad/reducer.h"
+#include "lockstep/parallel/module_ref.h"
+#include "lockstep/parallel/strategy.h"
+
+namespace lockstep {
+
+class Replicated : public Strategy {
+ public:
+  ~Replicated() override;
+  Replicated(const Replicated&) = delete;
+  Replicated& operator=(const Replicated&) = delete;
+
+  std::vector<NamedTensor> parameters() const override;
+  void synchronize() override;
+  void end_step() override;
+  void reset() override;
+  void check_replicas() override;
+
+  torch::nn::Module& module() const override { return *module_; }
+  const Group& group() const override { return group_; }
+  const ExchangeLog& last_exchange() const override;
+  double bucket_cap_mb() const override { return bucket_cap_mb_; }
+  int bucket_of(std::size_t i) const override;
+  std::size_t gradient_bytes() const override;
+  Reducer& reducer() { return *reducer_; }
+
+ protected:
+  // Collective. Throws MismatchError naming the first parameter or buffer whose name, shape or dtype differs
+  // between two ranks, with both sides. `name` is the strategy's, for messages.
+  Replicated(std::string name, const ModuleRef& module, Group group, StrategyOptions options);
+  // Goes on in `group`, with the model of its rank 0. Collective there.
+  void bind(Group group);
+
+ private:
+  struct Lanes;  // the lane under way, and what travels with the gradients
+  void begin_lane(const LaneInfo& info) override;
+  void end_lane() noexcept override;
+  bool set_sync(bool on) override;
+
+  std::string name_;
+  std::shared_ptr<torch::nn::Module> module_;
+  Group group_;
+  StrategyOptions options_;
+  double bucket_cap_mb_ = 0;
+  std::unique_ptr<Lanes> lanes_;
+  std::unique_ptr<Reducer> reducer_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,22 @@
+// Strategies by name: for programs that let their users choose.
+//
+//   auto strategy = lockstep::make_strategy("ddp", model, world);
+//
+// | name | is | every worker holds |
+// |---|---|---|
+// | ddp | DataParallel | parameters, gradients and the optimizer's state |
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/parallel/module_ref.h"
+#include "lockstep/parallel/strategy.h"
+
+namespace lockstep {
+
+// Collective. Throws UsageError that lists the names.
+std::unique_ptr<Strategy> make_strategy(const std::string& name, const ModuleRef& module, Group group,
+                                        StrategyOptions options = {});
+
+}  // namespace lockstep

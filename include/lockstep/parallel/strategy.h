@@ -1,0 +1,107 @@
+// One model, many workers: all that a training loop, an optimizer and a checkpoint may know of how it is
+// done. DataParallel (data_parallel.h) is one strategy; strategies.h makes them by name.
+//
+//   lockstep::AdamW optimizer(strategy);
+//   for (auto& lane : step) {
+//     auto scope = strategy.lane(lane);
+//     loss(model->forward(lane.data), lane.target).backward();
+//   }
+//   optimizer.step();
+//
+// What a new one has to do is written where it inherits it: gradients and slices in grad/gradient_source.h,
+// lanes and the rest here. One whose workers each hold the whole model begins from Replicated (replicated.h).
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/comm/group.h"
+#include "lockstep/comm/lanes.h"
+#include "lockstep/grad/exchange_log.h"
+#include "lockstep/grad/gradient_source.h"
+#include "lockstep/grad/reducer.h"
+
+namespace lockstep {
+
+struct StrategyOptions {
+  // 0: chosen. 25 in the shared memory of one machine; between machines the smallest size that the links
+  // carry about as fast. The bits are the same for every size.
+  double bucket_cap_mb = 0;
+  double first_bucket_mb = 1;  // small, so that communication starts early
+  // false: a parameter that gets no gradient on some worker is an error that names it.
+  bool find_unused_parameters = true;
+  // In every so many exchanges the replicas' bits are compared, whoever updates them, and in the 2nd, 4th,
+  // 8th … before that; a difference is an Error that names the parameter. 0: never.
+  std::int64_t check_replicas_every = 500;
+  std::string algorithm = {};  // of the all-reduce; empty: the cost table chooses
+  Order order = Order::canonical;
+  BucketHook hook = {};  // in place of the all-reduce
+};
+
+class Strategy : public GradientSource {
+ public:
+  // While it lives, torch's default generator belongs to the lane, and batch norm starts from the step's
+  // beginning. The generator's own state comes back afterwards.
+  class LaneScope;
+  [[nodiscard]] LaneScope lane(const LaneInfo& info);
+
+  // While it lives, backward adds up gradients locally.
+  class NoSync;
+  [[nodiscard]] NoSync no_sync();
+
+  // Forgets what this step has gathered so far: after an exception in the middle of a step. Every rank; one
+  // that does so alone is named at the next exchange. Buffers are as the step found them: before its first
+  // lane, or, without lanes, as the exchange before, or the constructor, left them (but for what was loaded
+  // since).
+  virtual void reset() = 0;
+  // Compares the bits of what all workers hold alike. Throws MismatchError naming what differs. Collective.
+  virtual void check_replicas() = 0;
+
+  virtual torch::nn::Module& module() const = 0;
+  virtual const Group& group() const = 0;
+
+  // How gradients travel. The log is that of the last exchange, until the next begins.
+  virtual const ExchangeLog& last_exchange() const = 0;
+  virtual double bucket_cap_mb() const = 0;  // as given or chosen
+  // Which bucket the gradient of parameters()[i] is in.
+  virtual int bucket_of(std::size_t i) const = 0;
+  // Memory that this worker holds for gradients, in bytes.
+  virtual std::size_t gradient_bytes() const = 0;
+
+ protected:
+  // What the scopes do. A begin_lane that throws has begun nothing.
+  virtual void begin_lane(const LaneInfo& info) = 0;
+  virtual void end_lane() noexcept = 0;
+  // Returns what was before.
+  virtual bool set_sync(bool on) = 0;
+};
+
+class Strategy::LaneScope {
+ public:
+  ~LaneScope();
+  LaneScope(const LaneScope&) = delete;
+  LaneScope& operator=(const LaneScope&) = delete;
+
+ private:
+  friend class Strategy;
+  LaneScope(Strategy& owner, const LaneInfo& info);
+  Strategy& owner_;
+  torch::Tensor generator_state_;
+};
+
+class Strategy::NoSync {
+ public:
+  ~NoSync();
+  NoSync(const NoSync&) = delete;
+  NoSync& operator=(const NoSync&) = delete;
+
+ private:
+  friend class Strategy;
+  explicit NoSync(Strategy& owner);
+  Strategy& owner_;
+  bool before_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,8 @@
+// What make_strategy() knows (strategies.h), for those who only want the names.
+#pragma once
+
+namespace lockstep {
+
+inline constexpr const char* kStrategyNames[] = {"ddp"};
+
+}  // namespace lockstep

@@ -1,0 +1,130 @@
+#include "grad/step_exchange.h"
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+StepExchange::StepExchange(const Group& group, GradientStore& store, const std::vector<NamedTensor>& parameters,
+                   const ReducerOptions& options)
+    : group_(group),
+      store_(store),
+      parameters_(parameters),
+      options_(options),
+      cards_(group),
+      counts_memory_(group.allocate((parameters.size() + 1) * sizeof(std::int32_t))) {}
+
+void StepExchange::begin() {
+  works_.clear();
+  counts_ = Work();
+  opened_ = false;
+  missing_.clear();
+  for (const BucketPlan& plan : store_.layout().buckets)
+    missing_.push_back(static_cast<int>(plan.members.size()));
+}
+
+bool StepExchange::open(const StepCard& card) {
+  opened_ = true;
+  idle_ = !card.has_gradients();
+  cards_.post(card, store_.layout().buckets.empty() ? "" : "in front of " + store_.label(0));
+  const StepCard known = idle_ ? cards_.said() : card;
+  if (!known.has_gradients()) {
+    cards_.check();  // nobody has gradients, and everybody is here
+    return false;
+  }
+  weighted_ = known.lanes == 1.0;
+  lanes_ = idle_ || weighted_;  // without gradients: as a worker whose lanes are all empty
+  divisor_ = *known.divisor;
+  log_.buckets.assign(missing_.size(), {});  // those of the exchange before stayed until now
+  return true;
+}
+
+void StepExchange::ready(std::size_t i) {
+  const auto bucket = static_cast<std::size_t>(store_.layout().placements[i].bucket);
+  if (--missing_[bucket] == 0) log_.buckets[bucket].ready_ns = now_ns();
+  while (works_.size() < missing_.size() && missing_[works_.size()] == 0) launch();
+}
+
+void StepExchange::launch() {
+  const int index = static_cast<int>(works_.size());
+  store_.collapse(index, lanes_);
+  const Buffer data = store_.bucket(index);
+  const double divisor = weighted_ ? divisor_ * weight_scale(data.dtype, divisor_) : divisor_;
+  BucketEvent& event = log_.buckets[static_cast<std::size_t>(index)];
+  event.bucket = index;
+  event.bytes = data.bytes();
+  if (event.ready_ns == 0) event.ready_ns = now_ns();
+  if (options_.hook)
+    works_.push_back(options_.hook({.index = index, .data = data, .divisor = divisor}));
+  else if (group_.size() == 1 && divisor == 1)
+    works_.emplace_back();  // nothing to add, nothing to divide by
+  else
+    works_.push_back(group_.all_reduce_async(data, {.op = ReduceOp::avg,
+                                                    .algorithm = options_.algorithm,
+                                                    .order = options_.order,
+                                                    .divisor = divisor,
+                                                    .purpose = store_.label(index)}));
+}
+
+void StepExchange::flush() {
+  while (works_.size() < missing_.size()) launch();
+  auto* const counts = counts_memory_.as<std::int32_t>();
+  const std::size_t n = parameters_.size();
+  for (std::size_t i = 0; i < n; ++i) counts[i] = store_.has(i) ? 1 : 0;
+  counts[n] = idle_ ? 0 : 1;
+  if (group_.size() > 1)
+    counts_ = group_.all_reduce_async(Buffer{counts, n + 1, DType::i32},
+                                      {.purpose = "which parameters have gradients"});
+}
+
+void StepExchange::wait() {
+  log_.wait_begin_ns = now_ns();
+  cards_.check();  // before the buckets of ranks that are out of step fail for a reason that says less
+  for (const Work& work : works_) work.wait();
+  counts_.wait();
+  log_.wait_end_ns = now_ns();
+  for (std::size_t b = 0; b < works_.size(); ++b) {
+    const WorkTiming timing = works_[b].timing();
+    BucketEvent& event = log_.buckets[b];
+    event.start_ns = timing.begin_ns != 0 ? timing.begin_ns : event.ready_ns;
+    event.running_ns = timing.running_ns != 0 ? timing.running_ns : event.start_ns;
+    event.end_ns = timing.end_ns != 0 ? timing.end_ns : event.start_ns;
+    event.algorithm = timing.algorithm;
+  }
+  finish_counts();
+}
+
+void StepExchange::finish_counts() {
+  const auto* const counts = counts_memory_.as<std::int32_t>();
+  const int ranks = counts[parameters_.size()];  // that have gradients
+  std::string unused;
+  int unused_count = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    store_.publish(i, counts[i] > 0);
+    if (options_.find_unused_parameters || counts[i] == ranks) continue;
+    if (++unused_count <= 5)
+      unused += (unused.empty() ? "'" : ", '") + parameters_[i].name + "' (on " +
+                std::to_string(ranks - counts[i]) + " of " + std::to_string(ranks) + " ranks" +
+                (store_.has(i) ? ")" : ", this one too)");
+  }
+  if (unused_count > 5) unused += " and " + std::to_string(unused_count - 5) + " more";
+  if (unused_count > 0)
+    throw UsageError("parameters without gradient in this step: " + unused +
+                     "; find_unused_parameters = true accepts that");
+}
+
+void StepExchange::abandon() noexcept {
+  cards_.abandon();
+  for (const Work& work : works_) try {
+      work.wait();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the group keeps its failure
+    }
+  try {
+    counts_.wait();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): likewise
+  }
+  works_.clear();
+  counts_ = Work();
+}
+
+}  // namespace lockstep

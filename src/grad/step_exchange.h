@@ -1,0 +1,61 @@
+// One step's exchange: buckets leave in index order as they become full, and are awaited together.
+#pragma once
+
+#include <vector>
+
+#include "grad/gradient_store.h"
+#include "grad/step_card.h"
+#include "lockstep/comm/group.h"
+#include "lockstep/grad/reducer.h"
+
+namespace lockstep {
+
+class StepExchange {
+ public:
+  // All references outlive it.
+  StepExchange(const Group& group, GradientStore& store, const std::vector<NamedTensor>& parameters,
+           const ReducerOptions& options);
+
+  // Nothing has come yet. Also after the store's layout has changed.
+  void begin();
+
+  bool opened() const { return opened_; }
+  // Opens it with what this rank has to say of the step. A rank without gradients waits here for the others'
+  // word; false: nobody has any, and there is nothing to exchange.
+  bool open(const StepCard& card);
+  // Parameter i's gradient is complete: its bucket leaves if that was the last, as do full ones behind it.
+  void ready(std::size_t i);
+  // Every bucket that has not left does.
+  void flush();
+  // Waits for all, then gives every parameter its mean. Throws what an operation threw; MismatchError when
+  // the ranks are out of step; UsageError when a parameter had no gradient on a rank that has others and that
+  // is not allowed.
+  void wait();
+  // Waits for what is under way and forgets it, errors too.
+  void abandon() noexcept;
+
+  const ExchangeLog& log() const { return log_; }
+
+ private:
+  void launch();
+  void finish_counts();
+
+  const Group& group_;
+  GradientStore& store_;
+  const std::vector<NamedTensor>& parameters_;
+  const ReducerOptions& options_;
+  StepCards cards_;
+  CommMemory
+      counts_memory_;  // how many ranks have a gradient, one i32 a parameter; behind them, how many any
+  std::vector<int> missing_;  // gradients that each bucket waits for
+  ExchangeLog log_;
+  std::vector<Work> works_;
+  Work counts_;
+  bool opened_ = false;
+  bool idle_ = false;      // this rank has nothing
+  bool lanes_ = false;     // this rank's gradients are sums of lanes
+  bool weighted_ = false;  // the step is made of lanes
+  double divisor_ = 1;
+};
+
+}  // namespace lockstep

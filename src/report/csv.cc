@@ -1,0 +1,136 @@
+#include "lockstep/report/csv.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep {
+namespace {
+
+void write_all(int fd, std::string_view text, const std::filesystem::path& file) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw SystemError("writing " + file.string(), errno);
+    text.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+std::vector<std::string> split(const std::string& line) {
+  std::vector<std::string> cells(1);
+  for (const char c : line) {
+    if (c == ',')
+      cells.emplace_back();
+    else
+      cells.back() += c;
+  }
+  return cells;
+}
+
+std::string join(const std::vector<std::string>& cells) { return fmt::format("{}", fmt::join(cells, ",")); }
+
+}  // namespace
+
+void replace_file(const std::filesystem::path& file, std::string_view text) {
+  const std::filesystem::path hidden =
+      file.parent_path() / fmt::format(".{}.{}", file.filename().string(), ::getpid());
+  try {
+    const UniqueFd fd(::open(hidden.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!fd) throw SystemError("writing " + file.string(), errno);
+    write_all(fd.get(), text, file);
+    if (::fsync(fd.get()) != 0) throw SystemError("writing " + file.string(), errno);
+    if (::rename(hidden.c_str(), file.c_str()) != 0) throw SystemError("renaming to " + file.string(), errno);
+  } catch (...) {
+    ::unlink(hidden.c_str());
+    throw;
+  }
+}
+
+std::vector<double> CsvTable::numbers(std::string_view column) const {
+  std::vector<double> values;
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    if (columns[c] != column) continue;
+    for (const auto& row : rows) {
+      double value = NAN;
+      const std::string& cell = row[c];
+      const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+      values.push_back(error == std::errc() && end == cell.data() + cell.size() ? value : NAN);
+    }
+  }
+  return values;
+}
+
+CsvTable read_csv(const std::filesystem::path& file, std::vector<std::string>* left_out) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw SystemError("reading " + file.string(), errno);
+  std::stringstream text;
+  text << in.rdbuf();
+  CsvTable table;
+  int number = 0;
+  for (std::string line; std::getline(text, line) && !text.eof();) {
+    ++number;
+    std::vector<std::string> cells = split(line);
+    if (table.columns.empty()) {
+      table.columns = std::move(cells);
+      continue;
+    }
+    if (cells.size() != table.columns.size()) {
+      const std::string wrong =
+          fmt::format("line {} has {} cells, not {}", number, cells.size(), table.columns.size());
+      if (left_out == nullptr) throw UsageError(fmt::format("{}: {}", file.string(), wrong));
+      left_out->push_back(wrong);
+      continue;
+    }
+    table.rows.push_back(std::move(cells));
+  }
+  return table;
+}
+
+CsvFile::CsvFile(std::filesystem::path file, const std::vector<std::string>& columns,
+                 const std::function<bool(std::int64_t)>& keep)
+    : file_(std::move(file)) {
+  std::string text = join(columns) + "\n";
+  if (std::filesystem::exists(file_)) {
+    std::vector<std::string> left_out;
+    const CsvTable before = read_csv(file_, &left_out);
+    if (!before.columns.empty() && before.columns != columns)
+      throw UsageError(
+          fmt::format("{}: its columns are {}, not {}: it is of another version; accepted: once it is moved "
+                      "away, a new one is begun",
+                      file_.string(), join(before.columns), join(columns)));
+    if (!left_out.empty())
+      log().warn("{}: {}{}: left out, and the rest is kept", file_.string(), left_out.front(),
+                 left_out.size() == 1 ? "" : fmt::format(" (and {} more like it)", left_out.size() - 1));
+    const auto at = static_cast<std::size_t>(std::ranges::find(columns, "step") - columns.begin());
+    for (const auto& row : before.rows) {
+      std::int64_t number = 0;
+      if (at < row.size()) std::from_chars(row[at].data(), row[at].data() + row[at].size(), number);
+      if (keep(number)) text += join(row) + "\n";
+    }
+  }
+  replace_file(file_, text);
+  fd_.reset(::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!fd_) throw SystemError("opening " + file_.string(), errno);
+}
+
+void CsvFile::add_row(std::string_view cells) {
+  waiting_ += cells;
+  waiting_ += '\n';
+}
+
+void CsvFile::flush() {
+  write_all(fd_.get(), waiting_, file_);
+  waiting_.clear();
+}
+
+}  // namespace lockstep

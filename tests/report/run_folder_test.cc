@@ -1,0 +1,166 @@
+#include "report/run_folder.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "base/job_name.h"
+#include "base/shell_word.h"
+#include "lockstep/base/error.h"
+#include "report/folder_content.h"
+#include "report/folder_lock.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FolderOwner : public ::testing::Test {
+ protected:
+  FolderOwner() {
+    std::string name = (fs::temp_directory_path() / "lockstep-folder-XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~FolderOwner() override { fs::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) const {
+    fs::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name) << text;
+  }
+  // What the UsageError says; empty when there is none.
+  std::string refusal(FolderUse use) const {
+    try {
+      const RunFolder folder(folder_, use, 0);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_))
+      if (!entry.is_directory()) found.push_back(fs::relative(entry.path(), folder_).string());
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(FolderOwner, HasOneOwner) {
+  auto first = std::make_unique<FolderLock>(folder_);
+  try {
+    const FolderLock second(folder_);
+    FAIL() << "two owners";
+  } catch (const UsageError& error) {
+    const std::string said = error.what();
+    EXPECT_NE(
+        said.find(folder_.string() + " is being written by process " + std::to_string(::getpid()) + " on "),
+        std::string::npos)
+        << said;
+  }
+  first.reset();
+  EXPECT_TRUE(fs::is_empty(folder_));
+  write(".lock", "process 1 on the moon\n");  // its owner is dead
+  const FolderLock next(folder_);
+}
+
+TEST_F(FolderOwner, TakesWhatKilledProcessesLeftForNothing) {
+  write(".lock", "");
+  write(".job.txt.17", "half");
+  EXPECT_TRUE(is_unused(folder_));
+  EXPECT_EQ(refusal(FolderUse::fresh), "");
+  EXPECT_FALSE(is_unused(folder_));
+  EXPECT_NE(refusal(FolderUse::fresh).find("is not empty"), std::string::npos);
+  for (const char* name : {".lock", ".steps.csv.1", ".index.html.4711"})
+    EXPECT_TRUE(is_leftover(name)) << name;
+  for (const char* name : {"steps.csv", ".steps.csv", ".steps.csv.", ".steps.csv.1x", ".notes.1", ".1", "."})
+    EXPECT_FALSE(is_leftover(name)) << name;
+}
+
+TEST_F(FolderOwner, OverwritesOnlyRuns) {
+  write("notes.txt", "mine");
+  write("checkpoints/model.pt", "mine");
+  write("checkpoints/step-00000007/mine", "no manifest");
+  write("checkpoints/step-00000008/manifest.json", "{}");
+  write("checkpoints/step-best/manifest.json", "a copy of the user's");
+  write("checkpoints/set-aside/step-00000009/manifest.json", "{}");
+  write("checkpoints/step-1000/manifest.json", "another program's");
+  write("checkpoints/.removed-step-00000006/manifest.json", "{}");
+  EXPECT_EQ(refusal(FolderUse::overwrite), "");
+  EXPECT_EQ(names(), (std::vector<std::string>{
+                         "buckets.csv", "checkpoints/model.pt", "checkpoints/step-00000007/mine",
+                         "checkpoints/step-1000/manifest.json", "checkpoints/step-best/manifest.json",
+                         "epochs.csv", "evaluations.csv", "notes.txt", "steps.csv"}));
+  for (const char* name : {"config.json", "evaluations.csv", "index.html", "job.txt", "latency.csv",
+                           "steps.csv", "summary.json", "trace.json"}) {
+    fs::remove(folder_ / name);
+    write(name, "something of a user's, of traceEvents too: {\"traceEvents\":[]}\n");
+    const std::string said = refusal(FolderUse::overwrite);
+    EXPECT_NE(said.find("would remove " + (folder_ / name).string()), std::string::npos) << said;
+    EXPECT_TRUE(fs::exists(folder_ / "epochs.csv")) << "removed before all was checked";
+    fs::remove(folder_ / name);
+  }
+  fs::create_symlink(folder_ / "notes.txt", folder_ / "config.json");
+  EXPECT_NE(refusal(FolderUse::overwrite), "");
+}
+
+TEST_F(FolderOwner, KnowsTheNamesOfJobs) {
+  for (const char* const name :
+       {"0123456789abcdef0123456789abcdef\n", "none agent 7 started 12 boot 1-2-3\n"}) {
+    write("job.txt", name);
+    EXPECT_EQ(refusal(FolderUse::overwrite), "") << name;
+  }
+  // Earlier versions wrote any name: in a run's folder it is that of its job.
+  write("job.txt", "none\n");
+  write("config.json", "{\"lane_batch\": 4}\n");
+  EXPECT_EQ(refusal(FolderUse::overwrite), "");
+}
+
+TEST_F(FolderOwner, LeavesALockOfSomebodyElseAlone) {
+  write(".lock", "for another program\n");
+  EXPECT_NE(refusal(FolderUse::fresh).find((folder_ / ".lock").string() + " is no lock of lockstep train"),
+            std::string::npos);
+  EXPECT_EQ(names(), std::vector<std::string>{".lock"});
+  EXPECT_GT(fs::file_size(folder_ / ".lock"), 0U);
+}
+
+// Whoever took that for "begun by another job" would begin anew.
+TEST_F(FolderOwner, AJobThatCantBeReadIsAnError) {
+  fs::create_directory(folder_ / "job.txt");
+  EXPECT_THROW(RunFolder::begun_by_this_job(folder_), SystemError);
+  EXPECT_FALSE(RunFolder::begun_by_this_job(folder_ / "none"));
+}
+
+TEST_F(FolderOwner, BelongsToTheJobThatBeganIt) {
+  for (const char* name : {"LOCKSTEP_JOB", "TORCHELASTIC_RUN_ID"}) ::unsetenv(name);
+  EXPECT_EQ(job_name(), "");
+  ::setenv("TORCHELASTIC_RUN_ID", "none", 1);
+  // More than the name, which all runs may share, and the same at every call.
+  EXPECT_NE(job_name(), "none");
+  EXPECT_TRUE(job_name().starts_with("none agent "));
+  EXPECT_EQ(job_name(), job_name());
+  EXPECT_EQ(refusal(FolderUse::fresh), "");
+  EXPECT_TRUE(RunFolder::begun_by_this_job(folder_));
+  write("job.txt", "none\n");
+  EXPECT_FALSE(RunFolder::begun_by_this_job(folder_));
+  ::setenv("LOCKSTEP_JOB", "job-1", 1);
+  EXPECT_EQ(job_name(), "job-1");
+  for (const char* name : {"LOCKSTEP_JOB", "TORCHELASTIC_RUN_ID"}) ::unsetenv(name);
+}
+
+TEST(ShellWord, IsQuotedWhereItHasToBe) {
+  EXPECT_EQ(shell_word("runs/a-1_b.c"), "runs/a-1_b.c");
+  EXPECT_EQ(shell_word(""), "''");
+  EXPECT_EQ(shell_word("a b"), "'a b'");
+  EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_word("$x`y`!~"), "'$x`y`!~'");
+  EXPECT_EQ(shell_word("é"), "'é'");
+}
+
+}  // namespace
+}  // namespace lockstep

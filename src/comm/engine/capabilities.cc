@@ -24,6 +24,16 @@ std::string refuses_offer(const Offer& offer, const Call& call, int ranks) {
   return offer.looks_at ? offer.looks_at(call) : std::string();
 }
 
+Offer offer_of(const Algorithm& algorithm, const std::vector<int>& nodes) {
+  Offer offer{.name = std::string(algorithm.name()),
+              .collectives = {},
+              .canonical = algorithm.canonical(nodes),
+              .at_most_bytes = algorithm.needs().at_most_bytes};
+  for (int what = 0; what < kCollectives; ++what)
+    if (algorithm.has(static_cast<Collective>(what))) offer.collectives.add(static_cast<Collective>(what));
+  return offer;
+}
+
 }  // namespace
 
 std::string Offer::lack_of(const Call& call) const {
@@ -66,16 +76,17 @@ std::vector<Offer> our_offers(const std::vector<int>& nodes, bool reach, const s
   std::vector<Offer> offers;
   for (const Algorithm* algorithm : all_algorithms()) {
     const Needs needs = algorithm->needs();
-    if (needs.reach && !reach) continue;
-    Offer offer{.name = std::string(algorithm->name()),
-                .collectives = {},
-                .canonical = algorithm->canonical(nodes),
-                .at_most_bytes = needs.at_most_bytes,
-                .not_here = needs.pages ? no_pages : ""};
-    for (int what = 0; what < kCollectives; ++what)
-      if (algorithm->has(static_cast<Collective>(what))) offer.collectives.add(static_cast<Collective>(what));
-    offers.push_back(std::move(offer));
+    if (needs.levels || (needs.reach && !reach)) continue;
+    offers.push_back(offer_of(*algorithm, nodes));
+    if (needs.pages) offers.back().not_here = no_pages;
   }
+  return offers;
+}
+
+std::vector<Offer> composed_offers(const std::vector<int>& nodes) {
+  std::vector<Offer> offers;
+  for (const Algorithm* algorithm : all_algorithms())
+    if (algorithm->needs().levels) offers.push_back(offer_of(*algorithm, nodes));
   return offers;
 }
 

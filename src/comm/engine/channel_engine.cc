@@ -37,6 +37,15 @@ Shape ChannelEngine::shape_of(const Call& call) const {
   return {.what = call.what, .ranks = size(), .bytes = call.bytes(), .messages_only = true, .nodes = nodes()};
 }
 
+Stage ChannelEngine::stage_for(const Call& call) {
+  return {.call = call,
+          .me = rank(),
+          .nodes = nodes(),
+          .scratch = scratch_,
+          .routes = routes_.get(),
+          .messages = channel_.get()};
+}
+
 Call& ChannelEngine::begin(const Call& call, std::string_view forced, WireChannel::Kind kind) {
   begun_ = call;
   channel_->begin(begun_, card_of(call, forced), kind);
@@ -59,7 +68,7 @@ void ChannelEngine::execute(const Call& call) {
   if (call.count == 0 && call.what != Collective::barrier) {
     exchange_nothing(told);
   } else {
-    Stage stage{told, *channel_, scratch_, nodes(), routes_.get()};
+    Stage stage = stage_for(told);
     algorithm->run(stage);
   }
   if (links_ != nullptr && size() > 1 && ++calls_ >= look_after_) watch_links(call);
@@ -76,7 +85,7 @@ void ChannelEngine::exchange_nothing(const Call& call) {
   Call barrier = call;
   barrier.what = Collective::barrier;
   barrier.count = 0;
-  Stage stage{barrier, *channel_, scratch_, nodes(), routes_.get()};
+  Stage stage = stage_for(barrier);
   selector_.choose(shape_of(barrier), Order::canonical)->run(stage);
 }
 
@@ -177,7 +186,7 @@ std::unique_ptr<Engine> ChannelEngine::divide(int colour, int key, const std::st
   gather.out = all.data();
   gather.count = sizeof(Choice);
   gather.dtype = DType::u8;
-  Stage stage{gather, *channel_, scratch_, nodes(), routes_.get()};
+  Stage stage = stage_for(gather);
   selector_.choose(shape_of(gather), Order::canonical)->run(stage);
 
   std::vector<int> ranks;

@@ -58,6 +58,7 @@ class ChannelEngine : public Engine, public Composable {
  private:
   Shape shape_of(const Call& call) const;
   void watch_links(const Call& call);
+  Stage stage_for(const Call& call);
   void exchange_nothing(const Call& call);
 
   std::unique_ptr<WireChannel> channel_;

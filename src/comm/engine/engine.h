@@ -33,8 +33,7 @@ struct EngineFacts {
   std::vector<int> nodes;          // the node of each rank
   std::shared_ptr<Naming> naming;  // what the ranks are called in messages
   Capabilities can;
-  Selector*
-      selector;  // the table from which calls choose their algorithm; null: the engine chooses by itself
+  Selector* selector;  // the table from which calls choose their algorithm
 };
 
 // What an engine knows of a rank without asking it, for the flight recorder's dump.

@@ -82,7 +82,7 @@ class GlooEngine final : public Engine {
                 .nodes = group.nodes(),
                 .naming = group.impl().engine().naming(),
                 .can = gloo_capabilities(),
-                .selector = nullptr}),
+                .selector = &selector_}),
         group_(group),
         carrier_(group_.impl().engine()),
         knobs_(Knobs::from_environment()) {
@@ -178,7 +178,11 @@ class GlooEngine final : public Engine {
     const Order order = call.algorithm == kOurs ? Order::canonical : call.order;
     const Algorithm* const algorithm = selector_.choose(shape, order);
     call.running(algorithm->name());
-    Stage stage{call, *channel_, algorithm_scratch_, nodes()};
+    Stage stage{.call = call,
+                .me = rank(),
+                .nodes = nodes(),
+                .scratch = algorithm_scratch_,
+                .messages = channel_.get()};
     algorithm->run(stage);
   }
 

@@ -1,11 +1,9 @@
 #include "comm/engine/node_engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "comm/nodes.h"
-#include "comm/range.h"
 
 namespace lockstep {
 namespace {
@@ -17,7 +15,12 @@ constexpr std::chrono::milliseconds kAcrossGrace{1000};
 constexpr std::chrono::milliseconds kInsideGrace{500};
 constexpr std::chrono::milliseconds kBlindInsideGrace{2000};
 
-constexpr const char* kByNodes = "hierarchical";
+// What is a part of a call: the whole of it is recorded already.
+Call unrecorded(Call part) {
+  part.flight = nullptr;
+  part.timing = nullptr;
+  return part;
+}
 
 }  // namespace
 
@@ -58,8 +61,8 @@ NodeEngine::NodeEngine(const char* name, std::unique_ptr<Engine> flat, std::uniq
               .selector = flat->selector()}),
       inside_(std::move(inside)),
       flat_(std::move(flat)),
-      members_(std::move(members)),
-      aligned_(nodes_are_aligned(nodes())) {
+      members_(std::move(members)) {
+  for (Offer& offer : composed_offers(nodes())) can().offers.push_back(std::move(offer));
   std::size_t smallest = members_.front().size();
   for (std::size_t m = 0; m < members_.size(); ++m) {
     const auto& ranks = members_[m];
@@ -116,34 +119,25 @@ int NodeEngine::place_of(int rank) const {
   return at == local.end() ? -1 : static_cast<int>(at - local.begin());
 }
 
-// The same on every rank: it follows from the call alone.
-bool NodeEngine::by_nodes(const Call& call) const {
-  const bool free = call.algorithm.empty() || call.algorithm == kByNodes;
-  switch (call.what) {
-    case Collective::all_reduce:
-      return free && (call.algorithm == kByNodes || aligned_ || call.order == Order::any);
-    case Collective::barrier: return call.algorithm.empty();
-    case Collective::broadcast: {
-      if (!call.algorithm.empty()) return false;
-      for (const auto& ranks : members_)
-        if (const auto at = std::find(ranks.begin(), ranks.end(), call.root); at != ranks.end())
-          return at - ranks.begin() < parts_;
-      return false;
-    }
-    default: return false;
-  }
+// The same on every rank: it follows from the call, the nodes, and the table that all ranks hold.
+const Algorithm* NodeEngine::choose(const Call& call) const {
+  if (!call.algorithm.empty()) return find_algorithm(call.algorithm);  // null: the flat engine's own
+  return selector()->choose(shape_of(call), call.order);
 }
 
-// Inside: everybody's part is read and written once, as in a direct all-reduce. Across: one part, beside the
-// others.
+Shape NodeEngine::shape_of(const Call& call) const {
+  return {.what = call.what,
+          .ranks = size(),
+          .bytes = call.bytes(),
+          .messages_only = true,
+          .levels = true,
+          .nodes = nodes()};
+}
+
 double NodeEngine::expected_seconds(const Call& call) const {
-  if (!by_nodes(call) || call.what != Collective::all_reduce) return flat_->expected_seconds(call);
-  if (across_ == nullptr) return 0;
-  Call part = call;
-  part.algorithm.clear();
-  part.count = part_of(call.count, parts_, place_, size_of(call.dtype)).count();
-  part.dtype = accumulator_of(call.dtype);
-  return inside_->expected_seconds(call) + across_->expected_seconds(part);
+  const Algorithm* const algorithm = choose(call);
+  if (algorithm == nullptr || !algorithm->needs().levels) return flat_->expected_seconds(call);
+  return selector()->expect(*algorithm, shape_of(call));
 }
 
 void NodeEngine::tell_failure(const Error& error) noexcept {
@@ -164,117 +158,40 @@ void NodeEngine::execute(const Call& call) {
     local.whole = &call;
     return inside_->run(local);
   }
-  if (!by_nodes(call)) return run_flat(call);
+  const Algorithm* const algorithm = choose(call);
+  if (algorithm == nullptr || !algorithm->needs().levels) return run_flat(call);
   if (Composable* const whole = flat_->composable()) whole->announce(call);
-  switch (call.what) {
-    case Collective::all_reduce: return all_reduce(call);
-    case Collective::barrier: return barrier(call);
-    default: return broadcast(call);
-  }
+  call.running(algorithm->name());
+  Stage stage{.call = call, .me = rank(), .nodes = nodes(), .scratch = scratch_, .composed = this};
+  algorithm->run(stage);
 }
 
 // The node's ranks meet first, as for every other call: they may have called different things.
 void NodeEngine::run_flat(const Call& call) {
   Call whole = call;
   whole.timeout += kAcrossGrace;
-  Call inside = call;
-  inside.flight = nullptr;
-  inside.timing = nullptr;
-  inside_->with_peers(inside, inside_grace_, [&](Reach&, const Call&) { flat_->run(whole); });
+  inside_->with_peers(unrecorded(call), inside_grace_, [&](Reach&, const Call&) { flat_->run(whole); });
 }
 
-// Part `own` of everybody on this node, then of all nodes; ends in the own output.
-void NodeEngine::reduce_own_part(const Reach& reach, const Call& call, Range own) {
-  const std::size_t element = size_of(call.dtype);
-  const DType wide = accumulator_of(call.dtype);
-  auto* const out = static_cast<std::byte*>(call.out) + own.begin * element;
-  // In place, only this rank reads its own part of its own input.
-  std::byte* const sum = wide == call.dtype ? out : scratch_.take(own.count() * size_of(wide));
-  std::vector<const void*> ins;
-  for (int r = 0; r < inside_->size(); ++r)
-    ins.push_back(static_cast<const std::byte*>(reach.in(r)) + own.begin * element);
-  kernel::reduce_tree_raw(sum, ins, own.count(), {.dtype = call.dtype, .op = call.op, .divisor = 1});
-
-  Call across = call;
-  across.in = sum;
-  across.out = sum;
-  across.count = own.count();
-  across.dtype = wide;
-  across.algorithm.clear();
-  across.timeout += kAcrossGrace;
-  across.whole = &call.shown();
-  across.divisor = call.divisor == 0 ? size() : call.divisor;
-  across_->run(across);
-  if (sum != out)
-    kernel::finish(out, sum, own.count(), {.dtype = call.dtype, .op = ReduceOp::sum, .divisor = 1});
+std::byte* NodeEngine::room(std::size_t bytes) {
+  if (room_.bytes() < bytes) room_ = inside_->allocate(bytes);
+  return room_.as<std::byte>();
 }
 
-void NodeEngine::all_reduce(const Call& call) {
-  const std::size_t bytes = call.bytes();
-  if (bytes == 0) return barrier(call);
-  call.running(kByNodes);
-  // Buffers that the node's other ranks can't reach go through one that they can.
-  const bool staged = !inside_->reaches(call.in) || !inside_->reaches(call.out);
-  Call reachable = call;
-  reachable.flight = nullptr;
-  reachable.timing = nullptr;
-  reachable.whole = &call;
-  if (staged) {
-    if (stage_.bytes() < bytes) stage_ = inside_->allocate(bytes);
-    std::memcpy(stage_.data(), call.in, bytes);
-    reachable.in = stage_.data();
-    reachable.out = stage_.data();
-  }
-  inside_->with_peers(reachable, inside_grace_, [&](Reach& reach, const Call& told) {
-    const std::size_t element = size_of(call.dtype);
-    const auto part = [&](int j) { return part_of(call.count, parts_, j, element); };
-    if (place_ < parts_ && part(place_).count() > 0) reduce_own_part(reach, told, part(place_));
-    reach.barrier();
-    auto* const to = static_cast<std::byte*>(call.out);
-    for (int j = 0; j < parts_; ++j) {
-      if (j == place_ && !staged) continue;
-      const std::size_t at = part(j).begin * element;
-      std::memcpy(to + at, static_cast<const std::byte*>(reach.out(j)) + at, part(j).count() * element);
-    }
-    reach.barrier();  // nobody changes its output before all have read it
-  });
+void NodeEngine::inside(const Call& call, const Inside& body) {
+  inside_->with_peers(unrecorded(call), inside_grace_, body);
 }
 
-void NodeEngine::barrier(const Call& call) {
-  call.running(kByNodes);
-  inside_->with_peers(call, inside_grace_, [&](Reach& reach, const Call&) {
-    if (place_ == 0) {
-      Call across = call;
-      across.timeout += kAcrossGrace;
-      across_->run(across);
-    }
-    reach.barrier();
-  });
+void NodeEngine::run_inside(const Call& call) {
+  Call part = unrecorded(call);
+  part.timeout += inside_grace_;
+  inside_->run(part);
 }
 
-// Across first, among the ranks that stand where root stands in its node; then inside each node.
-void NodeEngine::broadcast(const Call& call) {
-  int place = 0;
-  int node = 0;
-  for (std::size_t m = 0; m < members_.size(); ++m)
-    if (const auto at = std::find(members_[m].begin(), members_[m].end(), call.root);
-        at != members_[m].end()) {
-      node = static_cast<int>(m);
-      place = static_cast<int>(at - members_[m].begin());
-    }
-  call.running(kByNodes);
-  if (place_ == place) {
-    Call across = call;
-    across.root = node;
-    across.timeout += kAcrossGrace;
-    across.whole = &call;
-    across_->run(across);
-  }
-  Call inside = call;
-  inside.whole = &call;
-  inside.root = place;
-  inside.timeout += inside_grace_;
-  inside_->run(inside);
+void NodeEngine::run_across(const Call& call) {
+  Call part = unrecorded(call);
+  part.timeout += kAcrossGrace;
+  across_->run(part);
 }
 
 std::unique_ptr<Engine> NodeEngine::divide(int colour, int key, const std::string& name, const Call& call) {

@@ -1,14 +1,7 @@
 // The engine of several machines (nodes) with several ranks each: shared memory inside a node, another engine
-// (TCP, MPI, Gloo) across nodes. Every rank moves its own part across, in parallel with the others of its
-// node:
-//
-//   all_reduce  1. inside: the j-th rank of each node sums everybody's part j, straight from their buffers
-//               2. across: the j-th ranks of all nodes all-reduce part j
-//               3. inside: everybody copies the other parts from where they are
-//
-// Sums are canonical when the nodes are aligned subtrees of the canonical tree (docs/algorithms.md); when
-// they are not and canonical sums are asked for, and for collectives that gain nothing from nodes, the flat
-// engine over all ranks does the call.
+// (TCP, MPI, Gloo) across nodes. Calls that gain from nodes run by an algorithm of two levels
+// (comm/algo/by_node.cc); the others, and sums whose canonical order the nodes cut, on the flat engine over
+// all ranks. The flat engine's table of costs decides, as for every other algorithm.
 #pragma once
 
 #include <functional>
@@ -19,7 +12,7 @@
 #include "comm/algo/algorithm.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/shm_engine.h"
-#include "comm/range.h"
+#include "comm/levels.h"
 
 namespace lockstep {
 
@@ -28,7 +21,7 @@ namespace lockstep {
 using AcrossMaker = std::function<std::unique_ptr<Engine>(Engine& flat, int colour, int key,
                                                           const std::string& group, const Call& call)>;
 
-class NodeEngine final : public Engine {
+class NodeEngine final : public Engine, private Levels {
  public:
   // `flat`: all ranks of the group; `inside`: those of this rank's node, in the same order. Collective.
   // When there is only one node, returns `inside`; when each has one rank, the engine across: `flat` or,
@@ -45,10 +38,6 @@ class NodeEngine final : public Engine {
   void check(News news) override;
   Composable* composable() override { return nullptr; }  // two levels, not three
 
-  Engine& flat() { return *flat_; }
-  Engine* across() { return across_.get(); }
-  ShmEngine& inside() { return *inside_; }
-
  protected:
   void execute(const Call& call) override;
   double meet(const Call& call) override { return flat_->open(call); }
@@ -59,12 +48,19 @@ class NodeEngine final : public Engine {
              std::vector<std::vector<int>> members);
   // Makes the engine across, and lets the three know of each other. Collective.
   void compose(AcrossMaker make_across, std::string group, const RankNames& names, const Call& call);
-  bool by_nodes(const Call& call) const;
+  // Levels
+  const std::vector<std::vector<int>>& members() const override { return members_; }
+  int node() const override { return static_cast<int>(node_); }
+  int place() const override { return place_; }
+  int parts() const override { return parts_; }
+  std::byte* room(std::size_t bytes) override;
+  void inside(const Call& call, const Inside& body) override;
+  void run_inside(const Call& call) override;
+  void run_across(const Call& call) override;
+
+  const Algorithm* choose(const Call& call) const;
+  Shape shape_of(const Call& call) const;
   void run_flat(const Call& call);
-  void all_reduce(const Call& call);
-  void barrier(const Call& call);
-  void broadcast(const Call& call);
-  void reduce_own_part(const Reach& reach, const Call& call, Range own);
   // The j-th ranks of all nodes, of which this rank is one.
   std::vector<int> column() const;
   int place_of(int rank) const;  // in this rank's node; -1: it is on another
@@ -78,8 +74,7 @@ class NodeEngine final : public Engine {
   int place_ = 0;                              // in its node
   int parts_ = 1;                              // ranks of the smallest node
   std::chrono::milliseconds inside_grace_{0};  // of members that wait for one which waits outside
-  bool aligned_ = false;                       // sums by nodes are canonical
-  CommMemory stage_;                           // for buffers that peers can't reach
+  CommMemory room_;                            // for buffers that peers can't reach
   Scratch scratch_;
 };
 

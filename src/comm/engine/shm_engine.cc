@@ -161,12 +161,22 @@ void ShmEngine::work(const Call& call) {
   const Algorithm* const agreed = agree(call, planned);
   call.running(agreed->name());
   if (call.divisor != kDivisorOfOthers) {
-    Stage stage{call, channel_, scratch_, nodes(), nullptr, this};
+    Stage stage{.call = call,
+                .me = rank(),
+                .nodes = nodes(),
+                .scratch = scratch_,
+                .messages = &channel_,
+                .shared = this};
     return agreed->run(stage);
   }
   Call told = call;
   told.divisor = divisor_of_others();
-  Stage stage{told, channel_, scratch_, nodes(), nullptr, this};
+  Stage stage{.call = told,
+              .me = rank(),
+              .nodes = nodes(),
+              .scratch = scratch_,
+              .messages = &channel_,
+              .shared = this};
   agreed->run(stage);
 }
 

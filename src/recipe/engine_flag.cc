@@ -1,15 +1,15 @@
-#include "cli/engine_flag.h"
+#include "recipe/engine_flag.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 
-#include "cli/command.h"
+#include "base/suggest.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/knobs.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 namespace {
 
 // A library that engines are made of, and how a build gets it.
@@ -84,4 +84,4 @@ void use_engine(const std::string& engine) {
     check_engine("LOCKSTEP_ENGINE", variable);
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

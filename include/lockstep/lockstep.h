@@ -22,6 +22,7 @@
 #include "lockstep/checkpoint/safetensors.h"    // IWYU pragma: export
 #include "lockstep/checkpoint/state.h"          // IWYU pragma: export
 #include "lockstep/checkpoint/store.h"          // IWYU pragma: export
+#include "lockstep/compress/bf16.h"             // IWYU pragma: export
 #include "lockstep/data/dataset.h"              // IWYU pragma: export
 #include "lockstep/data/datasets.h"             // IWYU pragma: export
 #include "lockstep/data/distributed_sampler.h"  // IWYU pragma: export
@@ -33,6 +34,8 @@
 #include "lockstep/optim/optimizer.h"           // IWYU pragma: export
 #include "lockstep/optim/schedule.h"            // IWYU pragma: export
 #include "lockstep/parallel/data_parallel.h"    // IWYU pragma: export
+#include "lockstep/parallel/strategies.h"       // IWYU pragma: export
 #include "lockstep/parallel/tensor.h"           // IWYU pragma: export
+#include "lockstep/parallel/zero1.h"            // IWYU pragma: export
 #include "lockstep/train/trainer.h"             // IWYU pragma: export
 #endif

@@ -9,7 +9,9 @@
 #include "bench/tune_worker.h"
 #include "cli/bench_plan.h"
 #include "cli/command.h"
+#include "cli/tune_engines.h"
 #include "comm/group_impl.h"
+#include "comm/tune/selector.h"
 #include "launch/starter.h"
 #include "launch/worker_events.h"
 #include "lockstep/base/bytes.h"
@@ -30,6 +32,7 @@ struct TuneFlags {
   std::string memory = "comm,private";
   double min_time_s = 0.03;
   bool sizes_given = false;
+  bool engines = false;
   std::vector<std::string> for_measuring = {};  // flags given that a job which runs already has no use for
   bool json = false;
   std::string report_to;  // set for workers only
@@ -212,7 +215,7 @@ int show_job(TuneFlags flags) {
   const int nodes = 1 + *std::max_element(world.nodes().begin(), world.nodes().end());
   if (!flags.json)
     std::printf("%s on %s, engine %s\n%s\n", counted(world.size(), "worker").c_str(),
-                counted(nodes, "node").c_str(), world.engine(), engine.topology().c_str());
+                counted(nodes, "node").c_str(), world.engine(), engine.selector()->topology().c_str());
   Table table({{flags.collective}, {"expected ms"}, {"MB/s"}});
   for (const std::uint64_t bytes : plan.sizes) {
     Call call;
@@ -249,6 +252,13 @@ void leave_memory(TuneFlags& flags) {
 }
 
 int run_tune(TuneFlags flags) {
+  if (flags.engines) {
+    if (flags.sizes_given) flags.for_measuring.emplace_back("--sizes");
+    if (!flags.for_measuring.empty())
+      throw UsageError(fmt::format("--engines and {}: nothing is measured; accepted with --engines: --json",
+                                   fmt::join(flags.for_measuring, ", ")));
+    return show_engines(flags.json);
+  }
   if (flags.report_to.empty() && Identity::from_environment().size > 1) return show_job(flags);
   if (!flags.sizes_given) leave_memory(flags);
   const TunePlan plan = plan_of(flags);
@@ -279,6 +289,8 @@ void add_tune(Cli& cli) {
   command->add_option("--sizes", flags->sizes, "bytes (default: " + flags->sizes + ")");
   command->add_option("--memory", flags->memory, "of comm,private (default: both)");
   command->add_option("--min-time", flags->min_time_s, "seconds for each algorithm and size (default: 0.03)");
+  command->add_flag("--engines", flags->engines,
+                    "measure nothing: what each engine can do, and which are missing");
   command->add_flag("--json", flags->json, "one JSON object a line on standard output");
   command->add_option("--report-to", flags->report_to)->group("");  // for workers: hidden
   command->footer(
@@ -295,6 +307,8 @@ void add_tune(Cli& cli) {
       "  lockstep tune                              two workers, all_reduce\n"
       "  lockstep run -n 4 … -- lockstep tune       the links of a job on several machines\n"
       "  lockstep tune -n 8 --collective all_gather --memory comm\n"
+      "  lockstep tune --engines                    what each engine can do, and how to get those that are "
+      "missing\n"
       "  LOCKSTEP_ALGORITHM=tree ./train            overrules the table for one run");
   command->callback([&cli, command, flags] {
     flags->sizes_given = command->count("--sizes") > 0;

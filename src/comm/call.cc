@@ -30,6 +30,12 @@ bool reduces(Collective what) {
 
 bool is_message(Collective what) { return what == Collective::send || what == Collective::recv; }
 
+std::string Call::where(const std::string& group) const {
+  const std::string operation =
+      is_message(what) ? " in group " : ", operation " + std::to_string(sequence) + " of group ";
+  return describe() + operation + group + for_what();
+}
+
 FlightCall flight_call(const Call& call) {
   FlightCall flight = FlightCall::named(to_string(call.what));
   if (call.what == Collective::barrier || call.what == Collective::split) return flight;

@@ -49,6 +49,8 @@ struct Call {
   std::string describe() const;  // "all_reduce(f32 × 1024, sum)"
   // ", bucket 2 of 3 (…)": what follows where messages say in which call they are; empty without a purpose.
   std::string for_what() const { return shown().purpose.empty() ? "" : ", " + shown().purpose; }
+  std::string where(
+      const std::string& group) const;  // "all_reduce(f32 × 4, sum), operation 3 of group world"
 
   // Data has started to move, by `algorithm`.
   void running(std::string_view name) const {

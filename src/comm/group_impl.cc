@@ -19,9 +19,9 @@ GroupImpl::GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::stri
       job_(std::move(job)),
       timeout_(timeout),
       own_flight_(
-          engine_->flight_memory(engine_->rank()).empty() ? FlightRing::kBytes + FlightRing::kAlignment : 0),
+          engine_->peer(engine_->rank()).recorder.empty() ? FlightRing::kBytes + FlightRing::kAlignment : 0),
       flight_([&] {
-        if (own_flight_.empty()) return engine_->flight_memory(engine_->rank());
+        if (own_flight_.empty()) return engine_->peer(engine_->rank()).recorder;
         const auto address = reinterpret_cast<std::uintptr_t>(own_flight_.data());
         const std::size_t skip =
             (FlightRing::kAlignment - address % FlightRing::kAlignment) % FlightRing::kAlignment;
@@ -189,18 +189,19 @@ void GroupImpl::write_dump(const Error* error) noexcept try {
     dump.gone = {names.world(peer->rank())};
   set_time(dump);
   for (int r = 0; r < engine_->size(); ++r) {
-    const std::string state = engine_->peer_state(r);
+    const PeerView peer = engine_->peer(r);
+    const std::string& state = peer.state;
     const bool gone = state == "left" || state == "dead";
     // Of a rank on another machine nothing is known, unless that it is gone.
-    if (!gone && r != engine_->rank() && engine_->flight_memory(r).empty()) continue;
+    if (!gone && r != engine_->rank() && peer.recorder.empty()) continue;
     FlightRank& rank = dump.ranks.emplace_back();
     rank.rank = r;
     rank.state = state == "left" ? RankState::left : state == "dead" ? RankState::dead : RankState::alive;
-    rank.pid = engine_->peer_pid(r);
+    rank.pid = peer.pid;
     if (r == engine_->rank())
       rank.entries = flight_.last();
-    else if (const auto memory = engine_->flight_memory(r); !memory.empty())
-      rank.entries = read_flight_ring(memory);
+    else if (!peer.recorder.empty())
+      rank.entries = read_flight_ring(peer.recorder);
     else
       rank.recorded = false;
   }

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +21,13 @@ class RankNames {
   // `world[r]`: the world rank of rank r of group `group`, which the program knows by this name.
   RankNames(std::string group, std::vector<int> world) : group_(std::move(group)), world_(std::move(world)) {
     for (int r = 0; r < size(); ++r) numbers_.push_back(r);
+  }
+
+  // Ranks that are called by their numbers.
+  static RankNames plain(std::string group, int size) {
+    std::vector<int> numbers;
+    for (int r = 0; r < size; ++r) numbers.push_back(r);
+    return {std::move(group), std::move(numbers)};
   }
 
   // For an engine that carries a part of the group, `ranks` of it, under the program's group all the same.
@@ -61,6 +70,37 @@ class RankNames {
   std::string group_;
   std::vector<int> numbers_;
   std::vector<int> world_;
+};
+
+// Where the names of a group's ranks are kept for all that speak of them: its engine, its channel, the thread
+// that watches its peers. From any thread.
+class Naming {
+ public:
+  explicit Naming(RankNames names) : names_(std::move(names)) {}
+
+  RankNames get() const {
+    const std::lock_guard lock(mutex_);
+    return names_;
+  }
+  // Those of its parts follow.
+  void set(RankNames names) {
+    for (const Part& part : parts_) part.naming->set(names.part(part.ranks));
+    const std::lock_guard lock(mutex_);
+    names_ = std::move(names);
+  }
+  // `ranks` of this group are those of another that carries a part of its calls.
+  void add_part(std::shared_ptr<Naming> part, std::vector<int> ranks) {
+    parts_.push_back({std::move(part), std::move(ranks)});
+  }
+
+ private:
+  struct Part {
+    std::shared_ptr<Naming> naming;
+    std::vector<int> ranks;
+  };
+  mutable std::mutex mutex_;
+  RankNames names_;
+  std::vector<Part> parts_;
 };
 
 }  // namespace lockstep

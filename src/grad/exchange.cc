@@ -1,7 +1,5 @@
 #include "lockstep/grad/exchange.h"
 
-#include "comm/group_impl.h"
-
 namespace lockstep {
 namespace {
 
@@ -19,13 +17,10 @@ bool is_its_own_mean(const Bucket& bucket) { return bucket.group.size() == 1 && 
 std::function<double(const Group&, std::size_t, DType)> expected(Collective what, ExchangeOptions options) {
   return [what, options = std::move(options)](const Group& group, std::size_t count, DType dtype) {
     if (group.size() == 1) return 0.0;
-    Call call;
-    call.what = what;
-    call.count = count;
-    call.dtype = dtype;
-    call.algorithm = options.algorithm;
-    call.order = options.order;
-    return group.impl().engine().expected_seconds(call);
+    return group.expected_seconds({.what = what,
+                                   .count = count,
+                                   .dtype = dtype,
+                                   .options = {.algorithm = options.algorithm, .order = options.order}});
   };
 }
 

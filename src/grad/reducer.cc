@@ -41,7 +41,8 @@ struct Reducer::Impl {
     std::vector<int> order(parameters.size());
     std::iota(order.rbegin(), order.rend(), 0);
     set_layout(order);
-    rebuilt = options.keep_layout;
+    // A new one would take along what lies in grad(), and parts don't.
+    rebuilt = options.keep_layout || options.exchange.leaves == Exchange::Leaves::own_part;
   }
 
   void on_gradient(std::size_t i);

@@ -6,36 +6,28 @@
 #include <cstdlib>
 
 #include "base/suggest.h"
+#include "comm/engine/known_engines.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep {
 namespace {
 
-// A library that engines are made of, and how a build gets it.
-struct Part {
-  const char* name;
-  const char* package;
-  const char* option;
-  bool built;
-};
-constexpr Part kParts[] = {
+// This program may be built without comm: what its build has is told by the compiler.
+bool built(const KnownEngine& engine) {
 #ifdef LOCKSTEP_HAS_MPI
-    {"mpi", "libopenmpi-dev", "LOCKSTEP_MPI", true},
-#else
-    {"mpi", "libopenmpi-dev", "LOCKSTEP_MPI", false},
+  if (std::string_view(engine.name) == "mpi") return true;
 #endif
 #ifdef LOCKSTEP_HAS_GLOO
-    {"gloo", "libgloo-dev", "LOCKSTEP_GLOO", true},
-#else
-    {"gloo", "libgloo-dev", "LOCKSTEP_GLOO", false},
+  if (std::string_view(engine.name) == "gloo") return true;
 #endif
-};
+  return *engine.option == '\0';
+}
 
 // What of `engine` this build lacks; null: nothing.
-const Part* missing_part(const std::string& engine) {
-  for (const Part& part : kParts)
-    if (!part.built && engine.ends_with(part.name)) return &part;
+const KnownEngine* missing_part(const std::string& engine) {
+  for (const KnownEngine& part : kKnownEngines)
+    if (!built(part) && engine.ends_with(part.name)) return &part;
   return nullptr;
 }
 
@@ -70,7 +62,7 @@ void check_engine(const std::string& flag, const std::string& value,
                                  accepted_engines(besides),
                                  guess.empty() ? "" : fmt::format(". Did you mean '{}'?", guess)));
   }
-  if (const Part* const part = missing_part(value))
+  if (const KnownEngine* const part = missing_part(value))
     throw UsageError(
         fmt::format("{} {}: this build has no {}; install {} and configure with {}=ON; accepted: {}", flag,
                     value, part->name, part->package, part->option, accepted_engines(besides)));

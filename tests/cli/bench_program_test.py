@@ -222,6 +222,29 @@ class Tune(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("--memory: these workers were started as a job", done.stderr)
 
+    def test_what_engines_can_do(self):
+        done = self.tune("--engines", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = {row["engine"]: row for row in map(json.loads, done.stdout.splitlines())}
+        self.assertEqual(list(rows)[:4], ["shm", "tcp", "mpi", "gloo"])
+        for engine in ("shm", "tcp", "mpi", "gloo"):
+            row = rows[engine]
+            self.assertEqual(row["here"], engine in built_engines(), row)
+            self.assertEqual("missing" in row, not row["here"], row)
+        names = {algorithm["name"] for algorithm in rows["shm"]["algorithms"]}
+        self.assertLessEqual({"eager", "direct", "ring", "tree"}, names)
+        self.assertNotIn("direct", {algorithm["name"] for algorithm in rows["tcp"]["algorithms"]})
+        self.assertTrue(rows["shm"]["reachable_memory"] and not rows["tcp"]["reachable_memory"])
+        self.assertEqual((rows["shm+tcp"]["inside"], rows["shm+tcp"]["across"]), ("shm", "tcp"))
+        text = self.tune("--engines").stdout
+        self.assertRegex(text, r"(?m)^  eager +all_reduce, .*; at most 256 KiB a rank$")
+        self.assertRegex(text, r"(?m)^  ring +all_reduce, .*; sums in an order of its own$")
+        self.assertEqual(len(re.findall("not in this build: install lib", text)),
+                         len([e for e in ("mpi", "gloo") if not rows[e]["here"]]))
+        done = self.tune("--engines", "-n", "3", "--sizes", "4K")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--engines and --workers, --sizes: nothing is measured; accepted with --engines: --json", done.stderr)
+
     def test_a_table_that_cannot_be_kept(self):
         done = self.tune(*self.SIZES, "--memory", "comm", cache="/proc/none")
         self.assertEqual(done.returncode, 1)

@@ -134,7 +134,7 @@ TEST(Links, AreMeasuredAndTheSameOnEveryRank) {
       EXPECT_GT(engine.links()->between(r, group.rank()).s_per_byte, 0);
     }
     const std::lock_guard lock(mutex);
-    tables.insert(engine.topology());
+    tables.insert(engine.selector()->topology());
   });
   EXPECT_EQ(tables.size(), 1U);
 }

@@ -22,7 +22,7 @@ TEST(Meeting, RanksMayGetTheirNamesWhileAPeerDies) {
   std::jthread watch([&] {
     for (int i = 0; i < 1000; ++i) meeting.peer_died(2);
   });
-  for (int i = 0; i < 1000; ++i) meeting.call_ranks(whole.part({10 + i % 2, 20, 30 + i % 2}));
+  for (int i = 0; i < 1000; ++i) meeting.naming()->set(whole.part({10 + i % 2, 20, 30 + i % 2}));
   watch.join();
   try {
     meeting.check();

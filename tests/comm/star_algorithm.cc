@@ -33,7 +33,7 @@ class Star final : public Algorithm {
     if (stage.call.count == 0) return;
     const std::size_t bytes = stage.call.bytes();
     const kernel::Reduction reduction = stage.reduction();
-    Team team = Team::whole(stage.channel);
+    Team team = Team::whole(stage.channel());
     if (team.me() != 0) {
       team.send(0, {stage.in(), bytes}, reduction);
       return team.recv(0, {stage.out(), bytes}, Arrival::store, reduction);

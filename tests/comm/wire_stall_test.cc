@@ -100,7 +100,7 @@ struct AmongNews {
     });
     const auto patience = Clock::now() + std::chrono::seconds(20 * slowness());
     while (!enough() && Clock::now() < patience) {
-      other.tell_waits({waiting});
+      other.composable()->tell_waits({waiting});
       std::this_thread::sleep_for(milliseconds(5));
     }
     EXPECT_TRUE(enough());
@@ -125,7 +125,7 @@ TEST(WaitAmongNews, SaysOftenThatItWaits) {
   AmongNews two;
   std::atomic<std::size_t> count = 0;
   std::vector<Clock::time_point> said;
-  two.engines[0]->watch(nullptr, [&] {
+  two.engines[0]->composable()->watch(nullptr, [&] {
     said.push_back(Clock::now());
     count = said.size();
   });
@@ -171,7 +171,7 @@ TEST(WaitInAPart, CountsTheWaitsOfTheWhole) {
       });
   }
   part[1]->call_ranks(whole[1]->rank_names().part({1, 2}));
-  part[1]->watch(whole[1].get(), {});
+  part[1]->composable()->watch(whole[1].get(), {});
   call.sequence = 2;
   whole[1]->announce(call);
   std::atomic<int> looks = 0;
@@ -186,7 +186,7 @@ TEST(WaitInAPart, CountsTheWaitsOfTheWhole) {
   const auto tell_until = [](Engine& engine, int whom, const std::function<bool()>& enough) {
     const auto patience = Clock::now() + std::chrono::seconds(20 * slowness());
     while (!enough() && Clock::now() < patience) {
-      engine.tell_waits({whom});
+      engine.composable()->tell_waits({whom});
       std::this_thread::sleep_for(milliseconds(5));
     }
     EXPECT_TRUE(enough());

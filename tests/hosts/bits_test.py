@@ -27,7 +27,7 @@ class Tcp(Case):
                 self.assertEqual(self.trained(2, flags=["--hosts", "2"], LOCKSTEP_ENGINE=engine), alone)
                 self.check_job(4, used)
                 algorithms = {row["algorithm"] for row in self.rows("run", "buckets.csv")}
-                self.assertEqual(algorithms == {"hierarchical"}, engine == "auto", algorithms)
+                self.assertEqual(algorithms == {"by-node"}, engine == "auto", algorithms)
 
     def test_plaintext(self):
         self.assertEqual(self.trained(1, flags=["--hosts", "2", "--plaintext"]), self.alone())

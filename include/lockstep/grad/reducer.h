@@ -46,7 +46,8 @@ struct ReducerOptions {
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   bool find_unused_parameters = true;
   Exchange exchange = all_reduce_exchange();
-  bool keep_layout = false;           // the first one, which somebody else relies on
+  // The first layout stays, because somebody relies on it. So it does where each rank has only its part.
+  bool keep_layout = false;
   BesideGradients* beside = nullptr;  // outlives the reducer
   int strategy = 0;  // which of the group's strategies this is (comm/lane_board.h); the same on every rank
 };

@@ -11,8 +11,9 @@ namespace {
 
 // In a function, so that it is there before the first constant that adds one.
 std::vector<const Algorithm*>& list() {
-  static std::vector<const Algorithm*> all = {
-      &kEager, &kDirect, &kTree, &kRing, &kHalvingDoubling, &kHierarchical, &kPairwise, &kDoubling, &kPages};
+  static std::vector<const Algorithm*> all = {&kEager,           &kDirect,       &kTree,     &kRing,
+                                              &kHalvingDoubling, &kHierarchical, &kPairwise, &kDoubling,
+                                              &kPages,           &kByNode};
   return all;
 }
 

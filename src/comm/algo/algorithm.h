@@ -2,7 +2,7 @@
 // all that knows it: engines, the table of costs, the benchmark and the tests go through all_algorithms().
 //
 // Most see only a channel. Those that say Needs::reach work on memory that all ranks reach, and run where
-// there is some.
+// there is some; those that say Needs::levels on a group that is composed of two engines.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include "comm/algo/routes.h"
 #include "comm/call.h"
 #include "comm/channel/channel.h"
+#include "comm/levels.h"
 #include "comm/reach.h"
 
 namespace lockstep {
@@ -27,19 +28,23 @@ class Scratch {
   std::vector<std::byte> memory_;
 };
 
-// One call on its way through an algorithm.
+// One call on its way through an algorithm. Which of the last three is there follows from Algorithm::needs.
 struct Stage {
   const Call& call;
-  Channel& channel;
+  int me = 0;
+  std::span<const int> nodes;  // the node of each rank
   Scratch& scratch;
-  std::span<const int> nodes;      // the node of each rank
   const Routes* routes = nullptr;  // null: the plain ones
-  Reach* shared = nullptr;         // there for algorithms that say Needs::reach
+  Channel* messages = nullptr;     // unless Needs::levels
+  Reach* shared = nullptr;         // with Needs::reach
+  Levels* composed = nullptr;      // with Needs::levels
 
+  Channel& channel() const { return *messages; }
   Reach& reach() const { return *shared; }
+  Levels& levels() const { return *composed; }
 
-  int rank() const { return channel.rank(); }
-  int size() const { return channel.size(); }
+  int rank() const { return me; }
+  int size() const { return static_cast<int>(nodes.size()); }
   const std::byte* in() const { return static_cast<const std::byte*>(call.in); }
   std::byte* out() const { return static_cast<std::byte*>(call.out); }
   std::size_t element() const { return size_of(call.dtype); }
@@ -62,6 +67,7 @@ struct Shape {
   bool messages_only = false;  // the ranks share no memory
   bool pages = false;          // the ranks may read each other's private memory
   bool posts = true;           // inputs may yet be posted with the call
+  bool levels = false;         // the group is composed of two engines, inside the nodes and across them
   std::span<const int> nodes = {};
   const Wires* wires = nullptr;    // null: not measured
   const Routes* routes = nullptr;  // with wires
@@ -85,6 +91,7 @@ struct Needs {
   bool reach = false;                           // memory that all ranks reach: it works on Stage::reach
   bool pages = false;                           // it reads private memory too (Reach::read_in)
   bool posts = false;                           // inputs that come with the call (Reach::posted)
+  bool levels = false;                          // two engines, inside the nodes and across them (Levels)
   std::size_t at_most_bytes = ~std::size_t{0};  // of one rank's input
 };
 

@@ -15,5 +15,6 @@ extern const Algorithm& kHierarchical;
 extern const Algorithm& kPairwise;
 extern const Algorithm& kDoubling;
 extern const Algorithm& kPages;
+extern const Algorithm& kByNode;
 
 }  // namespace lockstep

@@ -62,7 +62,7 @@ void Doubling::run(Stage& stage) const {
   std::byte* const sum = stage.scratch.take(other_at + bytes);
   std::byte* const other = sum + other_at;
   kernel::widen(sum, stage.in(), count, reduction.dtype);
-  Team team = Team::whole(stage.channel);
+  Team team = Team::whole(stage.channel());
 
   std::vector<Block> blocks;
   std::size_t mine = 0;

@@ -109,7 +109,7 @@ class HalvingDoublingAlgorithm final : public Algorithm {
   }
   void run(Stage& stage) const override {
     const Accumulator sum(stage, stage.out());
-    Team team = Team::whole(stage.channel);
+    Team team = Team::whole(stage.channel());
     HalvingDoubling scheme(team, stage.call.count, stage.element());
     sum.finish(scheme.reduce(sum.data(), sum.element(), sum.reduction()));
     scheme.gather(stage.out(), stage.element());

@@ -71,7 +71,7 @@ void Hierarchical::run(Stage& stage) const {
   const auto part = [&](int j) { return part_of(stage.call.count, layout.parts, j, element); };
   const bool owner = layout.place < layout.parts;
   const Range own = owner ? part(layout.place) : Range{};
-  Team inside(stage.channel, layout.inside);
+  Team inside(stage.channel(), layout.inside);
 
   // Room for the node's contributions to the own part, then its sum.
   const std::size_t own_bytes = own.count() * element;
@@ -97,7 +97,7 @@ void Hierarchical::run(Stage& stage) const {
       ins.push_back(j == inside.me() ? source(j).data() : room + own_bytes * static_cast<std::size_t>(j));
     kernel::reduce_tree_raw(sum, ins, own.count(), reduction);
 
-    Team across(stage.channel, layout.across);
+    Team across(stage.channel(), layout.across);
     HalvingDoubling scheme(across, own.count(), wide);
     scheme.reduce(sum, wide, reduction);
     scheme.gather(sum, wide);

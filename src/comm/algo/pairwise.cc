@@ -43,7 +43,7 @@ void reduce_own_part(Stage& stage, Team& team, PartOf part, std::byte* to) {
 }
 
 void all_reduce(Stage& stage) {
-  Team team = Team::whole(stage.channel);
+  Team team = Team::whole(stage.channel());
   const auto part = [&](int i) { return part_of(stage.call.count, stage.size(), i, stage.element()); };
   const auto place = [&](int i) { return slice(stage.out(), part(i), stage.element()); };
   reduce_own_part(stage, team, part, place(team.me()).data());
@@ -52,7 +52,7 @@ void all_reduce(Stage& stage) {
 }
 
 void reduce_scatter(Stage& stage) {
-  Team team = Team::whole(stage.channel);
+  Team team = Team::whole(stage.channel());
   const auto part = [&](int i) {
     const std::size_t begin = stage.call.count * static_cast<std::size_t>(i);
     return Range{begin, begin + stage.call.count};
@@ -61,7 +61,7 @@ void reduce_scatter(Stage& stage) {
 }
 
 void all_to_all(Stage& stage) {
-  Team team = Team::whole(stage.channel);
+  Team team = Team::whole(stage.channel());
   const std::size_t bytes = stage.call.bytes();
   const std::byte* from = stage.in();
   if (from == stage.out()) {  // in place: a slice may be overwritten before it was sent
@@ -78,7 +78,7 @@ void all_to_all(Stage& stage) {
 }
 
 void gather(Stage& stage) {
-  Team team = Team::whole(stage.channel);
+  Team team = Team::whole(stage.channel());
   const std::size_t bytes = stage.call.bytes();
   const std::span own(stage.in(), bytes);
   if (team.me() != stage.call.root) return team.send(stage.call.root, own, stage.reduction());
@@ -92,7 +92,7 @@ void gather(Stage& stage) {
 }
 
 void scatter(Stage& stage) {
-  Team team = Team::whole(stage.channel);
+  Team team = Team::whole(stage.channel());
   const std::size_t bytes = stage.call.bytes();
   const std::span own(stage.out(), bytes);
   if (team.me() != stage.call.root) return team.recv(stage.call.root, own, Arrival::store, stage.reduction());

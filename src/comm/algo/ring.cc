@@ -41,7 +41,8 @@ void go_round(Team& team, std::byte* data, std::size_t element, int first, PartO
 // In the order of the routes, where there are any: parts belong to places in the ring, not to ranks.
 void all_reduce(Stage& stage) {
   const Accumulator sum(stage, stage.out());
-  Team team = stage.routes != nullptr ? Team(stage.channel, stage.routes->ring) : Team::whole(stage.channel);
+  Team team =
+      stage.routes != nullptr ? Team(stage.channel(), stage.routes->ring) : Team::whole(stage.channel());
   const auto part = [&](int i) { return part_of(stage.call.count, stage.size(), i, stage.element()); };
   // The part that is complete here after the first round is the next rank's number.
   go_round(team, sum.data(), sum.element(), team.me(), part, Arrival::fold_before, sum.reduction());
@@ -56,7 +57,7 @@ void reduce_scatter(Stage& stage) {
   const std::size_t total = count * static_cast<std::size_t>(stage.size());
   std::byte* const sum = stage.scratch.take(total * element);
   kernel::widen(sum, stage.in(), total, stage.call.dtype);
-  Team team = Team::whole(stage.channel);
+  Team team = Team::whole(stage.channel());
   const auto part = [&](int i) {
     return Range{count * static_cast<std::size_t>(i), count * static_cast<std::size_t>(i + 1)};
   };
@@ -66,7 +67,7 @@ void reduce_scatter(Stage& stage) {
 
 void all_gather(Stage& stage) {
   const std::size_t count = stage.call.count;
-  Team team = Team::whole(stage.channel);
+  Team team = Team::whole(stage.channel());
   const auto part = [&](int i) {
     return Range{count * static_cast<std::size_t>(i), count * static_cast<std::size_t>(i + 1)};
   };
@@ -76,7 +77,7 @@ void all_gather(Stage& stage) {
 }
 
 void broadcast(Stage& stage) {
-  Team team = Team::whole(stage.channel);
+  Team team = Team::whole(stage.channel());
   const int n = team.size();
   const int place = (team.me() - stage.call.root + n) % n;  // in the chain, root first
   const std::size_t chunk = kChunkBytes / stage.element();

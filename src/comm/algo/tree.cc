@@ -140,7 +140,7 @@ void broadcast(Stage& stage) {
   std::vector<int> children;
   for (auto child = kin.children.rbegin(); child != kin.children.rend(); ++child)
     children.push_back(rank_of(*child));
-  go_down(stage.channel, kin.parent < 0 ? -1 : rank_of(kin.parent), children,
+  go_down(stage.channel(), kin.parent < 0 ? -1 : rank_of(kin.parent), children,
           Chunks(stage.out(), stage.call.count, stage.element()), stage.reduction());
 }
 
@@ -148,7 +148,7 @@ void reduce(Stage& stage) {
   const int root = stage.call.root;
   const Range all{0, stage.call.count};
   const Accumulator sum(stage, stage.rank() == root ? stage.out() : nullptr);
-  Team team = Team::whole(stage.channel);
+  Team team = Team::whole(stage.channel());
   const Shapes shapes(stage);
   go_up(team, shapes.merges(), Chunks(sum.data(), all.count(), sum.element()), sum.reduction());
   if (const int top = shapes.root(); root != top) {
@@ -160,11 +160,11 @@ void reduce(Stage& stage) {
 
 void all_reduce(Stage& stage) {
   const Accumulator sum(stage, stage.out());
-  Team team = Team::whole(stage.channel);
+  Team team = Team::whole(stage.channel());
   const Shapes shapes(stage);
   go_up(team, shapes.merges(), Chunks(sum.data(), stage.call.count, sum.element()), sum.reduction());
   if (stage.rank() == shapes.root()) sum.finish({0, stage.call.count});
-  return_down(stage.channel, shapes.merges(), Chunks(stage.out(), stage.call.count, stage.element()),
+  return_down(stage.channel(), shapes.merges(), Chunks(stage.out(), stage.call.count, stage.element()),
               sum.reduction());
 }
 
@@ -172,10 +172,10 @@ void barrier(Stage& stage) {
   // A byte each way: an empty message would not wait.
   std::byte token{};
   const kernel::Reduction none{DType::u8, ReduceOp::max, 1};
-  Team team = Team::whole(stage.channel);
+  Team team = Team::whole(stage.channel());
   const Shapes shapes(stage);
   go_up(team, shapes.merges(), Chunks(&token, 1, 1), none);
-  return_down(stage.channel, shapes.merges(), Chunks(&token, 1, 1), none);
+  return_down(stage.channel(), shapes.merges(), Chunks(&token, 1, 1), none);
 }
 
 class Tree final : public Algorithm {

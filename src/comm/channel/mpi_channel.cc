@@ -58,8 +58,8 @@ std::string differences(const std::string& group, const std::vector<CallCard>& c
 }  // namespace
 
 MpiChannel::MpiChannel(MPI_Comm comm, RankNames names, std::chrono::nanoseconds spin)
-    : line_(std::make_shared<mpi::Line>(comm)),
-      names_(std::move(names)),
+    : WireChannel(std::move(names)),
+      line_(std::make_shared<mpi::Line>(comm)),
       most_spin_(spin),
       transfer_(*line_, [this](int from, const CallCard& card, std::uint64_t bytes, std::uint64_t expected) {
         judge(from, card, bytes, expected);
@@ -89,7 +89,7 @@ void MpiChannel::begin(Call& call, const CallCard& card, Kind kind) {
 std::string MpiChannel::where() const {
   const std::string operation =
       is_message(card_) ? " in group " : ", operation " + std::to_string(card_.sequence) + " of group ";
-  return call_->describe() + operation + names_.group() + call_->for_what();
+  return call_->describe() + operation + names().group() + call_->for_what();
 }
 
 void MpiChannel::learn_divisor(const CallCard& card) {
@@ -112,15 +112,15 @@ void MpiChannel::judge(int from, const CallCard& card, std::uint64_t bytes, std:
                           " runs it by another algorithm; all ranks need the same cost "
                           "table and LOCKSTEP_ settings");
     if (bytes != expected)
-      throw MismatchError(describe_mismatch(names_.group(), names_, rank(), card_, from, card));
+      throw MismatchError(describe_mismatch(names().group(), names(), rank(), card_, from, card));
     return;
   }
   if (kind_ == Kind::point_to_point) {
     if (card.count != card_.count || card.dtype != card_.dtype)
-      throw MismatchError("group " + names_.group() + ": " + named(rank()) + " called " + describe(card_) +
+      throw MismatchError("group " + names().group() + ": " + named(rank()) + " called " + describe(card_) +
                           " but " + peer + " called " + describe(card));
   } else if (!same_call(card, card_)) {
-    throw MismatchError(describe_mismatch(names_.group(), names_, rank(), card_, from, card));
+    throw MismatchError(describe_mismatch(names().group(), names(), rank(), card_, from, card));
   }
   if (bytes != expected)
     throw MismatchError(where() + ": " + peer + " sent " + std::to_string(bytes) + " bytes where " +
@@ -180,7 +180,7 @@ void MpiChannel::hear() {
   for (int r = 0; r < size(); ++r)
     if (const auto card = line_->waits_in(r);
         card && card->sequence == card_.sequence && !is_message(*card) && !same_call(*card, card_))
-      throw MismatchError(describe_mismatch(names_.group(), names_, rank(), card_, r, *card));
+      throw MismatchError(describe_mismatch(names().group(), names(), rank(), card_, r, *card));
 }
 
 void MpiChannel::look(const std::vector<int>& waits_for) {
@@ -194,7 +194,7 @@ void MpiChannel::look(const std::vector<int>& waits_for) {
     if (!line_->has_left(r)) continue;
     if (gone_ns_ == 0) gone_ns_ = now;
     if (now - gone_ns_ > kLastBytes.count())
-      throw PeerError(number_of(r), named(r) + " left group " + names_.group() + " while " + named(rank()) +
+      throw PeerError(number_of(r), named(r) + " left group " + names().group() + " while " + named(rank()) +
                                         " waits for it in " + where());
     break;
   }
@@ -267,7 +267,7 @@ std::vector<std::byte> MpiChannel::meet(std::span<const std::byte> word) {
     } collecting{met_};
     met_ = &cards;
     run(sends, recvs, {});
-    if (const std::string text = differences(names_.group(), cards, names_); !text.empty())
+    if (const std::string text = differences(names().group(), cards, names()); !text.empty())
       throw MismatchError(text);
     for (const CallCard& card : cards) learn_divisor(card);
   });
@@ -330,7 +330,7 @@ std::unique_ptr<MpiChannel> MpiChannel::part(const std::vector<int>& ranks, cons
   card_ = outer_card;
   deadline_ = outer_deadline;
   kind_ = outer_kind;
-  return std::make_unique<MpiChannel>(comm, names_.split(group, ranks), most_spin_);
+  return std::make_unique<MpiChannel>(comm, names().split(group, ranks), most_spin_);
 }
 
 }  // namespace lockstep

@@ -38,13 +38,16 @@ class MpiChannel final : public WireChannel {
                                      std::chrono::milliseconds timeout) override;
   std::unique_ptr<MpiChannel> part(const std::vector<int>& ranks, const std::string& group,
                                    std::chrono::milliseconds timeout);  // the same, by its own type
-  void call_ranks(RankNames names) override { names_ = std::move(names); }
-  const RankNames& rank_names() const override { return names_; }
   void watch(WireChannel* whole, std::function<void()> idle, std::vector<int> /*mates*/) override {
     whole_ = dynamic_cast<MpiChannel*>(whole);
     idle_ = std::move(idle);
   }
   void tell_waits(const std::vector<int>& ranks) noexcept override;
+  // MPI hides how its messages arrive: nothing is seen of the links.
+  double observed_s_per_byte(int /*rank*/) const override { return 0; }
+  void forget_observed() override {}
+  // What peers say is heard while this rank waits in a call.
+  void catch_up() override { check(); }
   std::string peer_state(int rank) const override { return line_->has_left(rank) ? "left" : "joined"; }
 
   // For MPI's own collectives, between one begin() and the next:
@@ -75,13 +78,12 @@ class MpiChannel final : public WireChannel {
   void mention_wait(const std::vector<int>& waits_for);
   bool lower_rank_waits() const;
   std::string where() const;
-  int number_of(int rank) const { return names_.number(rank); }
-  std::string named(int rank) const { return names_.named(rank); }
+  int number_of(int rank) const { return names().number(rank); }
+  std::string named(int rank) const { return names().named(rank); }
   template <class Body>
   void guarded(Body&& body);
 
   std::shared_ptr<mpi::Line> line_;
-  RankNames names_;
   std::chrono::nanoseconds most_spin_;
   SpinBudget spin_;
   mpi::Transfer transfer_;

@@ -29,10 +29,10 @@ bool is_message(const CallCard& card) { return is_message(static_cast<Collective
 
 TcpChannel::TcpChannel(std::shared_ptr<TcpFabric> fabric, std::string group, int rank,
                        std::vector<int> members, std::vector<TcpPeer> peers)
-    : fabric_(std::move(fabric)),
+    : WireChannel(RankNames(std::move(group), members)),
+      fabric_(std::move(fabric)),
       rank_(rank),
       members_(std::move(members)),
-      names_(std::move(group), members_),
       room_(kRoomBytes) {
   for (TcpPeer& streams : peers) peers_.push_back({.streams = std::move(streams)});
   spin_.set_most(fabric_->spin());
@@ -69,11 +69,11 @@ void TcpChannel::check() {
 }
 
 std::string TcpChannel::where() const {
-  if (call_ == nullptr) return "group " + names_.group();
+  if (call_ == nullptr) return "group " + names().group();
   // Not from the call itself: this may be asked when it is over.
   const std::string operation =
       is_message(card_) ? " in group " : ", operation " + std::to_string(card_.sequence) + " of group ";
-  return describe(card_) + operation + names_.group();
+  return describe(card_) + operation + names().group();
 }
 
 void TcpChannel::plan(std::span<const Outgoing> sends, std::span<const Incoming> recvs) {
@@ -166,10 +166,10 @@ bool TcpChannel::open(Receiving& recv) {
   if (kind_ == Kind::point_to_point) {
     if (header.card.count != card_.count || header.card.dtype != card_.dtype ||
         header.kind != FrameKind::message)
-      differ(MismatchError("group " + names_.group() + ": " + named(rank_) + " called " + describe(card_) +
+      differ(MismatchError("group " + names().group() + ": " + named(rank_) + " called " + describe(card_) +
                            " but " + named(from) + " called " + describe(header.card)));
   } else if (header.kind != FrameKind::data || !same_call(header.card, card_)) {
-    differ(MismatchError(describe_mismatch(names_.group(), names_, rank_, card_, from, header.card)));
+    differ(MismatchError(describe_mismatch(names().group(), names(), rank_, card_, from, header.card)));
   }
   if (header.bytes != recv.what.bytes.size())
     throw MismatchError(where() + ": " + named(from) + " sent " + std::to_string(header.bytes) +
@@ -377,7 +377,7 @@ void TcpChannel::compare(int peer, const CallCard& card) {
   const CallCard& own = past_[card.sequence % past_.size()];
   if (card.sequence == 0 || card.sequence > card_.sequence || own.sequence != card.sequence) return;
   if (!same_call(card, own))
-    differ(MismatchError(describe_mismatch(names_.group(), names_, rank_, own, peer, card)));
+    differ(MismatchError(describe_mismatch(names().group(), names(), rank_, own, peer, card)));
 }
 
 // It has not come to the collective and can't before the peer has left it. The peer said so on the connection
@@ -388,7 +388,7 @@ void TcpChannel::compare_waits(int peer, const CallCard& card) {
   if (!peers_[static_cast<std::size_t>(peer)].waits.ranks.has(rank_) ||
       std::find(ranks.begin(), ranks.end(), peer) == ranks.end())
     return;
-  differ(MismatchError("group " + names_.group() + ": ranks called different things: " + named(rank_) +
+  differ(MismatchError("group " + names().group() + ": ranks called different things: " + named(rank_) +
                        " called " + describe(card_) + " but " + named(peer) + " called " + describe(card)));
 }
 
@@ -401,7 +401,7 @@ void TcpChannel::heard(int peer, const FrameStream& stream, const FrameHeader& h
     case FrameKind::failure: {
       FailureRecord record;
       std::memcpy(&record, payload.data(), sizeof record);
-      if (!failure_) failure_ = lockstep::named(record, names_.numbers());
+      if (!failure_) failure_ = lockstep::named(record, names().numbers());
       throw_record(*failure_);
     }
     case FrameKind::status:
@@ -448,10 +448,10 @@ void TcpChannel::lost(int peer, const std::string& reason) {
   }
   // Who is gone here because of something in the whole group has said so there.
   if (whole_ != nullptr) whole_->catch_up();
-  const std::string who = named(peer) + " of group " + names_.group();
+  const std::string who = named(peer) + " of group " + names().group();
   const std::string address = other.streams.side.front().peer();
   if (other.state == State::left)
-    throw PeerError(number_of(peer), named(peer) + " left group " + names_.group() + " while " +
+    throw PeerError(number_of(peer), named(peer) + " left group " + names().group() + " while " +
                                          named(rank_) + " waits for it in " + where());
   throw PeerError(number_of(peer), who + " died (" + address + " " + reason + ") while " + named(rank_) +
                                        " was in " + where());
@@ -527,7 +527,7 @@ void TcpChannel::learn_end() noexcept {
 // reason.
 void TcpChannel::tell_failure() noexcept {
   if (std::exchange(told_failure_, true)) return;
-  const FailureRecord record = numbered(*failure_, names_.numbers());
+  const FailureRecord record = numbered(*failure_, names().numbers());
   tell(FrameKind::failure, std::as_bytes(std::span(&record, 1)));
 }
 
@@ -566,7 +566,7 @@ std::vector<int> TcpChannel::numbers_at_fault(const std::vector<int>& ranks) con
 std::string TcpChannel::text_of(const std::vector<int>& numbers) const {
   std::string text;
   for (int number : numbers) {
-    const int here = names_.of_number(number);
+    const int here = names().of_number(number);
     // One that is not in this part is in the whole, where ranks have the user's numbers.
     const std::string name = here >= 0           ? named(here)
                              : whole_ != nullptr ? whole_->named(number)
@@ -593,7 +593,7 @@ std::unique_ptr<WireChannel> TcpChannel::among(const std::vector<int>& ranks, co
     const std::vector<int> numbers = numbers_at_fault(here);
     return TcpMembers::Blamed{numbers, text_of(numbers)};
   };
-  meeting.names = names_.part(ranks);
+  meeting.names = names().part(ranks);
   for (int r : ranks) {
     if (r == rank_) meeting.rank = static_cast<int>(meeting.members.size());
     meeting.members.push_back(members_[static_cast<std::size_t>(r)]);

@@ -49,8 +49,6 @@ class TcpChannel final : public WireChannel {
   void forget_observed() override {
     for (Peer& peer : peers_) peer.s_per_byte = 0;
   }
-  void call_ranks(RankNames names) override { names_ = std::move(names); }
-  const RankNames& rank_names() const override { return names_; }
   void watch(WireChannel* whole, std::function<void()> idle, std::vector<int> mates) override {
     whole_ = dynamic_cast<TcpChannel*>(whole);
     idle_ = std::move(idle);
@@ -125,15 +123,14 @@ class TcpChannel final : public WireChannel {
   // "rank 1; rank 3", of ranks by their number in the group that the user knows.
   std::string text_of(const std::vector<int>& numbers) const;
   std::string where() const;
-  int number_of(int rank) const { return names_.number(rank); }
-  std::string named(int rank) const { return names_.named(rank); }
+  int number_of(int rank) const { return names().number(rank); }
+  std::string named(int rank) const { return names().named(rank); }
   template <class Body>
   void each_stream(int peer, Body&& body);
 
   std::shared_ptr<TcpFabric> fabric_;
   int rank_;
   std::vector<int> members_;
-  RankNames names_;
   std::vector<Peer> peers_;
   Call* call_ = nullptr;
   CallCard card_;

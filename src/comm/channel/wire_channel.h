@@ -41,32 +41,36 @@ class WireChannel : public Channel {
 
   // What the ranks are called in messages. among() names those of its channel by itself; it is told when its
   // group is a part of the one that the user knows.
-  virtual void call_ranks(RankNames names) = 0;
-  virtual const RankNames& rank_names() const = 0;
+  const std::shared_ptr<Naming>& naming() const { return naming_; }
 
   // While this channel waits it also takes in the news of `whole`, and tells its ranks that it waits: the
   // group that this one is a part of, and which goes with it. For ranks whose call runs elsewhere than their
   // peers think.
   // Calls `idle`, too, several times a second, which tells `mates`, ranks of this channel, that it waits
   // here: those of them that wait for this rank leave it to this one to say so to people. Either may be null.
-  virtual void watch(WireChannel* whole, std::function<void()> idle, std::vector<int> mates) {
-    (void)whole, (void)idle, (void)mates;
-  }
+  virtual void watch(WireChannel* whole, std::function<void()> idle, std::vector<int> mates) = 0;
 
   // Tells every peer that this rank waits for these, wherever it does.
   virtual void tell_waits(const std::vector<int>& ranks) noexcept = 0;
 
   // Seconds a byte that the fastest of the large messages from this rank took to arrive once it had begun,
   // since forget_observed(); 0: none came. The fastest, because a busy core makes others slow on any link.
-  virtual double observed_s_per_byte(int rank) const { return (void)rank, 0.0; }
-  virtual void forget_observed() {}
+  virtual double observed_s_per_byte(int rank) const = 0;
+  virtual void forget_observed() = 0;
 
   // Takes in the news for a moment and throws what they mean: for a rank that sees a consequence elsewhere
   // and would rather name the reason.
-  virtual void catch_up() {}
+  virtual void catch_up() = 0;
 
   // "joined", "left" or "dead", as far as this rank knows.
   virtual std::string peer_state(int rank) const = 0;
+
+ protected:
+  explicit WireChannel(RankNames names) : naming_(std::make_shared<Naming>(std::move(names))) {}
+  RankNames names() const { return naming_->get(); }
+
+ private:
+  std::shared_ptr<Naming> naming_;
 };
 
 }  // namespace lockstep

@@ -19,90 +19,73 @@ struct Choice {
 
 ChannelEngine::ChannelEngine(const char* name, std::unique_ptr<WireChannel> channel, std::string group,
                              std::vector<int> nodes, Selector selector)
-    : name_(name),
+    : Engine({.name = name,
+              .rank = channel->rank(),
+              .nodes = nodes,
+              .naming = channel->naming(),
+              .can = channel_capabilities(nodes),
+              .selector = &selector_}),
       channel_(std::move(channel)),
       group_(std::move(group)),
-      nodes_(std::move(nodes)),
       selector_(std::move(selector)) {}
 
+Capabilities channel_capabilities(const std::vector<int>& nodes) {
+  return {.offers = our_offers(nodes, false)};
+}
+
 Shape ChannelEngine::shape_of(const Call& call) const {
-  return {.what = call.what, .ranks = size(), .bytes = call.bytes(), .messages_only = true, .nodes = nodes_};
+  return {.what = call.what, .ranks = size(), .bytes = call.bytes(), .messages_only = true, .nodes = nodes()};
 }
 
-std::string ChannelEngine::refuses(const Call& call) const {
-  if (call.device.kind != Device::Kind::cpu)
-    return std::string("the ") + name_ + " engine works on host memory";
-  if (call.algorithm.empty()) return {};
-  const std::vector<std::string> known = algorithms(call.what);
-  if (std::find(known.begin(), known.end(), call.algorithm) != known.end()) return {};
-  if (known.empty()) return "it takes no algorithm, not '" + call.algorithm + "'";
-  std::string names;
-  for (const std::string& one : known) names += (names.empty() ? "" : ", ") + one;
-  return std::string(to_string(call.what)) + " has no algorithm '" + call.algorithm + "' on engine " + name_ +
-         "; accepted: " + names;
+Stage ChannelEngine::stage_for(const Call& call) {
+  return {.call = call,
+          .me = rank(),
+          .nodes = nodes(),
+          .scratch = scratch_,
+          .routes = routes_.get(),
+          .messages = channel_.get()};
 }
 
-std::vector<std::string> ChannelEngine::algorithms(Collective what) const {
-  std::vector<std::string> names;
-  for (const Algorithm* algorithm : all_algorithms())
-    if (algorithm->has(what) && !algorithm->needs().reach) names.emplace_back(algorithm->name());
-  return names;
+Call& ChannelEngine::begin(const Call& call, std::string_view forced, WireChannel::Kind kind) {
+  begun_ = call;
+  channel_->begin(begun_, card_of(call, forced), kind);
+  return begun_;
 }
 
-// A rank that gives up in the middle of a call takes the group along: its peers would wait for it in vain.
-template <class Body>
-auto ChannelEngine::together(const Call& call, WireChannel::Kind kind, Body&& body) {
-  channel_->check();
-  Call told = call;  // learns its divisor on the way
-  channel_->begin(told, card_of(call, selector_.forced()), kind);
-  try {
-    return body(told);
-  } catch (const Error& error) {
-    channel_->fail(error);
-    channel_->check();  // what the group failed with, should another rank have been first
-    throw;
-  } catch (const std::bad_alloc&) {
-    const SystemError error(rank_names().named(rank()) + " is out of memory in " + call.describe() +
-                            " of group " + group_);
-    channel_->fail(error);
-    throw error;
+void ChannelEngine::execute(const Call& call) {
+  if (is_message(call.what)) {
+    begin(call, selector_.forced(), WireChannel::Kind::point_to_point).running("message");
+    Team team = Team::whole(*channel_);
+    if (call.what == Collective::send)
+      return team.send(call.root, std::span(static_cast<const std::byte*>(call.in), call.bytes()), {});
+    return team.recv(call.root, std::span(static_cast<std::byte*>(call.out), call.bytes()), Arrival::store,
+                     {});
   }
-}
-
-void ChannelEngine::run(const Call& call) {
-  if (call.what == Collective::send || call.what == Collective::recv)
-    return together(call, WireChannel::Kind::point_to_point, [&](Call& told) {
-      told.running("message");
-      Team team = Team::whole(*channel_);
-      if (call.what == Collective::send)
-        team.send(call.root, std::span(static_cast<const std::byte*>(call.in), call.bytes()), {});
-      else
-        team.recv(call.root, std::span(static_cast<std::byte*>(call.out), call.bytes()), Arrival::store, {});
-    });
   const Algorithm* const algorithm =
       call.algorithm.empty() ? selector_.choose(shape_of(call), call.order) : find_algorithm(call.algorithm);
-  together(call, WireChannel::Kind::collective, [&](Call& told) {
-    told.running(algorithm->name());
-    if (call.count == 0 && call.what != Collective::barrier) return meet(told);
-    Stage stage{told, *channel_, scratch_, nodes_, routes_.get()};
+  Call& told = begin(call, selector_.forced(), WireChannel::Kind::collective);
+  told.running(algorithm->name());
+  if (call.count == 0 && call.what != Collective::barrier) {
+    exchange_nothing(told);
+  } else {
+    Stage stage = stage_for(told);
     algorithm->run(stage);
-  });
+  }
   if (links_ != nullptr && size() > 1 && ++calls_ >= look_after_) watch_links(call);
 }
 
-double ChannelEngine::open(const Call& call) {
-  return together(call, WireChannel::Kind::collective, [&](Call& told) {
-    meet(told);
-    return told.divisor;
-  });
+double ChannelEngine::meet(const Call& call) {
+  Call& told = begin(call, selector_.forced(), WireChannel::Kind::collective);
+  exchange_nothing(told);
+  return told.divisor;
 }
 
 // Nothing to move, but peers that have something must learn of it.
-void ChannelEngine::meet(const Call& call) {
+void ChannelEngine::exchange_nothing(const Call& call) {
   Call barrier = call;
   barrier.what = Collective::barrier;
   barrier.count = 0;
-  Stage stage{barrier, *channel_, scratch_, nodes_, routes_.get()};
+  Stage stage = stage_for(barrier);
   selector_.choose(shape_of(barrier), Order::canonical)->run(stage);
 }
 
@@ -112,14 +95,13 @@ void ChannelEngine::announce(const Call& call) {
   channel_->begin(announced_, card_of(call, selector_.forced()), WireChannel::Kind::collective);
 }
 
-bool ChannelEngine::watch(Engine* whole, std::function<void()> idle) {
+void ChannelEngine::watch(Composable* whole, std::function<void()> idle) {
   auto* const other = dynamic_cast<ChannelEngine*>(whole);
   std::vector<int> mates;
-  const int here = nodes_[static_cast<std::size_t>(rank())];
+  const int here = nodes()[static_cast<std::size_t>(rank())];
   for (int r = 0; idle && r < size(); ++r)
-    if (r != rank() && nodes_[static_cast<std::size_t>(r)] == here) mates.push_back(r);
+    if (r != rank() && nodes()[static_cast<std::size_t>(r)] == here) mates.push_back(r);
   channel_->watch(other == nullptr ? nullptr : other->channel_.get(), std::move(idle), std::move(mates));
-  return true;
 }
 
 double ChannelEngine::expected_seconds(const Call& call) const {
@@ -180,16 +162,6 @@ void ChannelEngine::watch_links(const Call& call) {
   look_after_ = changed > kChanged ? 64 : look_after_ * 2;
 }
 
-std::string ChannelEngine::topology() const {
-  if (links_ == nullptr) return {};
-  std::string text = links_->describe() + "\n";
-  std::vector<std::string> reasons;
-  links_->routes(&reasons);
-  for (const std::string& reason : reasons) text += reason + "\n";
-  if (reasons.empty()) text += "ring and tree as they are: no other way is faster by a tenth\n";
-  return text;
-}
-
 void ChannelEngine::share_links(int ranks) {
   if (links_ == nullptr) return;
   links_->set_sharing(ranks);
@@ -198,38 +170,38 @@ void ChannelEngine::share_links(int ranks) {
 
 std::unique_ptr<ChannelEngine> ChannelEngine::over(std::unique_ptr<WireChannel> channel, std::string group,
                                                    std::vector<int> nodes) {
-  return std::make_unique<ChannelEngine>(name_, std::move(channel), std::move(group), std::move(nodes),
+  return std::make_unique<ChannelEngine>(name(), std::move(channel), std::move(group), std::move(nodes),
                                          selector_);
 }
 
 // Everybody says what it wants; then the members of each new group connect.
-std::unique_ptr<Engine> ChannelEngine::split(int colour, int key, const std::string& name, const Call& call) {
-  return together(call, WireChannel::Kind::collective, [&](Call& told) -> std::unique_ptr<Engine> {
-    const Choice mine{colour, key};
-    std::vector<Choice> all(static_cast<std::size_t>(size()));
-    Call gather;
-    gather.what = Collective::all_gather;
-    gather.in = &mine;
-    gather.out = all.data();
-    gather.count = sizeof(Choice);
-    gather.dtype = DType::u8;
-    Stage stage{gather, *channel_, scratch_, nodes_, routes_.get()};
-    selector_.choose(shape_of(gather), Order::canonical)->run(stage);
+std::unique_ptr<Engine> ChannelEngine::divide(int colour, int key, const std::string& name,
+                                              const Call& call) {
+  const Call& told = begin(call, selector_.forced(), WireChannel::Kind::collective);
+  const Choice mine{colour, key};
+  std::vector<Choice> all(static_cast<std::size_t>(size()));
+  Call gather;
+  gather.what = Collective::all_gather;
+  gather.in = &mine;
+  gather.out = all.data();
+  gather.count = sizeof(Choice);
+  gather.dtype = DType::u8;
+  Stage stage = stage_for(gather);
+  selector_.choose(shape_of(gather), Order::canonical)->run(stage);
 
-    std::vector<int> ranks;
-    std::vector<int> nodes;
-    for (int r = 0; r < size(); ++r)
-      if (all[static_cast<std::size_t>(r)].colour == colour && colour >= 0) ranks.push_back(r);
-    if (ranks.empty()) return nullptr;
-    std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-      return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
-    });
-    for (int r : ranks) nodes.push_back(nodes_[static_cast<std::size_t>(r)]);
-    auto part = over(channel_->among(ranks, name, told.timeout), name, std::move(nodes));
-    if (links_ != nullptr) part->set_links(links_->among(ranks));
-    if (call.whole != nullptr) part->call_ranks(rank_names().part(ranks));  // until the whole of it is split
-    return part;
+  std::vector<int> ranks;
+  std::vector<int> places;
+  for (int r = 0; r < size(); ++r)
+    if (all[static_cast<std::size_t>(r)].colour == colour && colour >= 0) ranks.push_back(r);
+  if (ranks.empty()) return nullptr;
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
   });
+  for (int r : ranks) places.push_back(nodes()[static_cast<std::size_t>(r)]);
+  auto part = over(channel_->among(ranks, name, told.timeout), name, std::move(places));
+  if (links_ != nullptr) part->set_links(links_->among(ranks));
+  if (call.whole != nullptr) part->call_ranks(rank_names().part(ranks));  // until the whole of it is split
+  return part;
 }
 
 }  // namespace lockstep

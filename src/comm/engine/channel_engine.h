@@ -15,45 +15,42 @@
 
 namespace lockstep {
 
-class ChannelEngine : public Engine {
+// What our algorithms can do for ranks on `nodes` that share no memory.
+Capabilities channel_capabilities(const std::vector<int>& nodes);
+
+class ChannelEngine : public Engine, public Composable {
  public:
   // `name`: the engine's, a constant; `nodes[r]`: rank r's node; `selector`: the table that picks algorithms.
   ChannelEngine(const char* name, std::unique_ptr<WireChannel> channel, std::string group,
                 std::vector<int> nodes, Selector selector);
 
-  const char* name() const override { return name_; }
-  int rank() const override { return channel_->rank(); }
-  int size() const override { return channel_->size(); }
-  const std::vector<int>& nodes() const override { return nodes_; }
-  std::string refuses(const Call& call) const override;
-  std::vector<std::string> algorithms(Collective what) const override;
-  void run(const Call& call) override;
-  double open(const Call& call) override;
   CommMemory allocate(std::size_t bytes) override;
-  std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override;
-  std::string peer_state(int rank) const override { return channel_->peer_state(rank); }
-  Selector* selector() override { return &selector_; }
+  bool reaches(const void* /*data*/) const override { return false; }
   double expected_seconds(const Call& call) const override;
-  void fail(const Error& error) noexcept override { channel_->fail(error); }
+  PeerView peer(int rank) const override { return {.state = channel_->peer_state(rank)}; }
+  void tell_failure(const Error& error) noexcept override { channel_->fail(error); }
+  void check(News news) override { news == News::known ? channel_->check() : channel_->catch_up(); }
+  Composable* composable() override { return this; }
+
+  void announce(const Call& call) override;
+  void watch(Composable* whole, std::function<void()> idle) override;
+  void tell_waits(const std::vector<int>& ranks) noexcept override { channel_->tell_waits(ranks); }
   void share_links(int ranks) override;
-  std::string topology() const override;
-  void call_ranks(RankNames names) override { channel_->call_ranks(std::move(names)); }
-  RankNames rank_names() const override { return channel_->rank_names(); }
 
   // Measures the links between the nodes of this group and lets choices and routes follow them. Collective.
   void measure_links();
   void set_links(std::shared_ptr<Links> links);
   std::shared_ptr<const Links> links() const { return links_; }
 
-  void announce(const Call& call) override;
-  void tell_waits(const std::vector<int>& ranks) noexcept override { channel_->tell_waits(ranks); }
-  void catch_up() override { channel_->catch_up(); }
-  bool watch(Engine* whole, std::function<void()> idle) override;
-
   WireChannel& channel() { return *channel_; }
-  const std::string& group() const { return group_; }
 
  protected:
+  void execute(const Call& call) override;
+  double meet(const Call& call) override;
+  std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call) override;
+  // The call as the channel's messages belong to it from now on, until the next; it learns its divisor on the
+  // way.
+  Call& begin(const Call& call, std::string_view forced, WireChannel::Kind kind);
   // A sub-group's, over its channel; what split() makes.
   virtual std::unique_ptr<ChannelEngine> over(std::unique_ptr<WireChannel> channel, std::string group,
                                               std::vector<int> nodes);
@@ -61,20 +58,18 @@ class ChannelEngine : public Engine {
  private:
   Shape shape_of(const Call& call) const;
   void watch_links(const Call& call);
-  void meet(const Call& call);
-  template <class Body>
-  auto together(const Call& call, WireChannel::Kind kind, Body&& body);
+  Stage stage_for(const Call& call);
+  void exchange_nothing(const Call& call);
 
-  const char* name_;
   std::unique_ptr<WireChannel> channel_;
   std::string group_;
-  std::vector<int> nodes_;
   Selector selector_;
   std::shared_ptr<Links> links_;          // null: not measured
   std::shared_ptr<const Routes> routes_;  // with links
   std::uint64_t calls_ = 0;               // collectives since the links were last looked at
   std::uint64_t look_after_ = 64;         // grows when looking found nothing new
   Scratch scratch_;
+  Call begun_;
   Call announced_;
 };
 

@@ -1,14 +1,23 @@
-// An engine executes whole collectives for one rank of one group. Ours (shm) runs the algorithms of
-// comm/algo over channels; MPI, Gloo and NCCL bring their own.
+// An engine executes whole collectives for one rank of one group. Ours (shared memory, TCP) run the
+// algorithms of comm/algo; MPI and Gloo bring their own beside them.
+//
+// What every engine is and has (its name and ranks, what it can do, how ranks are called in messages, that
+// failure stays) is here once, as data and as code around the calls. What differs are the ten functions
+// below, each of which every engine writes.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <new>
+#include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "comm/call.h"
+#include "comm/engine/capabilities.h"
+#include "comm/failure_record.h"
 #include "comm/rank_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/memory.h"
@@ -17,73 +26,132 @@ namespace lockstep {
 
 class Selector;
 
+// What an engine declares when it is made.
+struct EngineFacts {
+  const char* name;                // "shm": a constant
+  int rank;                        // this one's
+  std::vector<int> nodes;          // the node of each rank
+  std::shared_ptr<Naming> naming;  // what the ranks are called in messages
+  Capabilities can;
+  Selector* selector;  // the table from which calls choose their algorithm
+};
+
+// What an engine knows of a rank without asking it, for the flight recorder's dump.
+struct PeerView {
+  std::string state = "unknown";       // "joined", "left", "dead"
+  int pid = 0;                         // 0: unknown
+  std::span<std::byte> recorder = {};  // its flight recorder; empty: it can't be read from here
+};
+
+// How engines that carry one group together keep each other informed (node_engine.h): one carries the calls
+// of some ranks while others wait for these on another.
+class Composable {
+ public:
+  virtual ~Composable() = default;
+  // `call` runs on another engine of the group.
+  virtual void announce(const Call& call) = 0;
+  // While this one waits, it takes in the news of `whole`, for peers who run theirs there, and calls `idle`
+  // several times a second. Either may be null.
+  virtual void watch(Composable* whole, std::function<void()> idle) = 0;
+  // This rank waits, on another of them, for these: those that wait for it here should know.
+  virtual void tell_waits(const std::vector<int>& ranks) noexcept = 0;
+  // So many ranks of each node use its links at once, though one of them is in this group.
+  virtual void share_links(int ranks) = 0;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
-  virtual const char* name() const = 0;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual const std::vector<int>& nodes() const = 0;  // node of each rank
+  const char* name() const { return facts_.name; }
+  int rank() const { return facts_.rank; }
+  int size() const { return static_cast<int>(facts_.nodes.size()); }
+  const std::vector<int>& nodes() const { return facts_.nodes; }
+  const Capabilities& capabilities() const { return facts_.can; }
+  Selector* selector() const { return facts_.selector; }
 
-  // Empty when the engine can run such a call, else why not ("gloo has no product for bf16").
-  virtual std::string refuses(const Call& call) const = 0;
-  // The algorithms it has for a collective, the chosen one not included. Never empty for a collective
-  // it runs: vendors' engines name theirs "native".
-  virtual std::vector<std::string> algorithms(Collective what) const = 0;
+  // Empty when the engine can run such a call, else why not. Follows from its capabilities.
+  std::string refuses(const Call& call) const {
+    return facts_.can.refuses(name(), call, size(), call.algorithm);
+  }
+  std::vector<std::string> algorithms(Collective what) const { return facts_.can.algorithms(what); }
 
-  // Runs the call to its end on this thread. Throws typed errors; after one that is sticky the engine
-  // is failed and run throws it again at once.
-  virtual void run(const Call& call) = 0;
-
-  // Opens a call whose data another way than this engine's moves: all ranks meet and compare what they
-  // called, as in run(), and throw what run() would. The call's divisor, which another rank may have told.
-  virtual double open(const Call& call) = 0;
-
-  virtual CommMemory allocate(std::size_t bytes) = 0;
-
-  // Gives the group up: `error` becomes its failure, unless it has one, and the peers are told as far as that
-  // goes without waiting. For a group that stands on several engines.
-  virtual void fail(const Error& error) noexcept { (void)error; }
   // What the ranks are called in messages. An engine names those of a sub-group by itself; it is told when
   // its group is a part of the one that the user knows.
-  virtual void call_ranks(RankNames names) = 0;
-  virtual RankNames rank_names() const = 0;
+  RankNames rank_names() const { return facts_.naming->get(); }
+  void call_ranks(RankNames names) { facts_.naming->set(std::move(names)); }
+  const std::shared_ptr<Naming>& naming() const { return facts_.naming; }
 
-  // For a group that stands on several engines: `call` runs on another of them.
-  virtual void announce(const Call& call) { (void)call; }
-  // While this engine waits, it takes in the news of `whole`, for peers who run theirs there, and calls
-  // `idle` several times a second. Either may be null. False: it does neither.
-  virtual bool watch(Engine* whole, std::function<void()> idle) { return (void)whole, (void)idle, false; }
-  // This rank waits, on another of them, for these: those that wait for it here should know.
-  virtual void tell_waits(const std::vector<int>& ranks) noexcept { (void)ranks; }
-  // Throws what the engine failed with, or fails with now, if its peers say so.
-  virtual void catch_up() {}
-
+  // Runs the call to its end on this thread. Throws typed errors. One that is not of usage fails the group:
+  // the peers are told, and every later call throws it at once.
+  void run(const Call& call) {
+    refuse(call);
+    guard(call, [&] { execute(call); });
+  }
+  // Opens a call whose data another way than this engine's moves: all ranks meet and compare what they
+  // called, as in run(), and throw what run() would. The call's divisor, which another rank may have told.
+  double open(const Call& call) {
+    return guard(call, [&] { return meet(call); });
+  }
   // The engine of the sub-group that this rank joins, to be known as `name`; null for a negative colour.
   // `call` is the split itself.
-  virtual std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) = 0;
+  std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) {
+    return guard(call, [&] { return divide(colour, key, name, call); });
+  }
+  // Gives the group up: `error` becomes its failure, unless another rank was first.
+  void fail(const Error& error) noexcept;
 
-  // What the engine knows of a peer without asking it, for the flight recorder's dump. An engine that
-  // shares no memory knows its own ring only.
-  // Empty when it can't be read from here; the front door then keeps a ring of its own.
-  virtual std::span<std::byte> flight_memory(int rank) { return (void)rank, std::span<std::byte>(); }
-  // "joined", "left", "dead" or "unknown".
-  virtual std::string peer_state(int rank) const { return (void)rank, "unknown"; }
-  virtual int peer_pid(int rank) const { return (void)rank, 0; }  // 0 if unknown
+  // News of peers: what is known already, or also what comes within a moment.
+  enum class News { known, awaited };
 
-  // How long such a call should take by the cost table, once all ranks are there; 0 when the engine has none.
-  virtual double expected_seconds(const Call& call) const { return (void)call, 0.0; }
+  // The ten: seven here, three behind run, open and split.
+  virtual CommMemory allocate(std::size_t bytes) = 0;
+  virtual bool reaches(const void* data) const = 0;  // whether peers reach `data` directly
+  // How long such a call should take by the table of costs, once all ranks are there; 0: there is no table.
+  virtual double expected_seconds(const Call& call) const = 0;
+  virtual PeerView peer(int rank) const = 0;
+  // Makes `error` the group's failure, unless it has one, as far as that goes without waiting for a peer.
+  virtual void tell_failure(const Error& error) noexcept = 0;
+  // Throws what the group failed with, if it has.
+  virtual void check(News news) = 0;
+  // How it works together with others; null: it can't.
+  virtual Composable* composable() = 0;
 
-  // For people: the links of the group, and what follows from them; empty when nothing was measured.
-  virtual std::string topology() const { return {}; }
-  // So many ranks of each node use its links at once, though one of them is in this group.
-  virtual void share_links(int ranks) { (void)ranks; }
+ protected:
+  explicit Engine(EngineFacts facts) : facts_(std::move(facts)) {}
 
-  // The table from which calls choose their algorithm; null when the engine chooses by itself.
-  virtual Selector* selector() { return nullptr; }
-  // Whether peers reach `data` directly.
-  virtual bool reaches(const void* data) const { return (void)data, false; }
+  virtual void execute(const Call& call) = 0;
+  virtual double meet(const Call& call) = 0;
+  virtual std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call) = 0;
+
+  // Runs `body`, a call's whole way: nothing when the group has failed; and a rank that gives up in the
+  // middle takes the group along, since its peers would wait for it in vain.
+  template <class Body>
+  std::invoke_result_t<Body> guard(const Call& call, Body&& body) {
+    if (failure_) throw_record(*failure_);
+    check(News::known);
+    try {
+      return body();
+    } catch (const Error& error) {
+      fail(error);
+    } catch (const std::bad_alloc&) {
+      fail(out_of_memory(call));
+    }
+    throw_record(*failure_);
+  }
+  Capabilities& can() { return facts_.can; }
+
+ private:
+  void refuse(const Call& call) const {  // without a name every engine finds a way on the processor's memory
+    if (call.algorithm.empty() && call.device.kind == Device::Kind::cpu) return;
+    if (const std::string why = refuses(call); !why.empty()) throw UsageError(why);
+  }
+  SystemError out_of_memory(const Call& call) const;
+
+  EngineFacts facts_;
+  std::optional<FailureRecord> failure_;
 };
 
 }  // namespace lockstep

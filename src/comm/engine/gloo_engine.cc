@@ -76,8 +76,16 @@ std::vector<std::string> exchange_over(Engine& carrier, const std::string& mine,
 
 class GlooEngine final : public Engine {
  public:
-  explicit GlooEngine(Group group)
-      : group_(std::move(group)), carrier_(engine_of(group_)), knobs_(Knobs::from_environment()) {
+  explicit GlooEngine(const Group& group)
+      : Engine({.name = "gloo",
+                .rank = group.rank(),
+                .nodes = group.nodes(),
+                .naming = engine_of(group).naming(),
+                .can = gloo_capabilities(),
+                .selector = &selector_}),
+        group_(group),
+        carrier_(engine_of(group_)),
+        knobs_(Knobs::from_environment()) {
     ignore_broken_pipes();
     gloo::transport::tcp::attr attr;
     // A number, never a name: Gloo would look this machine's name up, which may be loopback or nothing.
@@ -93,80 +101,51 @@ class GlooEngine final : public Engine {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& e) {
-      give_up("connecting from " + attr.hostname, e);
+      try {
+        give_up("connecting from " + attr.hostname, e);
+      } catch (const Error& error) {
+        carrier_.fail(error);
+        throw;
+      }
     }
     channel_ = std::make_unique<GlooChannel>(context_);
     native_ = std::make_unique<GlooNative>(context_);
   }
 
-  const char* name() const override { return "gloo"; }
-  int rank() const override { return carrier_.rank(); }
-  int size() const override { return carrier_.size(); }
-  const std::vector<int>& nodes() const override { return carrier_.nodes(); }
-  std::string peer_state(int rank) const override { return carrier_.peer_state(rank); }
-  int peer_pid(int rank) const override { return carrier_.peer_pid(rank); }
   CommMemory allocate(std::size_t bytes) override { return private_memory(bytes); }
-  double open(const Call& call) override { return carrier_.open(call); }
-  bool watch(Engine* whole, std::function<void()> idle) override {
-    return carrier_.watch(whole, std::move(idle));
+  bool reaches(const void* /*data*/) const override { return false; }
+  double expected_seconds(const Call& /*call*/) const override { return 0; }
+  PeerView peer(int rank) const override {
+    PeerView view = carrier_.peer(rank);
+    view.recorder = {};  // the carrier's, in which nobody records
+    return view;
   }
-  void catch_up() override { carrier_.catch_up(); }
-
-  void call_ranks(RankNames names) override { carrier_.call_ranks(std::move(names)); }
-  RankNames rank_names() const override { return carrier_.rank_names(); }
-
-  void fail(const Error& error) noexcept override {
+  void tell_failure(const Error& error) noexcept override {
     carrier_.fail(error);
-    try {
-      throw_record(record_of(error));
-    } catch (...) {
-      failure_.set(std::current_exception());
-    }
     disconnect();
   }
+  void check(News news) override { carrier_.check(news); }
+  Composable* composable() override { return carrier_.composable(); }
 
-  std::string refuses(const Call& call) const override {
-    if (call.device.kind != Device::Kind::cpu) return "the gloo engine works on host memory only";
-    if (call.what == Collective::split) return "";
-    const auto known = algorithms(call.what);
-    if (!call.algorithm.empty() && std::ranges::find(known, call.algorithm) == known.end()) {
-      std::string accepted;
-      for (const auto& name : known) accepted += (accepted.empty() ? "" : ", ") + name;
-      return std::string("gloo ") + to_string(call.what) + " has no algorithm '" + call.algorithm +
-             "'; accepted: " + accepted;
-    }
-    return is_ours(call) ? "" : GlooNative::refuses(call);
+ protected:
+  void execute(const Call& given) override {
+    Call call = timed(given);
+    if (size() == 1) return run_alone(call);
+    const bool message = is_message(call.what);
+    const Deadline deadline = Deadline::after(call.timeout);
+    if (!message) call.divisor = carrier_.open(call);
+    if (!message && call.count == 0 && call.what != Collective::barrier) return;
+    call.timeout = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()),
+                            std::chrono::milliseconds(1));
+    translated(call, [&] { move(call); });
   }
 
-  std::vector<std::string> algorithms(Collective what) const override {
-    std::vector<std::string> names = GlooNative::algorithms(what);
-    if (reduces(what)) names.emplace_back(kOurs);
-    return names;
-  }
+  double meet(const Call& call) override { return carrier_.open(call); }
 
-  void run(const Call& given) override {
-    if (const std::string why = refuses(given); !why.empty()) throw UsageError(why);
-    failure_.guard([&] {
-      Call call = timed(given);
-      if (size() == 1) return run_alone(call);
-      const bool message = call.what == Collective::send || call.what == Collective::recv;
-      const Deadline deadline = Deadline::after(call.timeout);
-      if (!message) call.divisor = over_carrier([&] { return carrier_.open(call); });
-      if (!message && call.count == 0 && call.what != Collective::barrier) return;
-      call.timeout = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()),
-                              std::chrono::milliseconds(1));
-      guarded(call, [&] { move(call); });
-    });
-  }
-
-  std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override {
-    std::unique_ptr<Engine> part;
-    failure_.guard([&] {
-      auto carrier = over_carrier([&] { return carrier_.split(colour, key, name, timed(call)); });
-      if (carrier == nullptr) return;
-      part = std::make_unique<GlooEngine>(make_group(std::move(carrier), name, knobs_.init_timeout));
-    });
-    return part;
+  std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call) override {
+    auto carrier = carrier_.split(colour, key, name, timed(call));
+    if (carrier == nullptr) return nullptr;
+    return std::make_unique<GlooEngine>(make_group(std::move(carrier), name, knobs_.init_timeout));
   }
 
  private:
@@ -176,22 +155,11 @@ class GlooEngine final : public Engine {
     return call;
   }
 
-  // A failure that the carrier told must reach those, too, that wait for this rank inside Gloo.
-  template <class Body>
-  std::invoke_result_t<Body> over_carrier(Body&& body) {
-    try {
-      return body();
-    } catch (...) {
-      disconnect();
-      throw;
-    }
-  }
-
   // Canonical sums are ours, and those that Gloo does not have.
   static bool is_ours(const Call& call) {
     if (!reduces(call.what)) return false;
     if (!call.algorithm.empty()) return call.algorithm == kOurs;
-    return call.order == Order::canonical || !GlooNative::refuses(call).empty();
+    return call.order == Order::canonical || GlooNative::usual(call) == nullptr;
   }
 
   void move(const Call& call) {
@@ -199,7 +167,7 @@ class GlooEngine final : public Engine {
     if (call.what == Collective::send) return send(call);
     if (call.what == Collective::recv) return recv(call);
     if (is_ours(call)) return run_ours(call);
-    call.running(call.algorithm.empty() ? GlooNative::algorithms(call.what).front() : call.algorithm);
+    call.running(call.algorithm.empty() ? GlooNative::usual(call)->name : call.algorithm);
     native_->run(call);
     finish_average(call, rank(), size());
   }
@@ -210,7 +178,11 @@ class GlooEngine final : public Engine {
     const Order order = call.algorithm == kOurs ? Order::canonical : call.order;
     const Algorithm* const algorithm = selector_.choose(shape, order);
     call.running(algorithm->name());
-    Stage stage{call, *channel_, algorithm_scratch_, nodes()};
+    Stage stage{.call = call,
+                .me = rank(),
+                .nodes = nodes(),
+                .scratch = algorithm_scratch_,
+                .messages = channel_.get()};
     algorithm->run(stage);
   }
 
@@ -239,29 +211,21 @@ class GlooEngine final : public Engine {
     channel_->recv(call.root, std::span(static_cast<std::byte*>(call.out), call.bytes()));
   }
 
-  // Whatever goes wrong is the group's failure, the same on every rank: the carrier spreads it.
+  // Gloo's exceptions as ours.
   template <class Body>
-  void guarded(const Call& call, Body&& body) {
+  void translated(const Call& call, Body&& body) {
     try {
       body();
-    } catch (const Error& error) {
-      give_up(error);
+    } catch (const Error&) {
+      throw;
     } catch (const std::bad_alloc&) {
-      give_up(SystemError(named(rank()) + " is out of memory in " + call.describe() + " of group " +
-                          group_.name()));
+      throw;
     } catch (const std::exception& e) {
       give_up(call.describe() + " of group " + group_.name(), e);
     }
   }
 
-  [[noreturn]] void give_up(const Error& error) {
-    carrier_.fail(error);
-    disconnect();
-    carrier_.catch_up();  // throws what was first
-    throw_record(record_of(error));
-  }
-
-  // Gloo's exceptions as ours, on one line.
+  // On one line; and what the carrier knows of it goes before what Gloo says.
   [[noreturn]] void give_up(const std::string& what, const std::exception& e) {
     std::string text = e.what();
     std::ranges::replace(text, '\n', ' ');
@@ -273,19 +237,19 @@ class GlooEngine final : public Engine {
     if (gone) peer = who_went(peer);
     const std::string called = peer < 0 ? "a rank" : named(peer);
     // Among more than two, whoever this rank waits for may itself wait for another.
-    if (late && peer < 0) give_up(TimeoutError({}, message + "; missing: unknown, Gloo does not say"));
-    if (late) give_up(TimeoutError({number_of(peer)}, message + "; missing: " + called));
-    if (gone && peer < 0) give_up(PeerError(-1, message));
-    if (gone) give_up(PeerError(number_of(peer), called + " is gone: " + message));
-    give_up(SystemError(message));
+    if (late && peer < 0) throw TimeoutError({}, message + "; missing: unknown, Gloo does not say");
+    if (late) throw TimeoutError({number_of(peer)}, message + "; missing: " + called);
+    if (gone && peer < 0) throw PeerError(-1, message);
+    if (gone) throw PeerError(number_of(peer), called + " is gone: " + message);
+    throw SystemError(message);
   }
 
   // Throws what the carrier knows of a connection that ended; else gives the rank that left, or `guess`.
   int who_went(int guess) {
     for (const Deadline reason = Deadline::after(kReason); !reason.passed();) {
-      carrier_.catch_up();
+      carrier_.check(News::awaited);
       for (int r = 0; r < size(); ++r)
-        if (const std::string state = carrier_.peer_state(r); state == "left" || state == "dead") return r;
+        if (const std::string state = carrier_.peer(r).state; state == "left" || state == "dead") return r;
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     return guess;
@@ -309,10 +273,17 @@ class GlooEngine final : public Engine {
   std::unique_ptr<GlooNative> native_;
   Selector selector_;  // its usual costs, the same on every rank
   Scratch algorithm_scratch_;
-  StickyFailure failure_;
 };
 
 }  // namespace
+
+Capabilities gloo_capabilities() {
+  Capabilities can{.offers = GlooNative::offers()};
+  can.offers.push_back(
+      {.name = kOurs,
+       .collectives = {Collective::all_reduce, Collective::reduce_scatter, Collective::reduce}});
+  return can;
+}
 
 std::unique_ptr<Engine> make_gloo_engine(const Group& carrier) {
   return std::make_unique<GlooEngine>(carrier);

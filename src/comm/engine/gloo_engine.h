@@ -23,4 +23,6 @@ namespace lockstep {
 // Collective over `carrier`.
 std::unique_ptr<Engine> make_gloo_engine(const Group& carrier);
 
+Capabilities gloo_capabilities();
+
 }  // namespace lockstep

@@ -65,17 +65,28 @@ void set_buffers(Options& options, const Call& call) {
 
 }  // namespace
 
-std::vector<std::string> GlooNative::algorithms(Collective what) {
-  if (what == Collective::reduce_scatter) return {};
-  if (what == Collective::all_reduce) return {"ring", "bcube"};
-  return {"native"};
+const std::vector<Offer>& GlooNative::offers() {
+  static const std::vector<Offer> all = [] {
+    std::vector<Lack> lacks;
+    for (const ReduceOp op : kAllReduceOps)
+      for (const DType dtype : kAllDTypes)
+        if (reduce_function(dtype, op) == nullptr) lacks.push_back({{op}, {dtype}, "gloo has no"});
+    const auto offer = [&](const char* name, SetOf<Collective> collectives) {
+      return Offer{.name = name, .collectives = collectives, .canonical = false, .lacks = lacks};
+    };
+    return std::vector<Offer>{
+        offer("ring", {Collective::all_reduce}), offer("bcube", {Collective::all_reduce}),
+        offer("native", {Collective::all_gather, Collective::broadcast, Collective::reduce,
+                         Collective::gather, Collective::scatter, Collective::all_to_all, Collective::barrier,
+                         Collective::send, Collective::recv})};
+  }();
+  return all;
 }
 
-std::string GlooNative::refuses(const Call& call) {
-  if (call.what == Collective::reduce_scatter) return "gloo has no reduce_scatter";
-  if (reduces(call.what) && reduce_function(call.dtype, call.op) == nullptr)
-    return std::string("gloo has no ") + to_string(call.op) + " of " + to_string(call.dtype);
-  return "";
+const Offer* GlooNative::usual(const Call& call) {
+  for (const Offer& offer : offers())
+    if (offer.collectives.has(call.what) && offer.lack_of(call).empty()) return &offer;
+  return nullptr;
 }
 
 template <class Options>

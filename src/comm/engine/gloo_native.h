@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/call.h"
+#include "comm/engine/capabilities.h"
 
 namespace gloo {
 class Context;
@@ -21,8 +22,9 @@ class GlooNative {
  public:
   explicit GlooNative(std::shared_ptr<gloo::Context> context) : context_(std::move(context)) {}
 
-  static std::vector<std::string> algorithms(Collective what);
-  static std::string refuses(const Call& call);  // empty, or why not
+  static const std::vector<Offer>& offers();
+  // The one that runs such a call unless another is named; null: Gloo has none.
+  static const Offer* usual(const Call& call);
 
   // A collective of some elements, in which all ranks are. avg is left as the sum. Throws Gloo's exceptions.
   void run(const Call& call);

@@ -5,11 +5,15 @@
 
 extern "C" const int lockstep_gloo_is_linked;
 const int lockstep_gloo_is_linked = [] {
-  lockstep::add_engine({.name = "gloo", .finds_its_peers = false, .make = [](const lockstep::Group* world) {
-                          if (world == nullptr)
-                            throw lockstep::UsageError(
-                                "the gloo engine needs a group over which its ranks meet");
-                          return lockstep::make_gloo_engine(*world);
-                        }});
+  lockstep::add_engine({.name = "gloo",
+                        .can = [] { return lockstep::gloo_capabilities(); },
+                        .finds_its_peers = false,
+                        .make =
+                            [](const lockstep::Group* world) {
+                              if (world == nullptr)
+                                throw lockstep::UsageError(
+                                    "the gloo engine needs a group over which its ranks meet");
+                              return lockstep::make_gloo_engine(*world);
+                            }});
   return 1;
 }();

@@ -30,41 +30,20 @@ class MpiEngine final : public ChannelEngine {
             std::string usual)
       : ChannelEngine("mpi", std::move(channel), std::move(group), std::move(nodes), std::move(selector)),
         usual_(std::move(usual)),
-        native_(mpi_channel()) {}
-
-  std::string refuses(const Call& call) const override {
-    if (!is_mpis_own(call.algorithm) || call.device.kind != Device::Kind::cpu)
-      return ChannelEngine::refuses(call);
-    // One thread inside such a call would keep all others out.
-    if (call.algorithm == kBlocking && !mpi::Runtime::get().multiple())
-      return "blocking needs MPI_THREAD_MULTIPLE, which this MPI does not give";
-    if (call.algorithm == kBlocking && call.divisor == kDivisorOfOthers)
-      return "blocking needs the divisor from every rank";
-    return MpiNative::refuses(call);
-  }
-
-  std::vector<std::string> algorithms(Collective what) const override {
-    std::vector<std::string> names = ChannelEngine::algorithms(what);
-    if (what == Collective::send || what == Collective::recv)
-      names.insert(names.begin(), kNative);
-    else if (what != Collective::split)
-      names.insert(names.begin(), {kBlocking, kNative});
-    return names;
-  }
-
-  void run(const Call& call) override {
-    if (const std::string why = refuses(call); !why.empty()) throw UsageError(why);
-    const bool message = call.what == Collective::send || call.what == Collective::recv;
-    const bool asked = is_mpis_own(call.algorithm);
-    const bool usual =
-        call.algorithm.empty() && !message && usual_ == kNative && MpiNative::refuses(call).empty();
-    if (asked || usual)
-      run_native(call, message);
-    else
-      ChannelEngine::run(call);
+        native_(mpi_channel()) {
+    can() = mpi_capabilities(this->nodes(), mpi::Runtime::get().multiple());
   }
 
  protected:
+  void execute(const Call& call) override {
+    const bool usual = call.algorithm.empty() && !is_message(call.what) && usual_ == kNative &&
+                       can().refuses(name(), call, size(), kNative).empty();
+    if (is_mpis_own(call.algorithm) || usual)
+      run_native(call);
+    else
+      ChannelEngine::execute(call);
+  }
+
   std::unique_ptr<ChannelEngine> over(std::unique_ptr<WireChannel> channel, std::string group,
                                       std::vector<int> nodes) override {
     std::unique_ptr<MpiChannel> part(
@@ -76,29 +55,16 @@ class MpiEngine final : public ChannelEngine {
  private:
   MpiChannel& mpi_channel() { return static_cast<MpiChannel&>(channel()); }
 
-  void run_native(const Call& call, bool message) {
+  void run_native(const Call& call) {
     if (size() == 1) return run_alone(call);
-    MpiChannel& ranks = mpi_channel();
-    ranks.check();
-    Call told = call;  // learns its divisor on the way
-    ranks.begin(told, card_of(call, kNative),
-                message ? WireChannel::Kind::point_to_point : WireChannel::Kind::collective);
-    try {
-      const bool blocking = call.algorithm == kBlocking;
-      if (!message && !blocking) ranks.meet();
-      told.running(blocking ? kBlocking : kNative);
-      native_.run(told, blocking ? MpiNative::Calls::blocking : MpiNative::Calls::non_blocking);
-      finish_average(told, rank(), size());
-    } catch (const Error& error) {
-      ranks.fail(error);
-      ranks.check();  // what the group failed with, should another rank have been first
-      throw;
-    } catch (const std::bad_alloc&) {
-      const SystemError error(rank_names().named(rank()) + " is out of memory in " + call.describe() +
-                              " of group " + group());
-      ranks.fail(error);
-      throw error;
-    }
+    const bool message = is_message(call.what);
+    const bool blocking = call.algorithm == kBlocking;
+    Call& told =
+        begin(call, kNative, message ? WireChannel::Kind::point_to_point : WireChannel::Kind::collective);
+    if (!message && !blocking) mpi_channel().meet();
+    told.running(blocking ? kBlocking : kNative);
+    native_.run(told, blocking ? MpiNative::Calls::blocking : MpiNative::Calls::non_blocking);
+    finish_average(told, rank(), size());
   }
 
   std::string usual_;
@@ -122,6 +88,13 @@ std::vector<int> find_nodes(MPI_Comm comm, int rank, int size) {
 }
 
 }  // namespace
+
+Capabilities mpi_capabilities(const std::vector<int>& nodes, bool multiple) {
+  Capabilities can = channel_capabilities(nodes);
+  std::vector<Offer> own = MpiNative::offers(multiple);
+  can.offers.insert(can.offers.begin(), own.begin(), own.end());
+  return can;
+}
 
 std::unique_ptr<Engine> make_mpi_engine() {
   const Knobs knobs = Knobs::from_environment();

@@ -22,4 +22,7 @@ namespace lockstep {
 // gives less than MPI_THREAD_SERIALIZED.
 std::unique_ptr<Engine> make_mpi_engine();
 
+// What it can do for ranks on `nodes`; `multiple`: MPI gives MPI_THREAD_MULTIPLE.
+Capabilities mpi_capabilities(const std::vector<int>& nodes, bool multiple);
+
 }  // namespace lockstep

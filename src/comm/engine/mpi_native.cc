@@ -72,21 +72,36 @@ Flow flow_of(const Call& call, int rank, int size) {
 
 }  // namespace
 
-std::string MpiNative::refuses(const Call& call) {
-  if (reduces(call.what)) {
-    if (call.dtype == DType::f16 || call.dtype == DType::bf16)
-      return std::string("MPI itself has no reduction of ") + to_string(call.dtype);
-    // Open MPI's vectorised sums of bytes stop at the largest value, where ours wrap; MPICH 4.0 compares
-    // unsigned bytes as signed ones.
-    const bool bits = call.op == ReduceOp::bit_and || call.op == ReduceOp::bit_or;
-    if (size_of(call.dtype) == 1 && !bits)
-      return std::string("MPI libraries differ in ") + to_string(call.op) + " of " + to_string(call.dtype);
-    if (!supports(call.op, call.dtype))
-      return std::string(to_string(call.op)) + " needs integers, not " + to_string(call.dtype);
+std::vector<Offer> MpiNative::offers(bool multiple) {
+  constexpr SetOf<ReduceOp> bits = {ReduceOp::bit_and, ReduceOp::bit_or};
+  constexpr SetOf<ReduceOp> arithmetic = {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max,
+                                          ReduceOp::product};
+  // Open MPI's vectorised sums of bytes stop at the largest value, where ours wrap; MPICH 4.0 compares
+  // unsigned bytes as signed ones.
+  const std::vector<Lack> lacks = {{kEveryOp, {DType::f16, DType::bf16}, "MPI itself has no"},
+                                   {bits, {DType::f64, DType::f32}, "MPI itself has no"},
+                                   {arithmetic, {DType::i8, DType::u8}, "MPI libraries differ in"}};
+  const auto offer = [&](const char* name) {
+    return Offer{.name = name, .collectives = {}, .canonical = false, .lacks = lacks};
+  };
+  std::vector<Offer> offers;
+  for (const bool blocking : {true, false}) {
+    Offer cut = offer(blocking ? "blocking" : "native");
+    Offer whole = cut;
+    whole.at_most_count = INT_MAX;
+    for (int i = 0; i < kCollectives; ++i) {
+      const auto what = static_cast<Collective>(i);
+      if (what == Collective::split || (blocking && is_message(what))) continue;
+      (can_be_cut(what) ? cut : whole).collectives.add(what);
+    }
+    for (Offer* const one : {&cut, &whole}) {
+      one->learns_divisor = !blocking;
+      // One thread inside such a call would keep all others out.
+      if (blocking && !multiple) one->not_here = "it needs MPI_THREAD_MULTIPLE, which this MPI does not give";
+      offers.push_back(std::move(*one));
+    }
   }
-  if (!can_be_cut(call.what) && call.count > INT_MAX)
-    return std::string("MPI's own ") + to_string(call.what) + " takes at most 2147483647 elements a rank";
-  return "";
+  return offers;
 }
 
 template <class Post>
@@ -221,7 +236,7 @@ void MpiNative::receive(const Call& call, std::byte* out, int count) {
   int got = 0;
   mpi::call("MPI_Get_count", [&] { return MPI_Get_count(&status, type, &got); });
   if (got != count)
-    throw MismatchError(call.describe() + " from " + channel_.rank_names().named(call.root) + " got " +
+    throw MismatchError(call.describe() + " from " + channel_.naming()->get().named(call.root) + " got " +
                         std::to_string(got) + " elements");
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/channel/mpi_channel.h"
+#include "comm/engine/capabilities.h"
 #include "lockstep/comm/memory.h"
 
 namespace lockstep {
@@ -18,7 +19,9 @@ class MpiNative {
  public:
   explicit MpiNative(MpiChannel& channel) : channel_(channel) {}
 
-  static std::string refuses(const Call& call);  // empty, or why not
+  // By its non-blocking calls, "native", or its blocking ones, "blocking"; `multiple`: this MPI gives
+  // MPI_THREAD_MULTIPLE.
+  static std::vector<Offer> offers(bool multiple);
 
   // Between channel.begin and the next. avg is left as the sum. MPI can't end a collective early, so that one
   // which failed leaves its memory with MPI: non-blocking calls, which can fail while they are under way,

@@ -1,27 +1,18 @@
 // The engine of several machines (nodes) with several ranks each: shared memory inside a node, another engine
-// (TCP, MPI, Gloo) across nodes. Every rank moves its own part across, in parallel with the others of its
-// node:
-//
-//   all_reduce  1. inside: the j-th rank of each node sums everybody's part j, straight from their buffers
-//               2. across: the j-th ranks of all nodes all-reduce part j
-//               3. inside: everybody copies the other parts from where they are
-//
-// Sums are canonical when the nodes are aligned subtrees of the canonical tree (docs/algorithms.md); when
-// they are not and canonical sums are asked for, and for collectives that gain nothing from nodes, the flat
-// engine over all ranks does the call.
+// (TCP, MPI, Gloo) across nodes. Calls that gain from nodes run by an algorithm of two levels
+// (comm/algo/by_node.cc); the others, and sums whose canonical order the nodes cut, on the flat engine over
+// all ranks. The flat engine's table of costs decides, as for every other algorithm.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/algo/algorithm.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/shm_engine.h"
-#include "comm/failure_record.h"
-#include "comm/range.h"
+#include "comm/levels.h"
 
 namespace lockstep {
 
@@ -30,7 +21,7 @@ namespace lockstep {
 using AcrossMaker = std::function<std::unique_ptr<Engine>(Engine& flat, int colour, int key,
                                                           const std::string& group, const Call& call)>;
 
-class NodeEngine final : public Engine {
+class NodeEngine final : public Engine, private Levels {
  public:
   // `flat`: all ranks of the group; `inside`: those of this rank's node, in the same order. Collective.
   // When there is only one node, returns `inside`; when each has one rank, the engine across: `flat` or,
@@ -39,49 +30,41 @@ class NodeEngine final : public Engine {
                                       std::unique_ptr<ShmEngine> inside, AcrossMaker make_across,
                                       std::string group, const Call& call);
 
-  const char* name() const override { return name_; }
-  int rank() const override { return flat_->rank(); }
-  int size() const override { return flat_->size(); }
-  const std::vector<int>& nodes() const override { return flat_->nodes(); }
-  std::string refuses(const Call& call) const override;
-  std::vector<std::string> algorithms(Collective what) const override { return flat_->algorithms(what); }
-  void run(const Call& call) override;
-  double open(const Call& call) override { return flat_->open(call); }
   CommMemory allocate(std::size_t bytes) override { return inside_->allocate(bytes); }
-  std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override;
-  std::span<std::byte> flight_memory(int rank) override;
-  std::string peer_state(int rank) const override;
-  int peer_pid(int rank) const override;
-  Selector* selector() override { return flat_->selector(); }
   bool reaches(const void* data) const override { return inside_->reaches(data); }
-  void fail(const Error& error) noexcept override;
-  void catch_up() override { flat_->catch_up(); }
-  void call_ranks(RankNames names) override;
-  RankNames rank_names() const override { return flat_->rank_names(); }
-  std::string topology() const override { return flat_->topology(); }
   double expected_seconds(const Call& call) const override;
+  PeerView peer(int rank) const override;
+  void tell_failure(const Error& error) noexcept override;
+  void check(News news) override;
+  Composable* composable() override { return nullptr; }  // two levels, not three
 
-  Engine& flat() { return *flat_; }
-  Engine* across() { return across_.get(); }
-  ShmEngine& inside() { return *inside_; }
+ protected:
+  void execute(const Call& call) override;
+  double meet(const Call& call) override { return flat_->open(call); }
+  std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call) override;
 
  private:
-  NodeEngine() = default;
-  bool by_nodes(const Call& call) const;
+  NodeEngine(const char* name, std::unique_ptr<Engine> flat, std::unique_ptr<ShmEngine> inside,
+             std::vector<std::vector<int>> members);
+  // Makes the engine across, and lets the three know of each other. Collective.
+  void compose(AcrossMaker make_across, std::string group, const RankNames& names, const Call& call);
+  // Levels
+  const std::vector<std::vector<int>>& members() const override { return members_; }
+  int node() const override { return static_cast<int>(node_); }
+  int place() const override { return place_; }
+  int parts() const override { return parts_; }
+  std::byte* room(std::size_t bytes) override;
+  void inside(const Call& call, const Inside& body) override;
+  void run_inside(const Call& call) override;
+  void run_across(const Call& call) override;
+
+  const Algorithm* choose(const Call& call) const;
+  Shape shape_of(const Call& call) const;
   void run_flat(const Call& call);
-  void all_reduce(const Call& call);
-  void barrier(const Call& call);
-  void broadcast(const Call& call);
-  void reduce_own_part(const Reach& reach, const Call& call, Range own);
   // The j-th ranks of all nodes, of which this rank is one.
   std::vector<int> column() const;
   int place_of(int rank) const;  // in this rank's node; -1: it is on another
-  // Runs `body`; an error that is the group's becomes the failure of all its engines.
-  template <class Body>
-  auto together(Body&& body);
 
-  const char* name_ = "";
-  std::string group_;
   std::unique_ptr<ShmEngine> inside_;
   std::unique_ptr<Engine> across_;  // null on ranks that own no part
   std::unique_ptr<Engine> flat_;
@@ -91,10 +74,8 @@ class NodeEngine final : public Engine {
   int place_ = 0;                              // in its node
   int parts_ = 1;                              // ranks of the smallest node
   std::chrono::milliseconds inside_grace_{0};  // of members that wait for one which waits outside
-  bool aligned_ = false;                       // sums by nodes are canonical
-  CommMemory stage_;                           // for buffers that peers can't reach
+  CommMemory room_;                            // for buffers that peers can't reach
   Scratch scratch_;
-  std::optional<FailureRecord> failure_;
 };
 
 }  // namespace lockstep

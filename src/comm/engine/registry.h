@@ -18,7 +18,8 @@ namespace lockstep {
 using EngineMaker = std::function<std::unique_ptr<Engine>(const Group* world)>;
 
 struct EngineKind {
-  std::string name;  // "mpi", "gloo"
+  std::string name;                   // "mpi", "gloo"
+  std::function<Capabilities()> can;  // what it can do, as far as that is known before there is a group
   bool finds_its_peers = false;
   EngineMaker make;
 };
@@ -26,5 +27,14 @@ struct EngineKind {
 void add_engine(EngineKind kind);                        // called once per engine, before main or from it
 const EngineKind* find_engine(const std::string& name);  // null when this build has none of that name
 std::vector<std::string> engine_names();                 // those that were added
+
+// Every engine that there is (known_engines.h), and those that were added besides.
+struct EngineView {
+  std::string name;
+  std::string about;    // for people
+  Capabilities can;     // nothing when it is missing
+  std::string missing;  // why this program has it not; empty: it has
+};
+std::vector<EngineView> all_engines();
 
 }  // namespace lockstep

@@ -69,12 +69,17 @@ constexpr std::uint32_t kEnvelopeCheck = 0x4c534d53;
 
 ShmEngine::ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm::Control> control,
                      std::string name, int rank, std::vector<int> members)
-    : session_(std::move(session)),
+    : Engine({.name = "shm",
+              .rank = rank,
+              .nodes = pick(session->nodes(), members),
+              .naming = std::make_shared<Naming>(RankNames::plain(name, static_cast<int>(members.size()))),
+              .can = {},
+              .selector = &selector_}),
+      session_(std::move(session)),
       control_(std::move(control)),
       name_(std::move(name)),
       members_(std::move(members)),
-      nodes_(pick(session_->nodes(), members_)),
-      meeting_(*control_, name_, rank, static_cast<int>(members_.size())),
+      meeting_(*control_, name_, rank, size(), naming()),
       channel_(meeting_, ShmChannel::Kind::collective),
       messages_(meeting_, ShmChannel::Kind::point_to_point),
       selector_(Knobs::from_environment().algorithm) {
@@ -87,7 +92,7 @@ ShmEngine::ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm:
   Seat& seat = meeting_.own_seat();
   seat.pid.store(::getpid(), std::memory_order_relaxed);
   seat.state.store(static_cast<std::uint32_t>(SeatState::joined), std::memory_order_release);
-  if (size() == 1) no_pages_.clear();
+  declare(size() == 1 ? "" : "whether ranks may read each other's memory was not tried");
   ticket_ = session_->enrol(meeting_, members_);
 }
 
@@ -96,36 +101,18 @@ ShmEngine::~ShmEngine() {
   meeting_.leave();
 }
 
-std::string ShmEngine::refuses(const Call& call) const {
-  if (call.device.kind != Device::Kind::cpu) return "the shm engine works on host memory";
-  if (call.algorithm.empty()) return {};
-  const Algorithm* const algorithm = find_algorithm(call.algorithm);
-  if (algorithm == nullptr || !algorithm->has(call.what)) {
-    std::string names;
-    const std::vector<std::string> known = algorithms(call.what);
-    if (known.empty()) return "it takes no algorithm, not '" + call.algorithm + "'";
-    for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
-    return std::string(to_string(call.what)) + " has no algorithm '" + call.algorithm +
-           "'; accepted: " + names;
-  }
-  const std::size_t bytes = input_bytes(shape_of(call, false));
-  const Needs needs = algorithm->needs();
-  if (bytes > needs.at_most_bytes)
-    return call.algorithm + " carries at most " + std::to_string(needs.at_most_bytes) +
-           " bytes, this call has " + std::to_string(bytes);
-  if (needs.pages && !no_pages_.empty())
-    return call.algorithm + " can't run here: " + no_pages_ + "; without a name another algorithm is chosen";
-  if (needs.pages && !readable(call))
-    return call.algorithm + " can't run: the kernel does not read this buffer for the other ranks (is it a " +
-           "device's?); without a name another algorithm is chosen";
-  return {};
-}
-
-std::vector<std::string> ShmEngine::algorithms(Collective what) const {
-  std::vector<std::string> names;
-  for (const Algorithm* algorithm : all_algorithms())
-    if (algorithm->has(what)) names.emplace_back(algorithm->name());
-  return names;
+void ShmEngine::declare(std::string no_pages) {
+  no_pages_ = std::move(no_pages);
+  can() = shm_capabilities(nodes(), no_pages_);
+  for (Offer& offer : can().offers)
+    if (find_algorithm(offer.name)->needs().pages)
+      offer.looks_at = [this, name = offer.name](const Call& call) {
+        return readable(call)
+                   ? std::string()
+                   : name +
+                         " can't run: the kernel does not read this buffer for the other ranks (is it a "
+                         "device's?); without a name another algorithm is chosen";
+      };
 }
 
 Shape ShmEngine::shape_of(const Call& call, bool reachable) const {
@@ -134,46 +121,35 @@ Shape ShmEngine::shape_of(const Call& call, bool reachable) const {
           .bytes = call.bytes(),
           .reachable = reachable,
           .pages = no_pages_.empty(),
-          .nodes = nodes_};
+          .nodes = nodes()};
 }
 
-// A rank that gives up in the middle of a call takes the group along: its peers would wait for it in vain.
 template <class Body>
-auto ShmEngine::together(const Call& call, Body&& body) {
-  meeting_.check();
-  // Until the errors below have said where they happened, and no longer: the call is the caller's.
-  struct Ongoing {
+auto ShmEngine::during(const Call& call, Body&& body) {
+  struct Ongoing {  // no longer than this: the call is the caller's
     shm::Meeting& meeting;
     ~Ongoing() { meeting.end(); }
   } ongoing{meeting_};
   meeting_.begin(call);
-  try {
-    return body();
-  } catch (const Error& error) {
-    meeting_.fail(error);
-    throw;
-  } catch (const std::bad_alloc&) {
-    meeting_.fail(SystemError(meeting_.named(rank()) + " is out of memory in " + meeting_.where()));
-    meeting_.rethrow();
-  }
+  return body();
 }
 
-void ShmEngine::run(const Call& call) {
-  together(call, [&] { execute(call); });
+void ShmEngine::execute(const Call& call) {
+  during(call, [&] { work(call); });
 }
 
-double ShmEngine::open(const Call& call) {
-  return together(call, [&] {
-    meet(call, nullptr);
+double ShmEngine::meet(const Call& call) {
+  return during(call, [&] {
+    gather(call, nullptr);
     return call.divisor == kDivisorOfOthers ? divisor_of_others() : call.divisor;
   });
 }
 
-std::unique_ptr<Engine> ShmEngine::split(int colour, int key, const std::string& name, const Call& call) {
-  return together(call, [&] { return divide(colour, key, name, call); });
+std::unique_ptr<Engine> ShmEngine::divide(int colour, int key, const std::string& name, const Call& call) {
+  return during(call, [&] { return join_part(colour, key, name, call); });
 }
 
-void ShmEngine::execute(const Call& call) {
+void ShmEngine::work(const Call& call) {
   if (call.what == Collective::send || call.what == Collective::recv) return point_to_point(call);
 
   const bool reachable =
@@ -181,20 +157,30 @@ void ShmEngine::execute(const Call& call) {
   const Algorithm* const planned = call.algorithm.empty()
                                        ? selector_.choose(shape_of(call, reachable), call.order)
                                        : find_algorithm(call.algorithm);
-  meet(call, planned);
+  gather(call, planned);
   const Algorithm* const agreed = agree(call, planned);
   call.running(agreed->name());
   if (call.divisor != kDivisorOfOthers) {
-    Stage stage{call, channel_, scratch_, nodes_, nullptr, this};
+    Stage stage{.call = call,
+                .me = rank(),
+                .nodes = nodes(),
+                .scratch = scratch_,
+                .messages = &channel_,
+                .shared = this};
     return agreed->run(stage);
   }
   Call told = call;
   told.divisor = divisor_of_others();
-  Stage stage{told, channel_, scratch_, nodes_, nullptr, this};
+  Stage stage{.call = told,
+              .me = rank(),
+              .nodes = nodes(),
+              .scratch = scratch_,
+              .messages = &channel_,
+              .shared = this};
   agreed->run(stage);
 }
 
-void ShmEngine::meet(const Call& call, const Algorithm* planned, std::int64_t first, std::int64_t second) {
+void ShmEngine::gather(const Call& call, const Algorithm* planned, std::int64_t first, std::int64_t second) {
   ++round_;
   const std::size_t in_bytes = input_bytes(shape_of(call, false));
   Seat& seat = meeting_.own_seat();
@@ -291,16 +277,18 @@ void ShmEngine::with_peers(const Call& call, std::chrono::milliseconds grace,
                            const std::function<void(Reach& reach, const Call& call)>& body) {
   Call patient = call;  // out here: errors speak of it when the body is gone
   patient.timeout += grace;
-  together(call, [&] {
-    meet(call, nullptr);
-    Call told = call;
-    if (told.divisor == kDivisorOfOthers) told.divisor = divisor_of_others();
-    meeting_.begin(patient);
-    body(*this, told);
+  guard(call, [&] {
+    during(call, [&] {
+      gather(call, nullptr);
+      Call told = call;
+      if (told.divisor == kDivisorOfOthers) told.divisor = divisor_of_others();
+      meeting_.begin(patient);
+      body(*this, told);
+    });
   });
 }
 
-void ShmEngine::fail(const Error& error) noexcept try {
+void ShmEngine::tell_failure(const Error& error) noexcept try {
   meeting_.fail(error);
 } catch (const std::exception&) {  // no memory for the message: the peers see this rank's end
 }
@@ -327,8 +315,8 @@ void ShmEngine::try_pages(std::chrono::milliseconds timeout) {
   // Another process of the same number, in another pid namespace, has not this in this place.
   const auto word = std::make_unique<std::int64_t>(now_ns());
   std::string why_not;
-  together(call, [&] {
-    meet(call, nullptr, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(word.get())), *word);
+  const auto try_it = [&] {
+    gather(call, nullptr, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(word.get())), *word);
     std::int64_t refused = -1;
     int error = 0;
     for (int r = 0; r < size() && refused < 0; ++r) {
@@ -338,13 +326,14 @@ void ShmEngine::try_pages(std::chrono::milliseconds timeout) {
                               std::as_writable_bytes(std::span(&got, 1)));
       if (error != 0 || got != descriptor(r).payload[1]) refused = r;
     }
-    meet(call, nullptr, refused, error);
+    gather(call, nullptr, refused, error);
     for (int r = size() - 1; r >= 0; --r)
       if (const auto whose = static_cast<int>(descriptor(r).payload[0]); whose >= 0)
         why_not = meeting_.named(r) + " can't read the memory of " + meeting_.named(whose) + " (process " +
                   std::to_string(peer_pid(whose)) +
                   "): " + shm::why_no_pages(static_cast<int>(descriptor(r).payload[1]));
-  });
+  };
+  guard(call, [&] { during(call, try_it); });
   settle_pages(std::move(why_not));
 }
 
@@ -356,7 +345,7 @@ void ShmEngine::try_own_pages() {
 }
 
 void ShmEngine::settle_pages(std::string why_not) {
-  no_pages_ = std::move(why_not);
+  declare(std::move(why_not));
   const Algorithm* const forced = find_algorithm(selector_.forced());
   if (forced != nullptr && forced->needs().pages && !no_pages_.empty())
     throw UsageError("LOCKSTEP_ALGORITHM asks for " + std::string(forced->name()) +
@@ -439,8 +428,8 @@ void ShmEngine::point_to_point(const Call& call) {
 }
 
 // Two rounds: who wants what; then the first member of each new group says where its control block is.
-std::unique_ptr<Engine> ShmEngine::divide(int colour, int key, const std::string& name, const Call& call) {
-  meet(call, nullptr, colour, key);
+std::unique_ptr<Engine> ShmEngine::join_part(int colour, int key, const std::string& name, const Call& call) {
+  gather(call, nullptr, colour, key);
   std::vector<int> ranks;  // of this group, in the new group's order
   std::vector<std::int64_t> keys;
   for (int r = 0; r < size(); ++r) {
@@ -460,7 +449,7 @@ std::unique_ptr<Engine> ShmEngine::divide(int colour, int key, const std::string
     control = {session_, &block};
     offset = static_cast<std::int64_t>(*session_->arena().offset_of(&block, 1));
   }
-  meet(call, nullptr, offset);
+  gather(call, nullptr, offset);
   if (colour < 0) return nullptr;
   if (!leader) {
     const std::int64_t at = descriptor(ranks.front()).payload[0];
@@ -470,23 +459,25 @@ std::unique_ptr<Engine> ShmEngine::divide(int colour, int key, const std::string
   const int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   auto engine = std::make_unique<ShmEngine>(session_, std::move(control), name, place, pick(members_, ranks));
   engine->selector_ = selector_;
-  if (engine->size() > 1) engine->no_pages_ = no_pages_;
+  if (engine->size() > 1) engine->declare(no_pages_);
   engine->call_ranks(rank_names().split(name, ranks));
   return engine;
 }
 
-std::span<std::byte> ShmEngine::flight_memory(int rank) { return meeting_.seat(rank).flight; }
-
-std::string ShmEngine::peer_state(int rank) const {
-  switch (static_cast<SeatState>(meeting_.seat(rank).state.load(std::memory_order_acquire))) {
-    case SeatState::joined: return "joined";
-    case SeatState::left: return "left";
-    case SeatState::dead: return "dead";
+PeerView ShmEngine::peer(int rank) const {
+  Seat& seat = meeting_.seat(rank);
+  const char* state = "unknown";
+  switch (static_cast<SeatState>(seat.state.load(std::memory_order_acquire))) {
+    case SeatState::joined: state = "joined"; break;
+    case SeatState::left: state = "left"; break;
+    case SeatState::dead: state = "dead"; break;
     case SeatState::empty: break;
   }
-  return "unknown";
+  return {.state = state, .pid = peer_pid(rank), .recorder = seat.flight};
 }
 
-int ShmEngine::peer_pid(int rank) const { return meeting_.seat(rank).pid.load(std::memory_order_relaxed); }
+Capabilities shm_capabilities(const std::vector<int>& nodes, const std::string& no_pages) {
+  return {.reachable_memory = true, .offers = our_offers(nodes, true, no_pages)};
+}
 
 }  // namespace lockstep

@@ -18,6 +18,10 @@
 
 namespace lockstep {
 
+// What it can do for ranks on `nodes`; `no_pages`: why they may not read each other's private memory, or
+// empty.
+Capabilities shm_capabilities(const std::vector<int>& nodes, const std::string& no_pages);
+
 class ShmEngine final : public Engine, private Reach {
  public:
   // `members[i]` is the session's rank of the group's rank i, `control` the group's control block (zeroed, or
@@ -26,24 +30,13 @@ class ShmEngine final : public Engine, private Reach {
             int rank, std::vector<int> members);
   ~ShmEngine() override;
 
-  const char* name() const override { return "shm"; }
-  int rank() const override { return meeting_.rank(); }
-  int size() const override { return meeting_.size(); }
-  const std::vector<int>& nodes() const override { return nodes_; }
-  std::string refuses(const Call& call) const override;
-  std::vector<std::string> algorithms(Collective what) const override;
-  void run(const Call& call) override;
-  double open(const Call& call) override;
   CommMemory allocate(std::size_t bytes) override;
-  std::unique_ptr<Engine> split(int colour, int key, const std::string& name, const Call& call) override;
-  std::span<std::byte> flight_memory(int rank) override;
-  std::string peer_state(int rank) const override;
-  int peer_pid(int rank) const override;
-  Selector* selector() override { return &selector_; }
-  void fail(const Error& error) noexcept override;
-  void catch_up() override { meeting_.check(); }
-  void call_ranks(RankNames names) override { meeting_.call_ranks(std::move(names)); }
-  RankNames rank_names() const override { return meeting_.rank_names(); }
+  bool reaches(const void* data) const override;
+  double expected_seconds(const Call& call) const override;
+  PeerView peer(int rank) const override;
+  void tell_failure(const Error& error) noexcept override;
+  void check(News /*news*/) override { meeting_.check(); }  // in shared memory all of it is known
+  Composable* composable() override { return nullptr; }     // it is what others are composed with
 
   // For a group of several nodes, of which this is the inside of one: all ranks of the node meet and compare
   // their calls as for any collective, then `body` works on everybody's buffers. It gets the call with the
@@ -54,14 +47,17 @@ class ShmEngine final : public Engine, private Reach {
   void on_wait(std::function<void(const std::vector<int>& ranks)> told) { meeting_.on_wait(std::move(told)); }
   // This rank waits for ranks of other nodes: its peers here should not give up on it before it does.
   void waits_outside() { meeting_.waits_outside(); }
-  bool reaches(const void* data) const override;
   // Finds out whether the ranks may read each other's private memory, by doing it: all of them may, or nobody
   // does. Until then nobody may. Collective, before any other call; parts that are split off inherit the
   // answer. Throws UsageError where LOCKSTEP_ALGORITHM asks for an algorithm that needs it in vain.
   void try_pages(std::chrono::milliseconds timeout);
   // The same where all ranks are threads of this process: each finds out alone.
   void try_own_pages();
-  double expected_seconds(const Call& call) const override;
+
+ protected:
+  void execute(const Call& call) override;
+  double meet(const Call& call) override;
+  std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call) override;
 
  private:
   // Reach
@@ -79,12 +75,16 @@ class ShmEngine final : public Engine, private Reach {
   }
 
   const shm::Descriptor& descriptor(int rank) const { return meeting_.seat(rank).descriptor[round_ % 2]; }
+  // Says what it can do; `no_pages`: why ranks may not read each other's private memory, or empty.
+  void declare(std::string no_pages);
+  void work(const Call& call);
+  std::unique_ptr<Engine> join_part(int colour, int key, const std::string& name, const Call& call);
+  // Runs `body` with the meeting's waits belonging to `call`.
   template <class Body>
-  auto together(const Call& call, Body&& body);
-  void execute(const Call& call);
-  std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call);
+  auto during(const Call& call, Body&& body);
+  int peer_pid(int rank) const { return meeting_.seat(rank).pid.load(std::memory_order_relaxed); }
   // Says what this rank calls, waits for all, and throws MismatchError when they don't agree.
-  void meet(const Call& call, const Algorithm* planned, std::int64_t first = 0, std::int64_t second = 0);
+  void gather(const Call& call, const Algorithm* planned, std::int64_t first = 0, std::int64_t second = 0);
   void compare(const Call& call);
   const Algorithm* agree(const Call& call, const Algorithm* planned) const;
   double divisor_of_others() const;  // kDivisorOfOthers when nobody says it
@@ -102,14 +102,13 @@ class ShmEngine final : public Engine, private Reach {
   std::shared_ptr<shm::Control> control_;
   std::string name_;
   std::vector<int> members_;
-  std::vector<int> nodes_;
   mutable shm::Meeting meeting_;
   ShmChannel channel_;
   ShmChannel messages_;  // send and recv, apart from what collectives send
   Scratch scratch_;
   Selector selector_;
-  std::uint64_t round_ = 0;                                                            // collectives so far
-  std::string no_pages_ = "whether ranks may read each other's memory was not tried";  // empty: they may
+  std::uint64_t round_ = 0;  // collectives so far
+  std::string no_pages_;     // why ranks may not read each other's private memory; empty: they may
   shm::Session::Ticket ticket_;
 };
 

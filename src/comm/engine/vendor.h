@@ -1,11 +1,10 @@
-// What the engines of other vendors (MPI, Gloo) share: they have no comm memory of their own, and a call
-// that threw leaves them in an unknown state.
+// What the engines of other vendors (MPI, Gloo) share: they have no comm memory of their own, and know no
+// averages.
 #pragma once
 
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <new>
 
 #include "comm/call.h"
@@ -24,30 +23,6 @@ inline CommMemory private_memory(std::size_t bytes) {
   std::memset(data, 0, rounded);
   return CommMemory(std::shared_ptr<void>(data, std::free), bytes);
 }
-
-// Makes failure sticky: the first error but UsageError is kept and thrown again by every later call.
-class StickyFailure {
- public:
-  template <class F>
-  void guard(F&& body) {
-    if (error_) std::rethrow_exception(error_);
-    try {
-      body();
-    } catch (const UsageError&) {
-      throw;
-    } catch (...) {
-      error_ = std::current_exception();
-      throw;
-    }
-  }
-  explicit operator bool() const { return error_ != nullptr; }
-  void set(std::exception_ptr error) {  // unless there is one
-    if (!error_) error_ = std::move(error);
-  }
-
- private:
-  std::exception_ptr error_;
-};
 
 // Does this rank receive a reduced result, and how many elements?
 inline bool gets_reduction(const Call& call, int rank) {

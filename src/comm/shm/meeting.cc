@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "comm/stall.h"
 
@@ -19,11 +18,9 @@ std::string seconds(std::chrono::milliseconds span) {
 
 }  // namespace
 
-Meeting::Meeting(Control& control, std::string group, int rank, int size)
-    : control_(control), group_(std::move(group)), rank_(rank), size_(size) {
-  std::vector<int> own(static_cast<std::size_t>(size));
-  std::iota(own.begin(), own.end(), 0);
-  names_ = RankNames(group_, std::move(own));
+Meeting::Meeting(Control& control, std::string group, int rank, int size, std::shared_ptr<Naming> naming)
+    : control_(control), group_(std::move(group)), rank_(rank), size_(size), naming_(std::move(naming)) {
+  if (naming_ == nullptr) naming_ = std::make_shared<Naming>(RankNames::plain(group_, size));
 }
 
 void Meeting::begin(const Call& call) {
@@ -32,23 +29,7 @@ void Meeting::begin(const Call& call) {
   own_seat().sequence.store(call.sequence, std::memory_order_relaxed);
 }
 
-void Meeting::call_ranks(RankNames names) {
-  const std::lock_guard lock(naming_);
-  names_ = std::move(names);
-}
-
-RankNames Meeting::rank_names() const {
-  const std::lock_guard lock(naming_);
-  return names_;
-}
-
-std::string Meeting::where() const {
-  if (call_ == nullptr) return "group " + group_;
-  const std::string operation = is_message(call_->what)
-                                    ? " in group "
-                                    : ", operation " + std::to_string(call_->sequence) + " of group ";
-  return call_->describe() + operation + group_ + call_->for_what();
-}
+std::string Meeting::where() const { return call_ == nullptr ? "group " + group_ : call_->where(group_); }
 
 // A central counter rather than a flag per rank: the last to come wakes all sleepers with one call, which
 // is what keeps many ranks on few cores moving.

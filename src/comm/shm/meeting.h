@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ namespace lockstep::shm {
 
 class Meeting {
  public:
-  Meeting(Control& control, std::string group, int rank, int size);
+  // `naming`: what the ranks are called; null: by their numbers.
+  Meeting(Control& control, std::string group, int rank, int size, std::shared_ptr<Naming> naming = nullptr);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -60,9 +62,9 @@ class Meeting {
   // Says that this rank waits no more; peers that still need it get a PeerError.
   void leave();
 
-  // What the ranks are called in messages. From any thread: the one that watches the peers names them too.
-  void call_ranks(RankNames names);
-  RankNames rank_names() const;
+  // What the ranks are called in messages; the thread that watches the peers names them too.
+  const std::shared_ptr<Naming>& naming() const { return naming_; }
+  RankNames rank_names() const { return naming_->get(); }
   int number_of(int rank) const { return rank_names().number(rank); }
   std::string named(int rank) const { return rank_names().named(rank); }
 
@@ -125,8 +127,7 @@ class Meeting {
   std::string group_;
   int rank_;
   int size_;
-  mutable std::mutex naming_;
-  RankNames names_;
+  std::shared_ptr<Naming> naming_;
   SpinBudget spin_;
   std::uint64_t phase_ = 0;     // barriers this rank has come to
   const Call* call_ = nullptr;  // null: between calls

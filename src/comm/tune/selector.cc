@@ -70,7 +70,7 @@ bool can_run(const Algorithm& algorithm, const Shape& shape) {
   const Needs needs = algorithm.needs();
   return algorithm.has(shape.what) && input_bytes(shape) <= needs.at_most_bytes &&
          !(shape.messages_only && needs.reach) && (shape.pages || !needs.pages) &&
-         (shape.posts || !needs.posts);
+         (shape.posts || !needs.posts) && (shape.levels || !needs.levels);
 }
 
 Selector::Selector(const std::string& forced) {
@@ -211,13 +211,23 @@ const Algorithm* Selector::choose(const Shape& shape, Order order) const {
   for (const Remembered& r : cache_)
     if (r.shape.what == shape.what && r.shape.bytes == shape.bytes && r.shape.reachable == shape.reachable &&
         r.shape.ranks == shape.ranks && r.shape.pages == shape.pages && r.shape.posts == shape.posts &&
-        r.order == order)
+        r.shape.levels == shape.levels && r.order == order)
       return r.algorithm;
   const Algorithm* const best = table(shape, order).front().algorithm;
   if (cache_.size() >= 64) cache_.clear();
   cache_.push_back({shape, order, best});
   cache_.back().shape.nodes = {};
   return best;
+}
+
+std::string Selector::topology() const {
+  if (links_ == nullptr) return {};
+  std::string text = links_->describe() + "\n";
+  std::vector<std::string> reasons;
+  links_->routes(&reasons);
+  for (const std::string& reason : reasons) text += reason + "\n";
+  if (reasons.empty()) text += "ring and tree as they are: no other way is faster by a tenth\n";
+  return text;
 }
 
 std::string Selector::to_json() const {

@@ -60,6 +60,9 @@ class Selector {
   // Measured where that is known, predicted elsewhere.
   double expect(const Algorithm& algorithm, const Shape& shape) const;
 
+  // For people: the links of the group, and what follows from them; empty when nothing was measured.
+  std::string topology() const;
+
   // As text and back, for the cache and for giving the table to other ranks. Throws UsageError for
   // anything that is not such a table.
   std::string to_json() const;

@@ -1,0 +1,93 @@
+#include "comm/engine/capabilities.h"
+
+#include <algorithm>
+
+#include "comm/algo/algorithm.h"
+#include "comm/tune/selector.h"
+
+namespace lockstep {
+namespace {
+
+std::string refuses_offer(const Offer& offer, const Call& call, int ranks) {
+  const Shape shape{.what = call.what, .ranks = ranks, .bytes = call.bytes()};
+  if (const std::size_t bytes = input_bytes(shape); bytes > offer.at_most_bytes)
+    return offer.name + " carries at most " + std::to_string(offer.at_most_bytes) + " bytes, this call has " +
+           std::to_string(bytes);
+  if (call.count > offer.at_most_count)
+    return offer.name + " " + to_string(call.what) + " takes at most " + std::to_string(offer.at_most_count) +
+           " elements a rank, this call has " + std::to_string(call.count);
+  if (!offer.not_here.empty())
+    return offer.name + " can't run here: " + offer.not_here + "; without a name another algorithm is chosen";
+  if (call.divisor == kDivisorOfOthers && !offer.learns_divisor)
+    return offer.name + " needs the divisor from every rank";
+  if (std::string why = offer.lack_of(call); !why.empty()) return why;
+  return offer.looks_at ? offer.looks_at(call) : std::string();
+}
+
+Offer offer_of(const Algorithm& algorithm, const std::vector<int>& nodes) {
+  Offer offer{.name = std::string(algorithm.name()),
+              .collectives = {},
+              .canonical = algorithm.canonical(nodes),
+              .at_most_bytes = algorithm.needs().at_most_bytes};
+  for (int what = 0; what < kCollectives; ++what)
+    if (algorithm.has(static_cast<Collective>(what))) offer.collectives.add(static_cast<Collective>(what));
+  return offer;
+}
+
+}  // namespace
+
+std::string Offer::lack_of(const Call& call) const {
+  for (const Lack& lack : lacks)
+    if (lack.has(call)) return lack.why + " " + to_string(call.op) + " of " + to_string(call.dtype);
+  return {};
+}
+
+std::vector<std::string> Capabilities::algorithms(Collective what) const {
+  std::vector<std::string> names;
+  for (const Offer& offer : offers)
+    if (offer.collectives.has(what)) names.push_back(offer.name);
+  return names;
+}
+
+std::string Capabilities::refuses(const char* engine, const Call& call, int ranks,
+                                  const std::string& algorithm) const {
+  if (!devices.has(call.device.kind)) return std::string("the ") + engine + " engine works on host memory";
+  std::string first;  // why none takes a call that names none
+  for (const Offer& offer : offers) {
+    if (!offer.collectives.has(call.what)) continue;
+    if (!algorithm.empty()) {
+      if (offer.name == algorithm) return refuses_offer(offer, call, ranks);
+      continue;
+    }
+    const std::string why = offer.lack_of(call);
+    if (why.empty()) return {};
+    if (first.empty()) first = why;
+  }
+  if (algorithm.empty()) return first;
+  const std::vector<std::string> known = algorithms(call.what);
+  if (known.empty()) return "it takes no algorithm, not '" + algorithm + "'";
+  std::string names;
+  for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
+  return std::string(to_string(call.what)) + " has no algorithm '" + algorithm + "' on engine " + engine +
+         "; accepted: " + names;
+}
+
+std::vector<Offer> our_offers(const std::vector<int>& nodes, bool reach, const std::string& no_pages) {
+  std::vector<Offer> offers;
+  for (const Algorithm* algorithm : all_algorithms()) {
+    const Needs needs = algorithm->needs();
+    if (needs.levels || (needs.reach && !reach)) continue;
+    offers.push_back(offer_of(*algorithm, nodes));
+    if (needs.pages) offers.back().not_here = no_pages;
+  }
+  return offers;
+}
+
+std::vector<Offer> composed_offers(const std::vector<int>& nodes) {
+  std::vector<Offer> offers;
+  for (const Algorithm* algorithm : all_algorithms())
+    if (algorithm->needs().levels) offers.push_back(offer_of(*algorithm, nodes));
+  return offers;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,119 @@
+// What engines declare, and the refusals that follow from it.
+#include "comm/engine/capabilities.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "comm/engine/known_engines.h"
+#include "comm/engine/registry.h"
+#include "lockstep/base/knobs.h"
+
+namespace lockstep::testing {
+namespace {
+
+Capabilities two_ways() {
+  Capabilities can;
+  can.offers = {{.name = "quick",
+                 .collectives = {Collective::all_reduce, Collective::barrier},
+                 .canonical = false,
+                 .lacks = {{{ReduceOp::product}, {DType::bf16, DType::f16}, "quick has no"}},
+                 .at_most_bytes = 64,
+                 .learns_divisor = false},
+                {.name = "sure", .collectives = {Collective::all_reduce}, .not_here = "the kernel says no"}};
+  return can;
+}
+
+Call call_of(const std::string& algorithm, DType dtype = DType::f32, ReduceOp op = ReduceOp::sum) {
+  Call call;
+  call.what = Collective::all_reduce;
+  call.algorithm = algorithm;
+  call.dtype = dtype;
+  call.op = op;
+  call.count = 8;
+  return call;
+}
+
+std::string why(const Capabilities& can, const Call& call) {
+  return can.refuses("toy", call, 2, call.algorithm);
+}
+
+TEST(Capabilities, NameWhatACollectiveHas) {
+  const Capabilities can = two_ways();
+  EXPECT_EQ(can.algorithms(Collective::all_reduce), (std::vector<std::string>{"quick", "sure"}));
+  EXPECT_EQ(can.algorithms(Collective::barrier), (std::vector<std::string>{"quick"}));
+  EXPECT_TRUE(can.algorithms(Collective::gather).empty());
+}
+
+TEST(Capabilities, RefuseWhatIsNotDeclared) {
+  const Capabilities can = two_ways();
+  EXPECT_EQ(why(can, call_of("")), "");
+  EXPECT_EQ(why(can, call_of("quick")), "");
+  EXPECT_EQ(why(can, call_of("magic")),
+            "all_reduce has no algorithm 'magic' on engine toy; accepted: quick, sure");
+  EXPECT_EQ(why(can, call_of("quick", DType::bf16, ReduceOp::product)), "quick has no product of bf16");
+  EXPECT_EQ(why(can, call_of("quick", DType::bf16)), "");
+  EXPECT_EQ(why(can, call_of("sure")),
+            "sure can't run here: the kernel says no; without a name another algorithm is chosen");
+  Call large = call_of("quick");
+  large.count = 17;
+  EXPECT_EQ(why(can, large), "quick carries at most 64 bytes, this call has 68");
+  Call left_to_others = call_of("quick", DType::f32, ReduceOp::avg);
+  left_to_others.divisor = kDivisorOfOthers;
+  EXPECT_EQ(why(can, left_to_others), "quick needs the divisor from every rank");
+  Call split = call_of("quick");
+  split.what = Collective::split;
+  EXPECT_EQ(why(can, split), "it takes no algorithm, not 'quick'");
+  Call on_device = call_of("");
+  on_device.device.kind = Device::Kind::cuda;
+  EXPECT_EQ(why(can, on_device), "the toy engine works on host memory");
+}
+
+TEST(Capabilities, ACallThatNamesNoneNeedsOneThatTakesIt) {
+  Capabilities can = two_ways();
+  can.offers.pop_back();
+  EXPECT_EQ(why(can, call_of("", DType::f16, ReduceOp::product)), "quick has no product of f16");
+  EXPECT_EQ(why(can, call_of("", DType::f16)), "");
+}
+
+TEST(Capabilities, LookAtBuffersLast) {
+  Capabilities can = two_ways();
+  can.offers.front().looks_at = [](const Call& call) {
+    return call.in == nullptr ? std::string() : "not this buffer";
+  };
+  float x = 0;
+  Call call = call_of("quick");
+  EXPECT_EQ(why(can, call), "");
+  call.in = &x;
+  EXPECT_EQ(why(can, call), "not this buffer");
+  call.count = 17;
+  EXPECT_EQ(why(can, call), "quick carries at most 64 bytes, this call has 68");
+}
+
+// The words of LOCKSTEP_ENGINE stand in base, which knows no engine.
+TEST(Engines, AreThoseThatTheKnobNames) {
+  std::vector<std::string> words = {"auto"};
+  for (const KnownEngine& known : kKnownEngines) words.emplace_back(known.name);
+  for (const KnownEngine& known : kKnownEngines)
+    if (std::string(known.name) != "shm") words.push_back(std::string("shm+") + known.name);
+  EXPECT_EQ(engine_choices(), words);
+}
+
+TEST(Engines, SayWhatTheyCanDoOrHowToGetThem) {
+  const std::vector<EngineView> engines = all_engines();
+  ASSERT_EQ(engines.size(), std::size(kKnownEngines));
+  for (const EngineView& engine : engines) {
+    EXPECT_FALSE(engine.about.empty());
+    EXPECT_EQ(engine.missing.empty(), !engine.can.offers.empty()) << engine.name;
+  }
+  EXPECT_EQ(engines[0].name, "shm");
+  EXPECT_TRUE(engines[0].can.reachable_memory);
+  EXPECT_FALSE(engines[1].can.reachable_memory);
+  const auto names = engines[0].can.algorithms(Collective::all_reduce);
+  EXPECT_NE(std::ranges::find(names, "direct"), names.end());
+  EXPECT_EQ(std::ranges::find(names, "by-node"), names.end());  // that is for two engines
+  for (const Offer& offer : engines[1].can.offers) EXPECT_NE(offer.name, "direct");
+}
+
+}  // namespace
+}  // namespace lockstep::testing

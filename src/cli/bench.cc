@@ -7,16 +7,16 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bench/report.h"
 #include "bench/worker.h"
 #include "cli/bench_plan.h"
-#include "cli/bench_report.h"
 #include "cli/command.h"
-#include "cli/engine_flag.h"
 #include "launch/starter.h"
 #include "launch/worker_events.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
+#include "recipe/engine_flag.h"
 #include "report/progress.h"
 #include "report/table.h"
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "cli/command.h"
-#include "cli/engine_flag.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
+#include "recipe/engine_flag.h"
 
 namespace lockstep::cli {
 namespace {

@@ -9,13 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
-#include "cli/engine_flag.h"
 #include "cli/train_flags.h"
 #include "cli/train_program.h"
 #include "launch/starter.h"
 #include "launch/worker_events.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
+#include "recipe/engine_flag.h"
 #include "report/progress.h"
 #include "report/table.h"
 

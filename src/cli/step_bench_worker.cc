@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "cli/step_bench.h"
-#include "cli/train_options.h"
 #include "cli/train_task.h"
 #include "grad/backward_hooks.h"
 #include "launch/worker_events.h"
@@ -17,6 +16,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/observe/histogram.h"
 #include "lockstep/parallel/strategies.h"
+#include "recipe/train_options.h"
 #include "report/progress.h"
 #include "train/exchange.h"
 #include "train/optimizer.h"

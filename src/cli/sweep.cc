@@ -1,6 +1,6 @@
 // `lockstep sweep`: a short training run for each value of one option, and what that does to throughput and
 // communication.
-#include "cli/sweep.h"
+#include "report/sweep.h"
 
 #include <fmt/format.h>
 
@@ -14,12 +14,12 @@
 
 #include "base/shell_word.h"
 #include "cli/command.h"
-#include "cli/engine_flag.h"
 #include "cli/train.h"
 #include "cli/train_flags.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
 #include "lockstep/report/csv.h"
+#include "recipe/engine_flag.h"
 #include "report/folder_content.h"
 #include "report/folder_lock.h"
 #include "report/progress.h"

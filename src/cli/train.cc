@@ -13,13 +13,13 @@
 #include <utility>
 
 #include "cli/command.h"
-#include "cli/engine_flag.h"
 #include "cli/train_flags.h"
 #include "cli/train_program.h"
 #include "launch/starter.h"
 #include "launch/worker_events.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
+#include "recipe/engine_flag.h"
 #include "report/printer.h"
 
 namespace lockstep::cli {

@@ -4,15 +4,11 @@ add_library(lockstep_trainer STATIC
   infer.cc
   step_bench.cc
   sweep.cc
-  sweep_report.cc
-  toml_lines.cc
   train.cc
-  train_config.cc
   train_flags.cc
-  train_options.cc
   train_program.cc)
 lockstep_few_units(lockstep_trainer)
-target_link_libraries(lockstep_trainer PUBLIC lockstep_parts lockstep_observe PRIVATE lockstep_options)
+target_link_libraries(lockstep_trainer PUBLIC lockstep_recipe lockstep_report CLI11::CLI11 PRIVATE lockstep_options)
 
 if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
   add_executable(lockstep_train

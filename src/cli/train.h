@@ -1,7 +1,7 @@
 // Starting a training run: for `lockstep train` and for those that train as part of something else.
 #pragma once
 
-#include "cli/train_options.h"
+#include "recipe/train_options.h"
 #include "report/run_display.h"
 
 namespace lockstep::cli {

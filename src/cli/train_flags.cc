@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "cli/train_config.h"
 #include "lockstep/base/error.h"
+#include "recipe/config_file.h"
 
 namespace lockstep::cli {
 namespace {

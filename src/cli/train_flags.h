@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "cli/train_options.h"
+#include "recipe/train_options.h"
 
 namespace lockstep::cli {
 

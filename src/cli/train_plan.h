@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
-#include "cli/train_options.h"
 #include "lockstep/comm/group.h"
+#include "recipe/train_options.h"
 #include "report/run_display.h"
 #include "report/run_folder.h"
 #include "train/run_plan.h"

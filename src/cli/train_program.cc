@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "cli/train_options.h"
 #include "launch/starter.h"
 #include "lockstep/base/error.h"
+#include "recipe/train_options.h"
 
 namespace lockstep::cli {
 namespace {

@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
-#include "cli/train_options.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/models/models.h"
 #include "lockstep/train/trainer.h"
+#include "recipe/train_options.h"
 #include "train/data_record.h"
 
 namespace lockstep::cli {

@@ -45,8 +45,10 @@ LoaderOptions loader_options(const RunPlan& plan) {
 }
 
 DataRecord record_data(const RunPlan& plan, const Task& task) {
-  DataRecord record{
-      .path = plan.data_path, .train_sha256 = task.train->fingerprint(), .train_size = task.train->size()};
+  DataRecord record;
+  record.path = plan.data_path;
+  record.train_sha256 = task.train->fingerprint();
+  record.train_size = task.train->size();
   if (!task.test) return record;
   record.test_sha256 = task.test->fingerprint();
   record.test_size = task.test->size();

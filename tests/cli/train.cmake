@@ -1,8 +1,4 @@
-# The trainer: its parts, and the program itself where libtorch is.
-lockstep_test(trainer_test
-  SOURCES sweep_report_test.cc train_options_test.cc
-  LINK lockstep_trainer)
-
+# The trainer as a program, where libtorch is.
 if(TARGET lockstep_train)
   add_library(disk_shim MODULE disk_shim.cc)
   target_link_libraries(disk_shim PRIVATE lockstep_options ${CMAKE_DL_LIBS})

@@ -1,4 +1,4 @@
-#include "cli/toml_lines.h"
+#include "recipe/toml_lines.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 namespace {
 
 std::string_view trimmed(std::string_view text) {
@@ -118,4 +118,4 @@ std::vector<TomlLine> read_toml_lines(const std::string& text, const std::string
   return lines;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

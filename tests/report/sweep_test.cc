@@ -1,10 +1,10 @@
+#include "report/sweep.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "cli/sweep.h"
-
-namespace lockstep::cli {
+namespace lockstep {
 namespace {
 
 TEST(Sweep, CsvPlotAndMedian) {
@@ -27,4 +27,4 @@ TEST(Sweep, TellsTheLossOfEachValue) {
 }
 
 }  // namespace
-}  // namespace lockstep::cli
+}  // namespace lockstep

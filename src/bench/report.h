@@ -6,7 +6,7 @@
 
 #include "bench/row.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 
 std::string bench_table(const std::vector<BenchRow>& rows, bool colours);
 
@@ -16,4 +16,4 @@ std::string bench_conclusion(const std::vector<BenchRow>& rows);
 // Time over size, one line a variant, and the floor. An SVG document.
 std::string bench_plot(const std::vector<BenchRow>& rows);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

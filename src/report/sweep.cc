@@ -1,14 +1,15 @@
+#include "report/sweep.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "cli/sweep.h"
 #include "report/chart.h"
 #include "report/table.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 
 SweepRow median_row(std::vector<SweepRow> runs) {
   std::ranges::sort(runs, {}, &SweepRow::samples_per_s);
@@ -86,4 +87,4 @@ nlohmann::ordered_json sweep_json(const std::string& option, const SweepRow& r) 
           {"params_sha256", r.params_sha256}};
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::cli {
+namespace lockstep {
 
 // Those of the words that need MPI or Gloo, where this build has none of it.
 std::vector<std::string> missing_engines();
@@ -19,4 +19,4 @@ void check_engine(const std::string& flag, const std::string& value,
 // From now on, for this process and those that it starts. Empty: what LOCKSTEP_ENGINE says, which is checked.
 void use_engine(const std::string& engine);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

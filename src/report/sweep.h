@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::cli {
+namespace lockstep {
 
 struct SweepRow {
   std::string value;  // of the option, as written
@@ -26,4 +26,4 @@ std::string sweep_plot(const std::string& option, const std::vector<SweepRow>& r
 std::string sweep_table(const std::string& option, const std::vector<SweepRow>& rows, bool colours);
 nlohmann::ordered_json sweep_json(const std::string& option, const SweepRow& row);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::cli {
+namespace lockstep {
 
 struct TrainOptions {
   std::string model = "resnet18";
@@ -244,4 +244,4 @@ void continue_options(TrainOptions& options, const Given& given, const TrainOpti
 // were not given.
 void take_model(TrainOptions& options, const Given& given, const TrainOptions& before);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

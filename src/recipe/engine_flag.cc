@@ -1,16 +1,16 @@
-#include "cli/engine_flag.h"
+#include "recipe/engine_flag.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 
-#include "cli/command.h"
+#include "base/suggest.h"
 #include "comm/engine/known_engines.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/knobs.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 namespace {
 
 // This program may be built without comm: what its build has is told by the compiler.
@@ -76,4 +76,4 @@ void use_engine(const std::string& engine) {
     check_engine("LOCKSTEP_ENGINE", variable);
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "cli/train_options.h"
+#include "recipe/train_options.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -8,10 +8,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/train_config.h"
 #include "lockstep/base/error.h"
+#include "recipe/config_file.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -310,4 +310,4 @@ TEST_F(TrainConfig, JsonSaysWhereItIsBroken) {
 }
 
 }  // namespace
-}  // namespace lockstep::cli
+}  // namespace lockstep

@@ -3,12 +3,12 @@
 
 #include <string>
 
-#include "cli/train_options.h"
+#include "recipe/train_options.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 
 // Takes every option of the file except those in `given`, which the command line has decided. Gives the names
 // in the file. Throws UsageError naming the file, the line or key, and what is accepted.
 Given load_config(const std::string& file, TrainOptions& options, const Given& given);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

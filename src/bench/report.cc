@@ -1,4 +1,4 @@
-#include "cli/bench_report.h"
+#include "bench/report.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "report/chart.h"
 #include "report/table.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 namespace {
 
 std::string format_optional(const std::optional<double>& value) {
@@ -130,4 +130,4 @@ std::string bench_plot(const std::vector<BenchRow>& rows) {
   return render_chart(plot);
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

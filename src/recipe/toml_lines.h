@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::cli {
+namespace lockstep {
 
 struct TomlLine {
   int number = 0;  // 1 is the first
@@ -22,4 +22,4 @@ struct TomlLine {
 // read.
 std::vector<TomlLine> read_toml_lines(const std::string& text, const std::string& where);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

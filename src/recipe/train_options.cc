@@ -1,4 +1,4 @@
-#include "cli/train_options.h"
+#include "recipe/train_options.h"
 
 #include <fmt/format.h>
 
@@ -8,13 +8,13 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "cli/command.h"
-#include "cli/engine_flag.h"
+#include "base/suggest.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/parallel/strategy_names.h"
+#include "recipe/engine_flag.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -295,4 +295,4 @@ void take_model(TrainOptions& options, const Given& given, const TrainOptions& b
   merge_json(options, taken, "the checkpoint");
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

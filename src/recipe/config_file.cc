@@ -1,4 +1,4 @@
-#include "cli/train_config.h"
+#include "recipe/config_file.h"
 
 #include <fmt/format.h>
 
@@ -12,10 +12,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "cli/toml_lines.h"
 #include "lockstep/base/error.h"
+#include "recipe/toml_lines.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -164,4 +164,4 @@ Given load_config(const std::string& file, TrainOptions& options, const Given& g
   return found;
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

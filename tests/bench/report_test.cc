@@ -1,5 +1,5 @@
 // Rows, table, conclusion and plot of the benchmark.
-#include "cli/bench_report.h"
+#include "bench/report.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "lockstep/observe/histogram.h"
 #include "report/table.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 namespace {
 
 BenchRow row(const std::string& engine, std::uint64_t bytes, double us) {
@@ -119,4 +119,4 @@ TEST(BenchPlot, DrawsOneLineAVariantAndTheFloor) {
 }
 
 }  // namespace
-}  // namespace lockstep::cli
+}  // namespace lockstep

@@ -34,13 +34,13 @@ class Tuning {
   Tuning(const TunePlan& plan, Group world, EventReporter& reporter)
       : plan_(plan), world_(std::move(world)), reporter_(reporter), nodes_(world_.nodes()) {
     for (const std::string& memory : plan.memories)
-      for (const std::string& name : world_.impl().engine().algorithms(collective_of(plan.what)))
+      for (const std::string& name : world_.algorithms(collective_of(plan.what)))
         variants_.emplace_back(world_, name, memory);
     for (const Algorithm* algorithm : all_algorithms()) {
       Call by_pages;
       by_pages.what = collective_of(plan.what);
       by_pages.algorithm = algorithm->name();
-      pages_ |= algorithm->needs().pages && world_.impl().engine().refuses(by_pages).empty();
+      pages_ |= algorithm->needs().pages && engine_of(world_).refuses(by_pages).empty();
     }
   }
 
@@ -49,12 +49,12 @@ class Tuning {
     steps_ = kPasses * between.size();
     const std::set<std::uint64_t> fitted(plan_.sizes.begin(), plan_.sizes.end());
     Selector table;
-    table.set_costs(measure_costs(world_.impl().engine()));
-    run_trials(world_.impl().engine(), table);  // the other collectives
-    // Several passes, and the middle time: what disturbs one algorithm for a while must not cost it its place,
-    // and what once went uncommonly well is no promise. A second, independent look follows on the first, at
-    // the same memory: neither what changes on the machine meanwhile nor where pages lie in a cache is a
-    // fault of the predictions.
+    table.set_costs(measure_costs(engine_of(world_)));
+    run_trials(engine_of(world_), table);  // the other collectives
+    // Several passes, and the middle time: what disturbs one algorithm for a while must not cost it its
+    // place, and what once went uncommonly well is no promise. A second, independent look follows on the
+    // first, at the same memory: neither what changes on the machine meanwhile nor where pages lie in a cache
+    // is a fault of the predictions.
     Times times, again;
     for (std::size_t pass = 0; pass < kPasses; ++pass)
       for (std::uint64_t bytes : between)
@@ -63,7 +63,7 @@ class Tuning {
       const auto& [bytes, memory, algorithm] = key;
       table.add_measurement(shape(bytes, memory), *find_algorithm(algorithm), median(us) * 1e-6);
     }
-    const bool kept = share_costs(world_.impl().engine(), table);
+    const bool kept = share_costs(engine_of(world_), table);
     if (leads()) report_costs(table.costs(), kept);
     for (std::uint64_t bytes : between) report(bytes, again);
   }
@@ -171,7 +171,7 @@ class Tuning {
     for (const Variant& variant : variants_)
       if (const auto at = times.find({bytes, variant.memory, variant.algorithm}); at != times.end())
         timed.push_back({.algorithm = variant.algorithm, .memory = variant.memory, .us = median(at->second)});
-    const Selector& selector = *world_.impl().engine().selector();
+    const Selector& selector = *engine_of(world_).selector();
     for (const std::string& memory : plan_.memories) {
       const Shape s = shape(bytes, memory);
       const Algorithm* const chosen = selector.choose(s, Order::canonical);

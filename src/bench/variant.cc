@@ -71,7 +71,7 @@ Variant::Variant(std::shared_ptr<Engine> peer, std::string algorithm_)
     : engine(peer->name()), algorithm(std::move(algorithm_)), memory("private"), peer_(std::move(peer)) {}
 
 std::string Variant::refuses(const Expectation& e, const BenchBuffers& buffers) const {
-  const Engine& runs = peer_ ? *peer_ : group_.impl().engine();
+  const Engine& runs = peer_ ? *peer_ : engine_of(group_);
   return runs.refuses(make_call(e, buffers, algorithm));
 }
 
@@ -128,16 +128,16 @@ std::vector<Variant> make_variants(const BenchPlan& plan, const Group& world) {
   };
   for (const auto& name : plan.engines) {
     if (name == "shm") {
-      const Engine& engine = world.impl().engine();
+      const Engine& engine = engine_of(world);
       add_known(engine);
       for (const auto& algorithm : algorithms_for(plan, engine, true))
         for (const auto& memory : plan.memories) variants.emplace_back(world, algorithm, memory);
     }
     if (name == "tcp" || name == "tls") {
       const auto security = name == "tls" ? net::Security::tls : net::Security::plaintext;
-      const Group wire = make_group(tcp_beside(world, security), name, world.impl().timeout());
-      add_known(wire.impl().engine());
-      for (const auto& algorithm : algorithms_for(plan, wire.impl().engine(), true)) {
+      const Group wire = make_group(tcp_beside(world, security), name, world.timeout());
+      add_known(engine_of(wire));
+      for (const auto& algorithm : algorithms_for(plan, engine_of(wire), true)) {
         variants.emplace_back(wire, algorithm, "private");
         variants.back().engine = name;
       }

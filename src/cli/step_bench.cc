@@ -28,7 +28,7 @@ const Given kFlags = {"model",     "cifar_stem", "layers",       "blocks",      
                       "heads",     "context",    "dropout",      "lane_batch",    "workers",
                       "threads",   "steps",      "seed",         "optimizer",     "lr",
                       "momentum",  "nesterov",   "weight_decay", "bucket_cap_mb", "first_bucket_mb",
-                      "algorithm", "order",      "engine"};
+                      "algorithm", "order",      "engine",       "strategy",      "compress"};
 
 std::string describe(const Json& row) {
   const auto number = [&](const char* key) { return format_number(row.at(key).get<double>()); };

@@ -34,6 +34,13 @@ constexpr std::int64_t kWarmUp = 4;  // steps of each kind that are not counted
 // before a single byte is exchanged.
 enum class Kind : unsigned char { synchronized, alone, in_phase };
 
+// Workers that step alone drift apart.
+StrategyOptions without_checks(const TrainOptions& o) {
+  StrategyOptions options = strategy_options(o);
+  options.check_replicas_every = 0;
+  return options;
+}
+
 class StepBench {
  public:
   StepBench(const TrainOptions& options, const Group& world)
@@ -41,12 +48,7 @@ class StepBench {
         world_(world),
         data_(make_data(options)),
         model_(make_model(options, *data_.train)),
-        strategy_(make_strategy(options.strategy, model_, world,
-                                {.bucket_cap_mb = options.bucket_cap_mb,
-                                 .first_bucket_mb = options.first_bucket_mb,
-                                 .check_replicas_every = 0,
-                                 .algorithm = options.algorithm == "auto" ? "" : options.algorithm,
-                                 .order = options.order == "any" ? Order::any : Order::canonical})),
+        strategy_(make_strategy(options.strategy, model_, world, without_checks(options))),
         optimizer_(make_optimizer(options, *strategy_)),
         local_optimizer_(make_local_optimizer(options, *strategy_)),
         came_ns_(strategy_->parameters().size()),

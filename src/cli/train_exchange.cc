@@ -6,10 +6,10 @@
 #include <numeric>
 #include <string>
 
-#include "comm/group_impl.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/compress/bf16.h"
 #include "lockstep/observe/histogram.h"
 
 namespace lockstep::cli {
@@ -68,26 +68,34 @@ class Probes {
   CommMemory memory_;
 };
 
-Call all_reduce_of(const TrainOptions& options, std::size_t count, DType dtype) {
-  Call call;
-  call.what = Collective::all_reduce;
-  call.count = count;
-  call.dtype = dtype;
-  call.algorithm = options.algorithm == "auto" ? "" : options.algorithm;
-  call.order = options.order == "any" ? Order::any : Order::canonical;
+// Borrows the algorithm's name.
+CallQuestion all_reduce_of(const TrainOptions& options, std::size_t count, DType dtype) {
+  CallQuestion call{.what = Collective::all_reduce, .count = count, .dtype = dtype};
+  if (options.algorithm != "auto") call.options.algorithm = options.algorithm;
+  call.options.order = options.order == "any" ? Order::any : Order::canonical;
   return call;
 }
 
 double expected_all_reduce(const Group& group, const TrainOptions& options, std::size_t count, DType dtype) {
   if (count == 0 || group.size() == 1) return 0;
-  return group.impl().engine().expected_seconds(all_reduce_of(options, count, dtype));
+  return group.expected_seconds(all_reduce_of(options, count, dtype));
 }
 
 }  // namespace
 
+StrategyOptions strategy_options(const TrainOptions& o) {
+  StrategyOptions options{.bucket_cap_mb = o.bucket_cap_mb,
+                          .first_bucket_mb = o.first_bucket_mb,
+                          .algorithm = o.algorithm == "auto" ? "" : o.algorithm,
+                          .order = o.order == "any" ? Order::any : Order::canonical};
+  if (o.compress == "bf16") options.exchange = bf16_exchange;
+  return options;
+}
+
 void check_algorithm(const Group& group, const TrainOptions& options, std::size_t bucket_bytes) {
-  const Call call = all_reduce_of(options, bucket_bytes / sizeof(float), DType::f32);
-  if (const std::string why = group.impl().engine().refuses(call); !why.empty())
+  if (const std::string why =
+          group.why_refused(all_reduce_of(options, bucket_bytes / sizeof(float), DType::f32));
+      !why.empty())
     throw UsageError("--algorithm: " + why);
 }
 
@@ -115,10 +123,10 @@ bool expect_exchange(const Strategy& strategy, const TrainOptions& options, Step
                      double& buffers_s) {
   const Group& world = strategy.group();
   const std::vector<BucketEvent>& events = strategy.last_exchange().buckets;
-  if (events.size() != profile.buckets.size()) return false;
+  const auto& expected = strategy.exchange().expected_seconds;
+  if (events.size() != profile.buckets.size() || !expected) return false;
   for (std::size_t b = 0; b < events.size(); ++b) {
-    profile.buckets[b].exchange_s =
-        expected_all_reduce(world, options, events[b].bytes / sizeof(float), DType::f32);
+    profile.buckets[b].exchange_s = expected(world, events[b].bytes / sizeof(float), DType::f32);
     if (world.size() > 1 && !(profile.buckets[b].exchange_s > 0)) return false;
   }
   TrainOptions any = options;

@@ -11,6 +11,9 @@
 
 namespace lockstep::cli {
 
+// What the run's strategy is made with.
+StrategyOptions strategy_options(const TrainOptions& options);
+
 // Fills in the record's comm, hidden and exposed.
 std::vector<BucketTimes> take_exchange(const ExchangeLog& log, StepRecord& record);
 
@@ -20,8 +23,9 @@ void check_algorithm(const Group& group, const TrainOptions& options, std::size_
 std::size_t largest_bucket_bytes(const Strategy& strategy);
 
 // Sets what the exchanges of the buckets, and of what follows them, are expected to take. False when the
-// group's engine has no cost table. The profile's buckets are those of the last exchange, and nothing is
-// under way. `buffers_s`: the exchange of the module's buffers, which is a part of what comes after.
+// strategy's exchange or the group's engine can't say. The profile's buckets are those of the last exchange,
+// and nothing is under way. `buffers_s`: the exchange of the module's buffers, which is a part of what comes
+// after.
 bool expect_exchange(const Strategy& strategy, const TrainOptions& options, StepProfile& profile,
                      double& buffers_s);
 

@@ -141,7 +141,15 @@ std::unique_ptr<TrainOptimizer> torch_optimizer(const TrainOptions& o, const Str
 }  // namespace
 
 std::unique_ptr<TrainOptimizer> make_optimizer(const TrainOptions& o, Strategy& strategy) {
-  if (is_torch(o)) return torch_optimizer(o, strategy, &strategy);
+  if (is_torch(o)) {
+    const std::vector<NamedTensor> parameters = strategy.parameters();
+    const std::span<const Slice> slices = strategy.slices();
+    for (std::size_t i = 0; i < slices.size(); ++i)
+      if (!slices[i].parameter.is_same(parameters[i].tensor))
+        throw UsageError("--optimizer " + o.optimizer + " updates whole parameters, and --strategy " +
+                         o.strategy + " gives each worker a part of them; accepted: sgd, adam, adamw");
+    return torch_optimizer(o, strategy, &strategy);
+  }
   return std::make_unique<OwnOptimizer>(make_own(o, strategy));
 }
 

@@ -12,6 +12,7 @@
 #include "cli/engine_flag.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
+#include "lockstep/parallel/strategy_names.h"
 
 namespace lockstep::cli {
 namespace {
@@ -132,7 +133,8 @@ void check_values(const TrainOptions& o) {
   one_of("--last-step", o.last_step, {"short", "drop", "wrap"});
   one_of("--order", o.order, {"canonical", "any"});
   if (!o.engine.empty()) check_engine("--engine", o.engine);
-  one_of("--strategy", o.strategy, {"ddp"});
+  one_of("--strategy", o.strategy, {std::begin(kStrategyNames), std::end(kStrategyNames)});
+  one_of("--compress", o.compress, {"none", "bf16"});
   one_of("--precision", o.precision, {"fp32"});
   one_of("--device", o.device, {"cpu"});
   check_ranges(o);
@@ -174,7 +176,9 @@ void check_of_use(const TrainOptions& o, const Given& given) {
                {"min_lr", o.schedule == "cosine" || o.schedule == "linear", "--schedule", o.schedule,
                 "cosine or linear"},
                {"lr_every", step, "--schedule", o.schedule, "step"},
-               {"lr_factor", step, "--schedule", o.schedule, "step"}};
+               {"lr_factor", step, "--schedule", o.schedule, "step"},
+               {"algorithm", o.compress == "none", "--compress", o.compress, "none"},
+               {"order", o.compress == "none", "--compress", o.compress, "none"}};
   for (const auto& c : cases)
     if (!c.of_use && given.contains(c.name))
       throw UsageError(fmt::format("{} changes nothing with {} {}; accepted: with {} {}", flag_of(c.name),

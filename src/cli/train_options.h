@@ -60,6 +60,7 @@ struct TrainOptions {
   std::string order = "canonical";
   std::string engine;  // empty: LOCKSTEP_ENGINE's
   std::string strategy = "ddp";
+  std::string compress = "none";
   std::string precision = "fp32";
   std::string device = "cpu";
 
@@ -176,7 +177,11 @@ void visit_options(Options& o, Visit&& visit) {
                    "what carries the collectives: auto, shm, tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo "
                    "(default: LOCKSTEP_ENGINE, else auto)"},
         o.engine);
-  visit(OptionInfo{"strategy", comm, Role::runs, "ddp"}, o.strategy);
+  visit(OptionInfo{"strategy", comm, Role::stays,
+                   "how workers share the model: ddp, or zero1 (each keeps a part of the optimizer's state)"},
+        o.strategy);
+  visit(OptionInfo{"compress", comm, Role::defines, "gradients on the wire: none (as they are) or bf16"},
+        o.compress);
   visit(OptionInfo{"precision", comm, Role::defines, "fp32"}, o.precision);
   visit(OptionInfo{"device", comm, Role::defines, "cpu"}, o.device);
 

@@ -106,13 +106,6 @@ std::vector<std::int64_t> gather_number(const Group& world, std::int64_t number)
   return all;
 }
 
-StrategyOptions strategy_options(const TrainOptions& o) {
-  return {.bucket_cap_mb = o.bucket_cap_mb,
-          .first_bucket_mb = o.first_bucket_mb,
-          .algorithm = o.algorithm == "auto" ? "" : o.algorithm,
-          .order = o.order == "any" ? Order::any : Order::canonical};
-}
-
 LoaderOptions loader_options(const TrainPlan& plan) {
   const TrainOptions& o = plan.options;
   return {.lanes = static_cast<int>(o.lanes),

@@ -207,7 +207,7 @@ int show_job(TuneFlags flags) {
   if (!flags.sizes_given) flags.sizes = "64K,1M,25M";
   const TunePlan plan = plan_of(flags);
   const Group world = init();
-  Engine& engine = world.impl().engine();
+  Engine& engine = engine_of(world);
   if (world.rank() != 0) {
     world.barrier();
     return 0;

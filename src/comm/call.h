@@ -7,6 +7,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/comm/buffer.h"
+#include "lockstep/comm/collective.h"
 #include "lockstep/comm/group.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/observe/flight_recorder.h"
@@ -14,25 +15,6 @@
 namespace lockstep {
 
 class Stall;
-
-enum class Collective : std::uint8_t {
-  all_reduce,
-  reduce_scatter,
-  all_gather,
-  broadcast,
-  reduce,
-  gather,
-  scatter,
-  all_to_all,
-  barrier,
-  send,
-  recv,
-  split
-};
-inline constexpr int kCollectives = 12;
-
-const char* to_string(Collective what);
-Collective parse_collective(std::string_view text);  // throws UsageError that lists the names
 
 // Longer timeouts are cut to this: as nanoseconds they would not fit the clock.
 inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);

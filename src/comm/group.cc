@@ -93,14 +93,26 @@ class Builder {
         (in_.dtype != out_.dtype || !(in_.device == out_.device)))
       refuse(call_, "in has " + elements(in_) + ", out has " + elements(out_) +
                         ": types and devices must be the same");
+    if (const std::string why = refusal(); !why.empty()) refuse(call_, why);
+    return std::move(call_);
+  }
+
+  // A call without buffers, to ask about.
+  Builder& asks(const CallQuestion& question) {
+    call_.count = question.count;
+    call_.dtype = question.dtype;
+    return *this;
+  }
+  const Call& call() const { return call_; }
+  // What is wrong with it whatever its buffers are; empty: nothing.
+  std::string refusal() const {
     if (reduces(call_.what) && !supports(call_.op, call_.dtype))
-      refuse(call_, std::string(to_string(call_.op)) + " needs integers, not " + to_string(call_.dtype));
+      return std::string(to_string(call_.op)) + " needs integers, not " + to_string(call_.dtype);
     if (reduces(call_.what) && call_.op == ReduceOp::avg && call_.divisor != kDivisorOfOthers &&
         !kernel::accepts_divisor(call_.dtype, call_.divisor))
-      refuse(call_, "divisor " + std::to_string(call_.divisor) + " for " + to_string(call_.dtype) +
-                        "; accepted: a positive number, for integers a whole one");
-    if (const std::string why = group_.engine().refuses(call_); !why.empty()) refuse(call_, why);
-    return std::move(call_);
+      return "divisor " + std::to_string(call_.divisor) + " for " + to_string(call_.dtype) +
+             "; accepted: a positive number, for integers a whole one";
+    return group_.engine().refuses(call_);
   }
 
  private:
@@ -225,6 +237,15 @@ const char* Group::engine() const { return impl().engine().name(); }
 const std::vector<int>& Group::nodes() const { return impl().engine().nodes(); }
 std::chrono::milliseconds Group::timeout() const { return impl().timeout(); }
 CommMemory Group::allocate(std::size_t bytes) const { return impl().engine().allocate(bytes); }
+bool Group::reaches(const void* data) const { return impl().engine().reaches(data); }
+
+double Group::expected_seconds(const CallQuestion& call) const {
+  return impl().engine().expected_seconds(Builder(impl(), call.what, call.options).asks(call).call());
+}
+std::string Group::why_refused(const CallQuestion& call) const {
+  return Builder(impl(), call.what, call.options).asks(call).refusal();
+}
+std::vector<std::string> Group::algorithms(Collective what) const { return impl().engine().algorithms(what); }
 
 void Group::all_reduce(Buffer x, CallOptions o) const { impl().run(all_reduce_call(impl(), x, x, o)); }
 void Group::all_reduce(ConstBuffer in, Buffer out, CallOptions o) const {
@@ -290,7 +311,7 @@ Work Group::recv_async(Buffer x, int from, CallOptions o) const {
   return impl().start(recv_call(impl(), x, from, o));
 }
 
-Group Group::split(int colour, int key) const { return Group(impl().split(colour, key)); }
+Group Group::split(int colour, int key) const { return impl().split(colour, key); }
 std::shared_ptr<LaneBoard> Group::lane_board() const { return impl().lane_board(); }
 
 Group Group::split_by_node() const { return split(nodes()[static_cast<std::size_t>(rank())]); }

@@ -32,9 +32,10 @@ GroupImpl::GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::stri
     stall_.on_stop(stop_sign(folder, job_), [this] { write_dump(nullptr); });
 }
 
-std::shared_ptr<GroupImpl> GroupImpl::make(std::unique_ptr<Engine> engine, std::string name, std::string job,
-                                           std::chrono::milliseconds timeout) {
-  return {new GroupImpl(std::move(engine), std::move(name), std::move(job), timeout), release};
+Group GroupImpl::make(std::unique_ptr<Engine> engine, std::string name, std::string job,
+                      std::chrono::milliseconds timeout) {
+  return Group(std::shared_ptr<GroupImpl>(
+      new GroupImpl(std::move(engine), std::move(name), std::move(job), timeout), release));
 }
 
 void GroupImpl::release(GroupImpl* group) {
@@ -157,7 +158,7 @@ void GroupImpl::serve(Queued next) {
         : next.promise.set_done(std::move(timing));
 }
 
-std::shared_ptr<GroupImpl> GroupImpl::split(int colour, int key) {
+Group GroupImpl::split(int colour, int key) {
   refuse_in_continuation(Collective::split);
   const Turn turn(turns_);
   const std::string name = name_ + "/" + std::to_string(splits_++) + "." + std::to_string(colour);
@@ -165,7 +166,7 @@ std::shared_ptr<GroupImpl> GroupImpl::split(int colour, int key) {
   call.what = Collective::split;
   std::unique_ptr<Engine> part;
   execute(call, [&] { part = engine_->split(colour, key, name, call); });
-  if (part == nullptr) return nullptr;
+  if (part == nullptr) return {};
   return make(std::move(part), name, job_, timeout_);
 }
 
@@ -210,7 +211,7 @@ void GroupImpl::write_dump(const Error* error) noexcept try {
 }
 
 Group make_group(std::unique_ptr<Engine> engine, std::string name, std::chrono::milliseconds timeout) {
-  return Group(GroupImpl::make(std::move(engine), std::move(name), "", timeout));
+  return GroupImpl::make(std::move(engine), std::move(name), "", timeout);
 }
 
 }  // namespace lockstep

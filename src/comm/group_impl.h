@@ -15,6 +15,7 @@
 #include "comm/engine/engine.h"
 #include "comm/stall.h"
 #include "comm/turns.h"
+#include "lockstep/comm/group.h"
 #include "lockstep/comm/lane_board.h"
 #include "lockstep/observe/flight_recorder.h"
 
@@ -24,8 +25,9 @@ class GroupImpl {
  public:
   // Destroying it waits for what is queued. Where the last handle goes in a continuation, on the group's own
   // thread, that thread ends what is queued and the group with it, and nobody waits.
-  static std::shared_ptr<GroupImpl> make(std::unique_ptr<Engine> engine, std::string name, std::string job,
-                                         std::chrono::milliseconds timeout);
+  static Group make(std::unique_ptr<Engine> engine, std::string name, std::string job,
+                    std::chrono::milliseconds timeout);
+  static GroupImpl& of(const Group& group) { return group.impl(); }
   GroupImpl(const GroupImpl&) = delete;
   GroupImpl& operator=(const GroupImpl&) = delete;
 
@@ -36,7 +38,7 @@ class GroupImpl {
 
   void run(Call call);
   Work start(Call call);
-  std::shared_ptr<GroupImpl> split(int colour, int key);
+  Group split(int colour, int key);  // empty for a negative colour
 
  private:
   GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job,
@@ -81,6 +83,9 @@ class GroupImpl {
   bool orphaned_ = false;  // the thread is the last that knows of the group
   std::thread thread_;     // started by the first asynchronous call
 };
+
+// For the rest of the room, what measures engines, and tests; throws UsageError when the group is empty.
+inline Engine& engine_of(const Group& group) { return GroupImpl::of(group).engine(); }
 
 // A group over an engine made elsewhere (MPI, Gloo).
 Group make_group(std::unique_ptr<Engine> engine, std::string name, std::chrono::milliseconds timeout);

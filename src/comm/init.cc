@@ -1,5 +1,7 @@
 #include "lockstep/comm/init.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <new>
 
@@ -7,6 +9,7 @@
 #include "comm/engine/registry.h"
 #include "comm/group_impl.h"
 #include "comm/local_world.h"
+#include "comm/membership.h"
 #include "comm/nodes.h"
 #include "comm/rank_mask.h"
 #include "comm/tcp_world.h"
@@ -20,11 +23,25 @@
 namespace lockstep {
 namespace {
 
+// `given`, or what the knob says.
+std::chrono::milliseconds time_of(std::chrono::milliseconds given, const char* field, const char* knob,
+                                  std::chrono::milliseconds otherwise) {
+  if (given.count() < 0)
+    throw UsageError(std::string("InitOptions::") + field + " of " + std::to_string(given.count()) +
+                     " ms; accepted: positive, or zero for " + knob);
+  return given.count() > 0 ? std::min(given, kLongestTimeout) : otherwise;
+}
+
 std::chrono::milliseconds timeout_of(const InitOptions& options, const Knobs& knobs) {
-  if (options.timeout.count() < 0)
-    throw UsageError("InitOptions::timeout of " + std::to_string(options.timeout.count()) +
-                     " ms; accepted: positive, or zero for LOCKSTEP_TIMEOUT_S");
-  return options.timeout.count() > 0 ? std::min(options.timeout, kLongestTimeout) : knobs.timeout;
+  return time_of(options.timeout, "timeout", "LOCKSTEP_TIMEOUT_S", knobs.timeout);
+}
+
+Knobs knobs_for(const InitOptions& options) {
+  Knobs knobs = Knobs::from_environment();
+  (void)timeout_of(options, knobs);  // refused before anybody is waited for
+  knobs.init_timeout =
+      time_of(options.init_timeout, "init_timeout", "LOCKSTEP_INIT_TIMEOUT_S", knobs.init_timeout);
+  return knobs;
 }
 
 // Which node each rank is on: one machine is one node, unless the knob pretends otherwise.
@@ -43,11 +60,18 @@ const EngineKind& engine_kind(const std::string& name) {
                    ", which this program was built without; it has: " + built);
 }
 
-// What `auto` means for this job.
-std::string choose_engine(const Knobs& knobs, const Identity& who) {
-  if (knobs.engine != "auto") return knobs.engine;
-  if (who.local_size == who.size) return "shm";
-  return who.started_by_mpi() && find_engine("mpi") != nullptr ? "shm+mpi" : "shm+tcp";
+// What `auto` means for this group.
+std::string choose_engine(const Knobs& knobs, const Membership& who, bool started_by_mpi) {
+  if (who.size == 1) return "shm";
+  if (knobs.engine == "auto") {
+    if (who.one_machine) return "shm";
+    return who.whole_job && started_by_mpi && find_engine("mpi") != nullptr ? "shm+mpi" : "shm+tcp";
+  }
+  if (!who.whole_job && (knobs.engine == "mpi" || knobs.engine == "shm+mpi"))
+    throw UsageError("form_group: LOCKSTEP_ENGINE=" + knobs.engine +
+                     ", whose ranks are those that mpirun started; accepted: auto, shm, tcp, gloo, shm+tcp, "
+                     "shm+gloo, or Group::split");
+  return knobs.engine;
 }
 
 Call internal_split(const Knobs& knobs) {
@@ -74,38 +98,41 @@ std::unique_ptr<Engine> split_for_gloo(Engine& flat, int colour, int key, const 
 
 // Under which the workers of one machine find each other. Its socket's name is for everybody to see, and to
 // take first where it can be guessed: with a secret it can't. Launchers of ours give one.
-std::string door_of(const Identity& who) {
+std::string door_of(const Membership& who) {
   const auto secret = net::Secret::from_environment();
-  return secret ? secret->derive("rendezvous on one machine, job " + who.job).hex() : who.job;
+  return secret ? secret->derive("rendezvous on one machine, job " + who.label()).hex() : who.label();
 }
 
 // Shared memory inside the nodes that the flat engine knows.
-std::unique_ptr<Engine> with_nodes(const char* name, std::unique_ptr<Engine> flat, const Identity& who,
+std::unique_ptr<Engine> with_nodes(const char* name, std::unique_ptr<Engine> flat, const Membership& who,
                                    const Knobs& knobs, const AcrossMaker& across) {
   const auto members = members_of_nodes(flat->nodes());
   for (std::size_t m = 0; m < members.size(); ++m) {
     const auto at = std::find(members[m].begin(), members[m].end(), flat->rank());
     if (at == members[m].end()) continue;
     const int local = static_cast<int>(members[m].size());
-    auto inside = local_world(door_of(who) + ".node" + std::to_string(m), who.job, "world",
-                              static_cast<int>(at - members[m].begin()), local,
+    Membership here = who;
+    here.rank = static_cast<int>(at - members[m].begin());
+    here.size = local;
+    auto inside = local_world(door_of(who) + ".node" + std::to_string(m), here,
                               std::vector<int>(members[m].size(), static_cast<int>(m)), knobs);
     if (local > 1) load_or_measure_costs(*inside);
-    return NodeEngine::make(name, std::move(flat), std::move(inside), across, "world", internal_split(knobs));
+    return NodeEngine::make(name, std::move(flat), std::move(inside), across, who.group,
+                            internal_split(knobs));
   }
   throw SystemError("rank " + std::to_string(flat->rank()) + " is on no node");
 }
 
-std::unique_ptr<Engine> make_engine(const std::string& name, const Identity& who, const Knobs& knobs) {
+std::unique_ptr<Engine> make_engine(const std::string& name, const Membership& who, const Knobs& knobs) {
   if (name == "shm") {
-    if (who.local_size != who.size)
+    if (!who.one_machine && who.size > 1)
       throw UsageError(
-          "LOCKSTEP_ENGINE=shm, but of this job's " + std::to_string(who.size) + " workers only " +
-          std::to_string(who.local_size) +
-          " are on this machine; accepted for several machines: auto, tcp, mpi, gloo, shm+tcp, shm+mpi, "
-          "shm+gloo");
-    auto engine = local_world(door_of(who), who.job, "world", who.rank, who.size,
-                              nodes_of(who.size, knobs.node_size), knobs);
+          (who.whole_job
+               ? "LOCKSTEP_ENGINE=shm, but of this job's " + std::to_string(who.size) + " workers only " +
+                     std::to_string(who.ranks_here) + " are on this machine"
+               : "LOCKSTEP_ENGINE=shm, but members of group " + who.group + " may be on several machines") +
+          "; accepted for several machines: auto, tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo");
+    auto engine = local_world(door_of(who), who, nodes_of(who.size, knobs.node_size), knobs);
     load_or_measure_costs(*engine);
     return engine;
   }
@@ -117,30 +144,72 @@ std::unique_ptr<Engine> make_engine(const std::string& name, const Identity& who
     return with_nodes("shm+mpi", engine_kind("mpi").make(nullptr), who, knobs, split_flat);
   // Gloo: over whatever carries its rendezvous.
   const EngineKind& gloo = engine_kind("gloo");
-  const bool here = who.local_size == who.size;
   const Group carrier =
-      make_group(make_engine(here ? "shm" : "tcp", who, knobs), "world", knobs.init_timeout);
+      make_group(make_engine(who.one_machine ? "shm" : "tcp", who, knobs), who.group, knobs.init_timeout);
   return gloo.make(&carrier);
 }
 
-}  // namespace
-
-Group init(InitOptions options) try {
-  open_standard_descriptors();
-  const Knobs knobs = Knobs::from_environment();
-  const std::chrono::milliseconds timeout = timeout_of(options, knobs);
-  const Identity who = Identity::from_environment();
+Group form(const Membership& who, const Identity& identity, const InitOptions& options,
+           const Knobs& knobs) try {
   check_group_size(who.size);
-  if (who.size > 1) set_log_rank(who.rank);
-  const std::string name = who.size == 1 ? "shm" : choose_engine(knobs, who);
+  const std::string name = choose_engine(knobs, who, identity.started_by_mpi());
   auto engine = make_engine(name, who, knobs);
   if (engine->size() != who.size)
     throw UsageError("the " + name + " engine has " + std::to_string(engine->size()) + " workers, but " +
                      who.launcher + " started " + std::to_string(who.size) +
                      "; start the job with mpirun to use MPI, or choose another LOCKSTEP_ENGINE");
-  return Group(GroupImpl::make(std::move(engine), "world", who.job, timeout));
+  return GroupImpl::make(std::move(engine), who.group, who.job, timeout_of(options, knobs));
 } catch (const std::bad_alloc&) {
   throw SystemError("cannot join the other workers: out of memory (ulimit -v limits it)");
+}
+
+void check(const GroupPlan& plan) {
+  constexpr std::size_t kLongestId = 200;
+  if (plan.id.empty() || plan.id.size() > kLongestId || plan.id != one_line(plan.id))
+    throw UsageError("form_group: the id '" + one_line(plan.id.substr(0, kLongestId)) +
+                     "'; accepted: a line of 1 to " + std::to_string(kLongestId) + " characters");
+  if (plan.size < 1)
+    throw UsageError("form_group: group " + plan.id + " of " + std::to_string(plan.size) +
+                     " members; accepted: at least 1");
+  if (plan.rank < 0 || plan.rank >= plan.size)
+    throw UsageError("form_group: rank " + std::to_string(plan.rank) + " of group " + plan.id +
+                     "; accepted: 0 to " + std::to_string(plan.size - 1));
+}
+
+}  // namespace
+
+Group init(InitOptions options) {
+  open_standard_descriptors();
+  const Knobs knobs = knobs_for(options);
+  const Identity identity = Identity::from_environment();
+  if (identity.size > 1) set_log_rank(identity.rank);
+  return form({.rank = identity.rank,
+               .size = identity.size,
+               .job = identity.job,
+               .launcher = identity.launcher,
+               .one_machine = identity.local_size == identity.size,
+               .ranks_here = identity.local_size},
+              identity, options, knobs);
+}
+
+Group form_group(const GroupPlan& plan, InitOptions options) {
+  open_standard_descriptors();
+  const Knobs knobs = knobs_for(options);
+  check(plan);
+  const Identity identity = Identity::from_environment();
+  const bool one_machine = identity.local_size == identity.size && plan.endpoint.empty();
+  // Without a launcher there is nothing that several processes would share.
+  const std::string job = identity.job.empty() ? "process " + std::to_string(::getpid()) : identity.job;
+  return form({.group = plan.id,
+               .rank = plan.rank,
+               .size = plan.size,
+               .job = job,
+               .launcher = identity.launcher,
+               .whole_job = false,
+               .one_machine = one_machine,
+               .ranks_here = one_machine ? plan.size : std::min(plan.size, identity.local_size),
+               .endpoint = plan.endpoint},
+              identity, options, knobs);
 }
 
 std::vector<Group> thread_groups(int size, InitOptions options, std::vector<int> nodes) {
@@ -155,7 +224,7 @@ std::vector<Group> thread_groups(int size, InitOptions options, std::vector<int>
       throw UsageError("thread_groups got node " + std::to_string(node) + "; accepted: 0 and above");
   std::vector<Group> groups;
   for (auto& engine : local_threads("world", std::move(nodes), knobs))
-    groups.emplace_back(GroupImpl::make(std::move(engine), "world", "threads", timeout_of(options, knobs)));
+    groups.push_back(GroupImpl::make(std::move(engine), "world", "threads", timeout_of(options, knobs)));
   return groups;
 }
 

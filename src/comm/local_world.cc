@@ -38,21 +38,27 @@ int cores_here() {
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-std::unique_ptr<ShmEngine> local_world(const std::string& door, const std::string& job,
-                                       const std::string& group, int rank, int size, std::vector<int> nodes,
+std::unique_ptr<ShmEngine> local_world(const std::string& door, const Membership& who, std::vector<int> nodes,
                                        const Knobs& knobs) {
-  check_group_size(size);
-  const shm::ArenaShape shape = shm::arena_shape(size, knobs.arena_bytes);
+  check_group_size(who.size);
+  const shm::ArenaShape shape = shm::arena_shape(who.size, knobs.arena_bytes);
   shm::Met met;
-  if (size > 1) {
-    met = shm::rendezvous({door, job, rank, size, shape, knobs.init_timeout, knobs.warn_after});
+  if (who.size > 1) {
+    met = shm::rendezvous({.door = door,
+                           .job = who.label(),
+                           .call = who.call(),
+                           .rank = who.rank,
+                           .size = who.size,
+                           .shape = shape,
+                           .timeout = knobs.init_timeout,
+                           .warn_after = knobs.warn_after});
   } else {
     met.arena = shm::Arena::create(shape);
     met.cores = cores_here();
   }
   auto session = session_over(std::move(met.arena), shape, std::move(nodes), met.cores, knobs);
-  auto engine = engine_over(session, group, rank);
-  if (size > 1) session->watch(std::move(met.pidfds));
+  auto engine = engine_over(session, who.group, who.rank);
+  if (who.size > 1) session->watch(std::move(met.pidfds));
   engine->try_pages(knobs.timeout);
   return engine;
 }

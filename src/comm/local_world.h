@@ -7,17 +7,16 @@
 #include <vector>
 
 #include "comm/engine/shm_engine.h"
+#include "comm/membership.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep {
 
 int cores_here();  // that this process may run on
 
-// The engine of `size` processes on this machine that meet at `door` (shm/rendezvous.h) for `job`, of which
-// this is number `rank`. `nodes[r]`: the node that rank r is on or pretends to be on. Collective: throws as
-// init() does.
-std::unique_ptr<ShmEngine> local_world(const std::string& door, const std::string& job,
-                                       const std::string& group, int rank, int size, std::vector<int> nodes,
+// The engine of members on this machine that meet at `door` (shm/rendezvous.h). `nodes[r]`: the node that
+// rank r is on or pretends to be on. Collective: throws as init() does.
+std::unique_ptr<ShmEngine> local_world(const std::string& door, const Membership& who, std::vector<int> nodes,
                                        const Knobs& knobs);
 
 // The same for ranks that are threads of this process: element r is rank r's.

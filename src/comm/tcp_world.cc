@@ -14,6 +14,7 @@
 #include "comm/channel/tcp_fabric.h"
 #include "comm/local_world.h"
 #include "comm/stall.h"
+#include "lockstep/base/identity.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/slurm.h"
 #include "net/address.h"
@@ -35,7 +36,7 @@ std::string machine_key() {
   return key;
 }
 
-std::string node_key(const Identity& who, const Knobs& knobs) {
+std::string node_key(const Membership& who, const Knobs& knobs) {
   std::string key = machine_key();
   if (const char* const node = std::getenv("GROUP_RANK"); node != nullptr)
     key += std::string(" node ") + node;
@@ -43,24 +44,33 @@ std::string node_key(const Identity& who, const Knobs& knobs) {
   return key;
 }
 
-net::Secret secret_of(const Identity& who) {
+net::Secret secret_of(const Membership& who) {
   const auto secret = net::Secret::from_environment();
   if (!secret)
     throw UsageError(
         "workers that talk over TCP need the job's secret and there is none; start them with lockstep run, "
         "or make one "
         "with `lockstep secret --out job.key` and set LOCKSTEP_SECRET_FILE to it on every machine");
-  return secret->derive("job " + who.job);
+  return secret->derive("job " + who.label());
 }
 
-net::Endpoint endpoint_of(const Identity& who) {
+// `given` in a plan, or what the launcher says.
+net::Endpoint endpoint_of(const std::string& launcher, const std::string& given = {}) {
+  if (!given.empty()) {
+    net::Endpoint endpoint = net::Endpoint::parse("GroupPlan::endpoint", given, 0);
+    if (endpoint.port == 0)
+      throw UsageError(
+          "GroupPlan::endpoint '" + given +
+          "' has no port; accepted: host:port, an address of rank 0's machine and a free port there");
+    return endpoint;
+  }
   const char* const host = std::getenv("MASTER_ADDR");
   const char* const port = std::getenv("MASTER_PORT");
   if (host != nullptr && port != nullptr)
     return net::Endpoint::parse("MASTER_ADDR and MASTER_PORT", std::string(host) + ":" + port, 0);
-  if (who.launcher == "SLURM")
+  if (launcher == "SLURM")
     return net::Endpoint::parse("SLURM_STEP_NODELIST", slurm::endpoint(slurm::process_environment), 0);
-  throw UsageError("where rank 0 listens is not known (" + who.launcher +
+  throw UsageError("where rank 0 listens is not known (" + launcher +
                    "): set MASTER_ADDR and MASTER_PORT to an address of its machine and a free port there");
 }
 
@@ -144,12 +154,12 @@ void refuse_loopback(const Roster& roster, int rank) {
 }
 
 std::unique_ptr<ChannelEngine> engine_over(const std::shared_ptr<TcpFabric>& fabric, Roster roster, int rank,
-                                           const Knobs& knobs) {
+                                           const Knobs& knobs, const std::string& group = "world") {
   const int size = static_cast<int>(roster.nodes.size());
   fabric->set_endpoints(std::move(roster.endpoints));
   auto channel = TcpFabric::connect(
-      fabric, {.group = "world", .timeout = knobs.init_timeout, .rank = rank, .members = all_ranks(size)});
-  auto engine = std::make_unique<ChannelEngine>("tcp", std::move(channel), "world", std::move(roster.nodes),
+      fabric, {.group = group, .timeout = knobs.init_timeout, .rank = rank, .members = all_ranks(size)});
+  auto engine = std::make_unique<ChannelEngine>("tcp", std::move(channel), group, std::move(roster.nodes),
                                                 selector_for_wires(knobs));
   return engine;
 }
@@ -161,15 +171,15 @@ std::unique_ptr<ChannelEngine> measured(std::unique_ptr<ChannelEngine> engine, c
 
 }  // namespace
 
-std::unique_ptr<ChannelEngine> tcp_world(const Identity& who, const Knobs& knobs) {
+std::unique_ptr<ChannelEngine> tcp_world(const Membership& who, const Knobs& knobs) {
   const net::Secret secret = secret_of(who);
-  const net::Endpoint meeting = endpoint_of(who);
-  const net::Security security = security_of(knobs, who.local_size == who.size);
+  const net::Endpoint meeting = endpoint_of(who.launcher, who.endpoint);
+  const net::Security security = security_of(knobs, who.one_machine);
   auto fabric = std::make_shared<TcpFabric>(TcpFabricOptions{.address = net::own_address(meeting),
                                                              .secret = secret,
                                                              .security = security,
                                                              .streams = knobs.tcp_streams,
-                                                             .spin = spin_of(knobs, who.local_size)});
+                                                             .spin = spin_of(knobs, who.ranks_here)});
   Stall stall(knobs.warn_after);
   const auto cards =
       net::exchange_cards({.endpoint = meeting,
@@ -181,14 +191,14 @@ std::unique_ptr<ChannelEngine> tcp_world(const Identity& who, const Knobs& knobs
                            .waits =
                                [&, since = now_ns()](const std::string& whom) {
                                  if (stall.due(since))
-                                   stall.say({"rank " + std::to_string(who.rank), whom, "init()"});
+                                   stall.say({"rank " + std::to_string(who.rank), whom, who.call()});
                                }},
                           write({fabric->endpoint(), node_key(who, knobs), machine_key()}));
   Roster roster = read_all(cards);
   refuse_loopback(roster, who.rank);
   log().info("rank {} listens on {}, {}", who.rank, fabric->endpoint().text(),
              security == net::Security::tls ? "TLS 1.3" : "plaintext");
-  return measured(engine_over(fabric, std::move(roster), who.rank, knobs), knobs);
+  return measured(engine_over(fabric, std::move(roster), who.rank, knobs, who.group), knobs);
 }
 
 std::unique_ptr<ChannelEngine> tcp_beside(const Group& world, net::Security security) {
@@ -200,7 +210,7 @@ std::unique_ptr<ChannelEngine> tcp_beside(const Group& world, net::Security secu
   const bool several =
       *std::max_element(world.nodes().begin(), world.nodes().end()) > 0 && knobs.node_size == 0;
   auto fabric = std::make_shared<TcpFabric>(
-      TcpFabricOptions{.address = several ? net::own_address(endpoint_of(who)) : "127.0.0.1",
+      TcpFabricOptions{.address = several ? net::own_address(endpoint_of(who.launcher)) : "127.0.0.1",
                        .secret = net::Secret::parse(hex),
                        .security = security,
                        .streams = knobs.tcp_streams,

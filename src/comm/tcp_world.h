@@ -7,17 +7,17 @@
 #include <vector>
 
 #include "comm/engine/channel_engine.h"
-#include "lockstep/base/identity.h"
+#include "comm/membership.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/comm/group.h"
 #include "net/stream.h"
 
 namespace lockstep {
 
-// The flat engine over everybody. Rank 0 listens at MASTER_ADDR:MASTER_PORT until all have come. Collective;
-// throws UsageError when the job's secret or endpoint is missing, or when machines would talk over loopback;
-// TimeoutError naming who did not come.
-std::unique_ptr<ChannelEngine> tcp_world(const Identity& who, const Knobs& knobs);
+// The flat engine over everybody. Rank 0 listens at the endpoint, or at MASTER_ADDR:MASTER_PORT, until all
+// have come. Collective; throws UsageError when the job's secret or endpoint is missing, or when machines
+// would talk over loopback; TimeoutError naming who did not come.
+std::unique_ptr<ChannelEngine> tcp_world(const Membership& who, const Knobs& knobs);
 
 // The same beside a group that works already, which carries the rendezvous: for comparing engines.
 // Collective.

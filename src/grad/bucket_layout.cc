@@ -5,8 +5,22 @@
 
 namespace lockstep {
 
+namespace {
+
+constexpr std::size_t kSmallPart = 64;  // what is added to a bucket is at most so small a part of it
+
+std::size_t round_up(std::size_t count, std::size_t to) { return (count + to - 1) / to * to; }
+
+// Many ranks and a line for each would make a small bucket a large one: it gets less than one element a rank.
+std::size_t even_count(std::size_t count, DType dtype, std::size_t ranks) {
+  const std::size_t lines = round_up(count, ranks * (kTensorAlignment / size_of(dtype)));
+  return lines - count <= count / kSmallPart ? lines : round_up(count, ranks);
+}
+
+}  // namespace
+
 BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<const int> order,
-                          std::size_t first_bytes, std::size_t cap_bytes) {
+                          std::size_t first_bytes, std::size_t cap_bytes, int ranks) {
   struct Open {
     BucketPlan plan;
     std::size_t limit;
@@ -21,7 +35,7 @@ BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<
     const int index = order[position];
     const auto [count, dtype] = parameters[static_cast<std::size_t>(index)];
     const std::size_t step = kTensorAlignment / size_of(dtype);
-    const std::size_t room = (count + step - 1) / step * step;
+    const std::size_t room = round_up(count, step);
     const auto found = open.find(dtype);
     Open& bucket =
         found != open.end()
@@ -46,8 +60,9 @@ BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<
       const auto [count, dtype] = parameters[static_cast<std::size_t>(index)];
       const std::size_t step = kTensorAlignment / size_of(dtype);
       layout.placements[static_cast<std::size_t>(index)] = {static_cast<int>(layout.buckets.size()), offset};
-      offset += (count + step - 1) / step * step;
+      offset += round_up(count, step);
     }
+    bucket.plan.count = even_count(bucket.plan.count, bucket.plan.dtype, static_cast<std::size_t>(ranks));
     layout.buckets.push_back(std::move(bucket.plan));
   }
   return layout;

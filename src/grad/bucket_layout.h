@@ -16,7 +16,7 @@ struct ParameterShape {
 
 struct BucketPlan {
   DType dtype = DType::f32;
-  std::size_t count = 0;     // elements, gaps for alignment included
+  std::size_t count = 0;     // elements, gaps for alignment and for the cut included
   std::vector<int> members;  // parameters, in the order given
 };
 
@@ -35,8 +35,9 @@ inline constexpr std::size_t kTensorAlignment = 64;
 
 // `order` is the order in which gradients are expected. A bucket holds one type and at most `cap_bytes` (the
 // first of each type `first_bytes`), or one parameter that is larger than that. Buckets are in the order in
-// which they are expected to be full.
+// which they are expected to be full. Each can be cut into `ranks` equal parts: on the lines of tensors where
+// what that adds to the bucket's end hardly counts, else wherever it comes out even.
 BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<const int> order,
-                          std::size_t first_bytes, std::size_t cap_bytes);
+                          std::size_t first_bytes, std::size_t cap_bytes, int ranks = 1);
 
 }  // namespace lockstep

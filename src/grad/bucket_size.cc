@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/group_impl.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep {
@@ -45,12 +44,9 @@ double bucket_mb_for(const Group& group, const std::string& algorithm, Order ord
   std::vector<double> mb = {kLargestBucketMb};
   if (group.rank() == 0) {
     const BucketSize choice = choose_bucket_size([&](std::size_t bytes) {
-      Call call;
-      call.what = Collective::all_reduce;
-      call.count = bytes / sizeof(float);
-      call.algorithm = algorithm;
-      call.order = order;
-      return group.impl().engine().expected_seconds(call);
+      return group.expected_seconds({.what = Collective::all_reduce,
+                                     .count = bytes / sizeof(float),
+                                     .options = {.algorithm = algorithm, .order = order}});
     });
     log().info("bucket_cap_mb {}: {}", choice.mb, choice.reason);
     mb[0] = choice.mb;

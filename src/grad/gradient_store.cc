@@ -91,6 +91,18 @@ void GradientStore::set_layout(BucketLayout layout) {
   offsets_ = std::move(offsets);
   layout_ = std::move(layout);
   labels_ = std::move(labels);
+  tensors_.clear();
+  for (const BucketPlan& plan : layout_.buckets) {
+    std::vector<BucketTensor>& list = tensors_.emplace_back();
+    for (const int m : plan.members) {
+      const auto i = static_cast<std::size_t>(m);
+      list.push_back({.name = parameters_[i].name,
+                      .parameter = i,
+                      .offset = layout_.placements[i].offset,
+                      .count = static_cast<std::size_t>(parameters_[i].tensor.numel())});
+    }
+  }
+  ++layouts_;
 }
 
 void GradientStore::check(std::size_t parameter) const {
@@ -188,14 +200,20 @@ void GradientStore::collapse(int bucket, bool lanes) {
     if (set.filled[static_cast<std::size_t>(m)] == 0) set.views[static_cast<std::size_t>(m)].fill_(-0.0);
 }
 
-void GradientStore::publish(std::size_t parameter, bool used) {
+void GradientStore::publish(std::size_t parameter, bool there) {
   torch::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
-  grad = used ? sets_[0].views[parameter] : torch::Tensor();
+  grad = there ? sets_[0].views[parameter] : torch::Tensor();
 }
 
-Buffer GradientStore::bucket(int index) const {
-  const BucketPlan& plan = layout_.buckets[static_cast<std::size_t>(index)];
-  return {memory_.as<std::byte>() + offsets_[static_cast<std::size_t>(index)], plan.count, plan.dtype};
+Bucket GradientStore::bucket(int index) const {
+  const auto b = static_cast<std::size_t>(index);
+  const BucketPlan& plan = layout_.buckets[b];
+  return {.index = index,
+          .data = {memory_.as<std::byte>() + offsets_[b], plan.count, plan.dtype},
+          .tensors = tensors_[b],
+          .layout = layouts_,
+          .group = group_,
+          .purpose = labels_[b]};
 }
 
 }  // namespace lockstep

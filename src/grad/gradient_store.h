@@ -12,6 +12,7 @@
 
 #include "grad/bucket_layout.h"
 #include "lockstep/comm/group.h"
+#include "lockstep/grad/exchange.h"
 #include "lockstep/grad/gradient_source.h"
 
 namespace lockstep {
@@ -50,9 +51,10 @@ class GradientStore {
   bool has(std::size_t parameter) const { return sets_[0].filled[parameter]; }
 
   // grad() becomes the view into the exchanged bucket, or undefined.
-  void publish(std::size_t parameter, bool used);
+  void publish(std::size_t parameter, bool there);
 
-  Buffer bucket(int index) const;
+  // Without a divisor.
+  Bucket bucket(int index) const;
   std::size_t comm_bytes() const { return memory_.bytes(); }
 
  private:
@@ -67,7 +69,9 @@ class GradientStore {
   const std::vector<NamedTensor>& parameters_;
   Group group_;
   BucketLayout layout_;
+  int layouts_ = 0;                  // so far
   std::vector<std::string> labels_;  // of the buckets
+  std::vector<std::vector<BucketTensor>> tensors_;
   CommMemory memory_;
   std::vector<std::size_t> offsets_;  // of each bucket in memory_, bytes
   std::vector<Set> sets_;             // the first in comm memory

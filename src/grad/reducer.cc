@@ -40,14 +40,19 @@ struct Reducer::Impl {
     }
     std::vector<int> order(parameters.size());
     std::iota(order.rbegin(), order.rend(), 0);
-    store.set_layout(plan_buckets(shapes, order, options.first_bucket_bytes, options.bucket_bytes));
-    exchange.begin();
+    set_layout(order);
+    rebuilt = options.keep_layout;
   }
 
   void on_gradient(std::size_t i);
   void fold_rest();
   void finish();
   void rebuild();
+  void set_layout(std::span<const int> order) {
+    store.set_layout(
+        plan_buckets(shapes, order, options.first_bucket_bytes, options.bucket_bytes, group.size()));
+    exchange.begin();
+  }
   void begin_step() {
     phase = Phase::fresh;
     lanes = false;
@@ -184,8 +189,7 @@ void Reducer::Impl::rebuild() {
   std::vector<std::int32_t> order(arrival.begin(), arrival.end());
   group.broadcast(buffer(order), 0);
   arrival.assign(order.begin(), order.end());
-  store.set_layout(plan_buckets(shapes, arrival, options.first_bucket_bytes, options.bucket_bytes));
-  exchange.begin();
+  set_layout(arrival);
 }
 
 Reducer::Reducer(std::vector<NamedTensor> parameters, Group group, ReducerOptions options)
@@ -253,6 +257,13 @@ std::int64_t Reducer::exchanges() const { return impl_->exchanges; }
 int Reducer::bucket_of(std::size_t parameter) const {
   return impl_->store.layout().placements.at(parameter).bucket;
 }
+std::vector<Bucket> Reducer::buckets() const {
+  std::vector<Bucket> buckets;
+  for (std::size_t b = 0; b < impl_->store.layout().buckets.size(); ++b)
+    buckets.push_back(impl_->store.bucket(static_cast<int>(b)));
+  return buckets;
+}
+bool Reducer::used(std::size_t parameter) const { return impl_->exchange.used(parameter); }
 std::size_t Reducer::bucket_bytes() const { return impl_->store.comm_bytes(); }
 
 }  // namespace lockstep

@@ -1,18 +1,21 @@
 #include "grad/step_exchange.h"
 
+#include <algorithm>
+
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
 
-StepExchange::StepExchange(const Group& group, GradientStore& store, const std::vector<NamedTensor>& parameters,
-                   const ReducerOptions& options)
+StepExchange::StepExchange(const Group& group, GradientStore& store,
+                           const std::vector<NamedTensor>& parameters, const ReducerOptions& options)
     : group_(group),
       store_(store),
       parameters_(parameters),
       options_(options),
       cards_(group),
-      counts_memory_(group.allocate((parameters.size() + 1) * sizeof(std::int32_t))) {}
+      counts_memory_(group.allocate((parameters.size() + 1) * sizeof(std::int32_t))),
+      used_(parameters.size(), 0) {}
 
 void StepExchange::begin() {
   works_.clear();
@@ -30,6 +33,7 @@ bool StepExchange::open(const StepCard& card) {
   const StepCard known = idle_ ? cards_.said() : card;
   if (!known.has_gradients()) {
     cards_.check();  // nobody has gradients, and everybody is here
+    std::fill(used_.begin(), used_.end(), 0);
     return false;
   }
   weighted_ = known.lanes == 1.0;
@@ -48,22 +52,13 @@ void StepExchange::ready(std::size_t i) {
 void StepExchange::launch() {
   const int index = static_cast<int>(works_.size());
   store_.collapse(index, lanes_);
-  const Buffer data = store_.bucket(index);
-  const double divisor = weighted_ ? divisor_ * weight_scale(data.dtype, divisor_) : divisor_;
+  Bucket bucket = store_.bucket(index);
+  bucket.divisor = weighted_ ? divisor_ * weight_scale(bucket.data.dtype, divisor_) : divisor_;
   BucketEvent& event = log_.buckets[static_cast<std::size_t>(index)];
   event.bucket = index;
-  event.bytes = data.bytes();
+  event.bytes = bucket.data.bytes();
   if (event.ready_ns == 0) event.ready_ns = now_ns();
-  if (options_.hook)
-    works_.push_back(options_.hook({.index = index, .data = data, .divisor = divisor}));
-  else if (group_.size() == 1 && divisor == 1)
-    works_.emplace_back();  // nothing to add, nothing to divide by
-  else
-    works_.push_back(group_.all_reduce_async(data, {.op = ReduceOp::avg,
-                                                    .algorithm = options_.algorithm,
-                                                    .order = options_.order,
-                                                    .divisor = divisor,
-                                                    .purpose = store_.label(index)}));
+  works_.push_back(options_.exchange.run(bucket));
 }
 
 void StepExchange::flush() {
@@ -99,8 +94,10 @@ void StepExchange::finish_counts() {
   const int ranks = counts[parameters_.size()];  // that have gradients
   std::string unused;
   int unused_count = 0;
+  const bool whole = options_.exchange.leaves == Exchange::Leaves::everything;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    store_.publish(i, counts[i] > 0);
+    used_[i] = counts[i] > 0;
+    store_.publish(i, whole && counts[i] > 0);
     if (options_.find_unused_parameters || counts[i] == ranks) continue;
     if (++unused_count <= 5)
       unused += (unused.empty() ? "'" : ", '") + parameters_[i].name + "' (on " +

@@ -14,7 +14,7 @@ class StepExchange {
  public:
   // All references outlive it.
   StepExchange(const Group& group, GradientStore& store, const std::vector<NamedTensor>& parameters,
-           const ReducerOptions& options);
+               const ReducerOptions& options);
 
   // Nothing has come yet. Also after the store's layout has changed.
   void begin();
@@ -35,6 +35,8 @@ class StepExchange {
   void abandon() noexcept;
 
   const ExchangeLog& log() const { return log_; }
+  // Did any rank have a gradient for it in the last exchange?
+  bool used(std::size_t parameter) const { return used_[parameter] != 0; }
 
  private:
   void launch();
@@ -47,6 +49,7 @@ class StepExchange {
   StepCards cards_;
   CommMemory
       counts_memory_;  // how many ranks have a gradient, one i32 a parameter; behind them, how many any
+  std::vector<char> used_;
   std::vector<int> missing_;  // gradients that each bucket waits for
   ExchangeLog log_;
   std::vector<Work> works_;

@@ -4,8 +4,10 @@
 
 namespace lockstep {
 
-DataParallel::DataParallel(const ModuleRef& module, Group group, DataParallelOptions options)
-    : Replicated("DataParallel", module, std::move(group), std::move(options)),
+DataParallel::DataParallel(const ModuleRef& module, Group group, const DataParallelOptions& options)
+    : Replicated({.name = "DataParallel",
+                  .exchange = all_reduce_exchange({.algorithm = options.algorithm, .order = options.order})},
+                 module, std::move(group), options),
       slices_(std::make_unique<WholeSlices>(parameters())) {}
 
 DataParallel::~DataParallel() = default;

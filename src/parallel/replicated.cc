@@ -85,7 +85,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
             "parameter '" + parameter.name +
             "' was frozen when the model was wrapped and is not any more, so it would not be trained; "
             "unfreeze first, then make a new " +
-            owner.name_);
+            owner.traits_.name);
     if (!in_step) return buffers.exchange_plain(!idle);
     gather();
     buffers.exchange_lanes();
@@ -140,9 +140,17 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   std::int64_t exchanges = 0;
 };
 
-Replicated::Replicated(std::string name, const ModuleRef& module, Group group, StrategyOptions options)
-    : name_(std::move(name)), module_(module.pointer()), options_(std::move(options)) {
-  if (module_ == nullptr) throw UsageError(name_ + " of no module");
+Replicated::Replicated(Traits traits, const ModuleRef& module, Group group, StrategyOptions options)
+    : traits_(std::move(traits)), module_(module.pointer()), options_(std::move(options)) {
+  if (module_ == nullptr) throw UsageError(traits_.name + " of no module");
+  if (options_.exchange && options_.hook)
+    throw UsageError(traits_.name + ": options `exchange` and `hook` are both given; accepted: one of them");
+  const Exchange::Leaves wanted = traits_.exchange.leaves;
+  if (options_.exchange) traits_.exchange = options_.exchange(wanted);
+  if (options_.hook) traits_.exchange = {.name = "hook", .run = options_.hook};
+  if (wanted == Exchange::Leaves::everything && traits_.exchange.leaves != wanted)
+    throw UsageError(traits_.name + " updates whole parameters, and the exchange '" + traits_.exchange.name +
+                     "' leaves each rank a part of the gradients; accepted: one that leaves everything");
   if (options_.check_replicas_every < 0)
     throw UsageError("check_replicas_every = " + std::to_string(options_.check_replicas_every) +
                      "; accepted: 0 (never) or more");
@@ -171,9 +179,8 @@ void Replicated::bind(Group group) {
       ReducerOptions{.bucket_bytes = megabytes(bucket_cap_mb_, "bucket_cap_mb"),
                      .first_bucket_bytes = megabytes(options_.first_bucket_mb, "first_bucket_mb"),
                      .find_unused_parameters = options_.find_unused_parameters,
-                     .hook = options_.hook,
-                     .algorithm = options_.algorithm,
-                     .order = options_.order,
+                     .exchange = traits_.exchange,
+                     .keep_layout = traits_.keep_layout,
                      .beside = lanes_.get(),
                      .strategy = lanes_->number});
 }

@@ -6,12 +6,14 @@
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/strategy_names.h"
+#include "lockstep/parallel/zero1.h"
 
 namespace lockstep {
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, const ModuleRef& module, Group group,
-                                        StrategyOptions options) {
-  if (name == "ddp") return std::make_unique<DataParallel>(module, std::move(group), std::move(options));
+                                        const StrategyOptions& options) {
+  if (name == "ddp") return std::make_unique<DataParallel>(module, std::move(group), options);
+  if (name == "zero1") return std::make_unique<Zero1>(module, std::move(group), options);
   throw UsageError(fmt::format("strategy '{}'; accepted: {}", name, fmt::join(kStrategyNames, ", ")));
 }
 

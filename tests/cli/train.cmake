@@ -22,6 +22,7 @@ if(TARGET lockstep_train)
   lockstep_train_tests(train_start_test.py Data Init Threads Flags)
   lockstep_train_tests(train_text_test.py Text)
   lockstep_train_tests(train_engine_test.py Engines)
+  lockstep_train_tests(train_strategy_test.py Strategies)
   lockstep_train_tests(train_disk_test.py Disk)
   lockstep_train_tests(train_folder_test.py Folders Finite Messages)
   add_test(NAME train.stop

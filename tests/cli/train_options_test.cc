@@ -120,7 +120,7 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
   expect_words(message([](auto& o) { o.model = "resnet17"; }), {"--model", "resnet17", "resnet18", "mlp"});
   expect_words(message([](auto& o) { o.precision = "bf16"; }), {"--precision", "bf16", "fp32"});
   expect_words(message([](auto& o) { o.device = "cuda"; }), {"--device", "cuda", "cpu"});
-  expect_words(message([](auto& o) { o.strategy = "zero1"; }), {"--strategy", "zero1", "ddp"});
+  expect_words(message([](auto& o) { o.strategy = "zero4"; }), {"--strategy", "zero4", "ddp, zero1"});
   expect_words(message([](auto& o) { o.lane_batch = 0; }), {"--lane-batch", "0", "1 to"});
   expect_words(message([](auto& o) { o.last_step = "keep"; }), {"--last-step", "keep", "short, drop, wrap"});
   expect_words(message([](auto& o) { o.lr = -1; }), {"--lr", "-1"});

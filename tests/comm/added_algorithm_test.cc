@@ -23,7 +23,7 @@ bool has(const std::vector<std::string>& names, const std::string& name) {
 }
 
 std::vector<std::string> for_all_reduce(const Group& group) {
-  return group.impl().engine().algorithms(Collective::all_reduce);
+  return group.algorithms(Collective::all_reduce);
 }
 
 TEST(AddedAlgorithm, RunsInTheGridOfSharedMemory) {
@@ -31,7 +31,7 @@ TEST(AddedAlgorithm, RunsInTheGridOfSharedMemory) {
   on_threads(thread_groups(3), [](const Group& g) {
     EXPECT_TRUE(has(for_all_reduce(g), "star"));
     EXPECT_TRUE(has(for_all_reduce(g), "shared-star"));
-    EXPECT_FALSE(has(g.impl().engine().algorithms(Collective::broadcast), "star"));
+    EXPECT_FALSE(has(g.algorithms(Collective::broadcast), "star"));
     const GridResult result = run_grid(g, {.counts = {0, 17, 4096}, .dtypes = {DType::f32, DType::bf16}});
     EXPECT_EQ(result.problem, "");
   });
@@ -75,7 +75,7 @@ TEST(AddedAlgorithm, IsTimedWithTheOthersThatShareMemory) {
   ::unsetenv("LOCKSTEP_ARENA");
   on_threads(groups, [](const Group& g) {
     Selector table;
-    run_trials(g.impl().engine(), table);
+    run_trials(engine_of(g), table);
     const Shape shape{
         .what = Collective::all_reduce, .ranks = 2, .bytes = 4096, .reachable = true, .nodes = g.nodes()};
     for (const Candidate& row : table.table(shape, Order::canonical))

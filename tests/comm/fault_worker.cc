@@ -177,7 +177,7 @@ class Worker {
     asked.op = call.op;
     asked.count = arguments.count;
     asked.algorithm = arguments.options.algorithm;
-    if (!group.impl().engine().refuses(asked).empty()) arguments.options.algorithm = {};
+    if (!engine_of(group).refuses(asked).empty()) arguments.options.algorithm = {};
     return arguments;
   }
 
@@ -188,7 +188,7 @@ class Worker {
   // Names that stay valid: options borrow them.
   const std::vector<std::string>& algorithms(Collective what, const Group& group) const {
     auto& names = algorithms_[{group.engine(), what}];
-    if (names.empty()) names = group.impl().engine().algorithms(what);
+    if (names.empty()) names = group.algorithms(what);
     return names;
   }
 

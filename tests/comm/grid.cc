@@ -93,8 +93,7 @@ class Grid {
         messages();
       }
     what_ = Collective::barrier;
-    for (const std::string& name : group_.impl().engine().algorithms(what_))
-      group_.barrier({.algorithm = name});
+    for (const std::string& name : group_.algorithms(what_)) group_.barrier({.algorithm = name});
     return result_;
   }
 
@@ -105,7 +104,7 @@ class Grid {
 
   void collective(Collective what) {
     what_ = what;
-    std::vector<std::string> names = group_.impl().engine().algorithms(what);
+    std::vector<std::string> names = group_.algorithms(what);
     names.emplace_back();  // the chosen one
     std::vector<ReduceOp> ops = {ReduceOp::sum};
     if (reduces(what)) ops.assign(std::begin(kAllReduceOps), std::end(kAllReduceOps));
@@ -147,7 +146,7 @@ class Grid {
     call.dtype = dtype_;
     call.op = op_;
     call.algorithm = algorithm_;
-    return group_.impl().engine().refuses(call).empty();
+    return engine_of(group_).refuses(call).empty();
   }
 
   void one() {

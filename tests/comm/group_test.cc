@@ -448,5 +448,35 @@ TEST(Messages, CountsAndTypesMustAgree) {
     });
 }
 
+TEST(Group, AnswersQuestionsAboutCallsThatNobodyMakes) {
+  on_threads(thread_groups(2), [](const Group& g) {
+    const CallQuestion large{.count = 1 << 20};
+    const CallQuestion small{.count = 1};
+    EXPECT_GT(g.expected_seconds(large), g.expected_seconds(small));
+    EXPECT_GT(g.expected_seconds(small), 0);
+    EXPECT_EQ(g.why_refused(large), "");
+    EXPECT_NE(g.why_refused({.count = 1, .options = {.algorithm = "magic"}}).find("magic"),
+              std::string::npos);
+    EXPECT_NE(g.why_refused({.count = 1, .options = {.op = ReduceOp::bit_and}}).find("integers"),
+              std::string::npos);
+    EXPECT_NE(
+        g.why_refused({.count = 1, .dtype = DType::i32, .options = {.op = ReduceOp::avg, .divisor = 0.5}})
+            .find("divisor 0.5"),
+        std::string::npos);
+    for (const std::string& name : g.algorithms(Collective::all_reduce)) {
+      const std::string why = g.why_refused({.count = 4, .options = {.algorithm = name}});
+      std::vector<float> x(4, 1);
+      if (why.empty())
+        g.all_reduce(x, {.algorithm = name});
+      else
+        expect_error<UsageError>([&] { g.all_reduce(x, {.algorithm = name}); }, {why});
+    }
+    const CommMemory memory = g.allocate(4096);
+    EXPECT_TRUE(g.reaches(memory.data()));
+    EXPECT_FALSE(g.reaches(&memory));
+    EXPECT_THROW((void)Group().expected_seconds(small), UsageError);
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -110,7 +110,7 @@ TEST(Links, AdaptedRoutesKeepEverySum) {
     std::mutex mutex;
     std::vector<Group> groups = tcp_groups(5, net::Security::plaintext);
     for (const Group& group : groups)
-      dynamic_cast<ChannelEngine&>(group.impl().engine())
+      dynamic_cast<ChannelEngine&>(engine_of(group))
           .set_links(std::make_shared<Links>(std::vector<int>{0, 1, 2, 3, 4}, table_of(5, slow)));
     on_threads(std::move(groups), [&](const Group& group) {
       const GridResult result =
@@ -126,7 +126,7 @@ TEST(Links, AreMeasuredAndTheSameOnEveryRank) {
   std::mutex mutex;
   std::set<std::string> tables;
   on_threads(tcp_groups(5, net::Security::plaintext), [&](const Group& group) {
-    auto& engine = dynamic_cast<ChannelEngine&>(group.impl().engine());
+    auto& engine = dynamic_cast<ChannelEngine&>(engine_of(group));
     engine.measure_links();
     for (int r = 0; r < 5; ++r) {
       if (r == group.rank()) continue;

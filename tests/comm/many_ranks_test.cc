@@ -63,6 +63,43 @@ TEST_F(ManyRanks, OneThatLeftIsNamedOnAllOfThem) {
   });
 }
 
+TEST_F(ManyRanks, SplitReduceAndNameTheOneThatLeft) {
+  constexpr int kParts = 12;
+  constexpr int kOddInPart = kOdd / kParts;
+  ::setenv("LOCKSTEP_ARENA", "512M", 1);  // where a part's control block has room
+  with_own_groups(thread_groups(kRanks, {.timeout = std::chrono::minutes(2)}), [](Group world) {
+    EXPECT_EQ(world.all_reduce(world.rank()), kRanks * (kRanks - 1) / 2);
+    const int colour = world.rank() % kParts;
+    Group part = world.split(colour);
+    ASSERT_EQ(part.size(), kRanks / kParts);
+    EXPECT_EQ(part.rank(), world.rank() / kParts);
+    // Everybody's colour, and the sum of the part's world ranks at its last rank.
+    EXPECT_EQ(part.all_reduce(colour), colour * part.size());
+    const std::vector<int> own = {world.rank()};
+    std::vector<int> total(1);
+    part.reduce(own, total, part.size() - 1);
+    if (part.rank() == part.size() - 1) {
+      EXPECT_EQ(total[0], part.size() * (colour + world.rank()) / 2);
+    }
+    if (world.rank() == kOdd) return;  // with both its groups
+    const auto expect_named = [](const Group& g, int rank) {
+      try {
+        g.barrier();
+        ADD_FAILURE() << "rank " << g.rank() << " of " << g.name() << " got through";
+      } catch (const PeerError& error) {
+        EXPECT_EQ(error.rank(), rank);
+        EXPECT_NE(std::string(error.what()).find("rank " + std::to_string(kOdd)), std::string::npos)
+            << error.what();
+      }
+    };
+    if (colour == kOdd % kParts)
+      expect_named(part, kOddInPart);
+    else
+      part.barrier();  // nobody of these left
+    expect_named(world, kOdd);
+  });
+}
+
 TEST_F(ManyRanks, MoreThanCanBeNamedAreRefused) {
   expect_error<UsageError>([] { (void)thread_groups(5000); }, {"5000 ranks", "at most 4096"});
 }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -65,6 +66,26 @@ std::string leave_first() {
   if (rank == 2) part.recv(b, 1);
   if (rank == 2 && x != 1) return "wrong: " + std::to_string(x);
   return "left";
+}
+
+std::string sum_in_second(int size, int rank) {
+  const Group second = lockstep::form_group({.id = "second", .size = size, .rank = rank});
+  return "sum " + std::to_string(second.all_reduce(rank + 1)) + " in " + second.name();
+}
+
+// Rank `victim` dies; the others go on in a group of their own, where a newcomer is the last.
+std::string survive(int victim) {
+  const Group world = lockstep::init();
+  world.barrier();
+  if (world.rank() == victim) ::kill(::getpid(), SIGKILL);
+  int lost = -1;
+  try {
+    world.barrier();
+  } catch (const lockstep::PeerError& error) {
+    lost = error.rank();
+  }
+  const int rank = world.rank() - (world.rank() > lost ? 1 : 0);
+  return "lost rank " + std::to_string(lost) + ", " + sum_in_second(world.size(), rank);
 }
 
 // What the kernel does from now on when this thread wants to read another process's memory.
@@ -125,6 +146,8 @@ std::string work(const std::string& what, const std::string& value) {
   if (what == "leave_first") return leave_first();
   if (what == "pages") return pages(value);
   if (what == "twice") return sum() + ", " + sum();
+  if (what == "survive") return survive(std::stoi(value));
+  if (what == "join") return sum_in_second(std::stoi(value), std::stoi(value) - 1);
   if (what == "allocate") {
     const Group world = lockstep::init();
     (void)world.allocate(std::stoull(value));

@@ -225,6 +225,23 @@ TEST(Rendezvous, NodesMayBePretended) {
 }
 
 // What peers posted in a sub-group's block survives the process that made the block.
+// Rank 0, which made the first group's arena and door, or another one.
+TEST(Processes, SurvivorsGoOnWithANewcomer) {
+  for (const int victim : {0, 1}) {
+    const std::string job = new_job();
+    std::vector<Worker> workers;
+    for (int r = 0; r < 3; ++r)
+      workers.emplace_back(WorkerOptions{.arguments = {"survive", std::to_string(victim)},
+                                         .variables = variables_of(job, r, 3)});
+    Worker newcomer({.arguments = {"join", "3"}, .variables = variables_of(job, victim, 3)});
+    for (int r = 0; r < 3; ++r)
+      if (r != victim)
+        expect_ok(workers[static_cast<std::size_t>(r)],
+                  "lost rank " + std::to_string(victim) + ", sum 6 in second");
+    expect_ok(newcomer, "sum 6 in second");
+  }
+}
+
 TEST(Processes, TheLeaderOfASubGroupMayLeaveEverything) {
   const std::string job = new_job();
   std::vector<Worker> workers;

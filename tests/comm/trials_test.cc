@@ -30,7 +30,7 @@ TEST(Trials, MeasureEveryWayThroughSharedMemory) {
     std::vector<std::string> tables(static_cast<std::size_t>(ranks));
     on_threads(thread_groups(ranks), [&](const Group& g) {
       Selector table;
-      run_trials(g.impl().engine(), table);
+      run_trials(engine_of(g), table);
       tables[static_cast<std::size_t>(g.rank())] = table.to_json();
       for (const bool reachable : {true, false})
         for (const std::size_t bytes : {std::size_t{4} << 10, std::size_t{1} << 20, std::size_t{16} << 20}) {
@@ -59,7 +59,7 @@ TEST(Trials, LeaveOutWhatTheArenaHasNoRoomFor) {
   on_threads(groups, [](const Group& g) {
     const CommMemory held = g.allocate(1);
     Selector table;
-    run_trials(g.impl().engine(), table);
+    run_trials(engine_of(g), table);
     EXPECT_GT(table.table(all_reduce_of(2, 1 << 20, true), Order::canonical).front().measured_s, 0);
     EXPECT_EQ(table.table(all_reduce_of(2, 64 << 20, true), Order::canonical).front().measured_s, 0);
     EXPECT_GT(table.table(all_reduce_of(2, 64 << 20, false), Order::canonical).front().measured_s, 0);

@@ -75,7 +75,7 @@ class WireDivisor : public OverWires {};
 // Idle ranks leave the divisor to the one that knows it, whoever that is.
 TEST_P(WireDivisor, MayBeLeftToTheOthersInEveryAlgorithm) {
   on_threads(GetParam().make(kPatient), [](const Group& g) {
-    std::vector<std::string> algorithms = g.impl().engine().algorithms(Collective::all_reduce);
+    std::vector<std::string> algorithms = g.algorithms(Collective::all_reduce);
     EXPECT_GE(algorithms.size(), 5U);
     algorithms.emplace_back();
     for (const std::string& algorithm : algorithms)
@@ -95,7 +95,7 @@ TEST_P(WireDivisor, MayBeLeftToTheOthersInEveryAlgorithm) {
     std::vector<std::byte> half(2000 * size_of(DType::bf16));  // zeros
     g.all_reduce(Buffer{half.data(), 2000, DType::bf16},
                  {.op = ReduceOp::avg, .divisor = g.rank() == 1 ? 3 : kDivisorOfOthers});
-    for (const std::string& algorithm : g.impl().engine().algorithms(Collective::reduce_scatter)) {
+    for (const std::string& algorithm : g.algorithms(Collective::reduce_scatter)) {
       std::vector<double> in(4000, g.rank() == 2 ? 9.0 : 0.0);
       std::vector<double> out(1000);
       g.reduce_scatter(
@@ -103,7 +103,7 @@ TEST_P(WireDivisor, MayBeLeftToTheOthersInEveryAlgorithm) {
           {.op = ReduceOp::avg, .algorithm = algorithm, .divisor = g.rank() == 2 ? 3 : kDivisorOfOthers});
       ASSERT_EQ(std::count(out.begin(), out.end(), 3.0), 1000) << algorithm;
     }
-    for (const std::string& algorithm : g.impl().engine().algorithms(Collective::reduce)) {
+    for (const std::string& algorithm : g.algorithms(Collective::reduce)) {
       std::vector<double> in(1000, g.rank() == 2 ? 9.0 : 0.0);
       std::vector<double> out(1000);
       g.reduce(

@@ -53,6 +53,30 @@ TEST(BucketLayout, BucketsAreInTheOrderInWhichTheyFill) {
   EXPECT_EQ(layout.buckets[1].dtype, DType::f64);
 }
 
+// Whatever the ranks, buckets come apart into equal parts, and grow by hardly anything for it.
+TEST(BucketLayout, CanBeCutEvenlyAmongAnyRanks) {
+  const std::vector<ParameterShape> shapes = {{3, DType::f32},      {17, DType::f64}, {1000, DType::bf16},
+                                              {100000, DType::f32}, {5, DType::f64},  {2000000, DType::f16}};
+  const BucketLayout one = plan_buckets(shapes, reversed(shapes.size()), 64, 1000);
+  for (const int ranks : {1, 2, 3, 4, 7, 8, 13, 300, 1024}) {
+    const BucketLayout layout = plan_buckets(shapes, reversed(shapes.size()), 64, 1000, ranks);
+    ASSERT_EQ(layout.buckets.size(), one.buckets.size());
+    for (std::size_t b = 0; b < one.buckets.size(); ++b) {
+      const std::size_t before = one.buckets[b].count;
+      const std::size_t count = layout.buckets[b].count;
+      EXPECT_EQ(count % static_cast<std::size_t>(ranks), 0u) << ranks;
+      EXPECT_GE(count, before);
+      EXPECT_LT(count - before, std::max(static_cast<std::size_t>(ranks), before / 64 + 1)) << ranks;
+      EXPECT_EQ(layout.buckets[b].members, one.buckets[b].members);
+    }
+    for (std::size_t i = 0; i < shapes.size(); ++i)
+      EXPECT_EQ(layout.placements[i].offset, one.placements[i].offset);
+  }
+  // Large ones on whole lines: no two ranks write to one.
+  const std::vector<ParameterShape> large = {{1000000, DType::f32}};
+  EXPECT_EQ(plan_buckets(large, reversed(1), 64, 1000, 3).buckets[0].count % (3 * 16), 0u);
+}
+
 TEST(BucketLayout, NothingGivesNoBucket) { EXPECT_TRUE(plan_buckets({}, {}, 1, 1).buckets.empty()); }
 
 }  // namespace

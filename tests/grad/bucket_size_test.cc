@@ -49,7 +49,7 @@ TEST(BucketSize, BetweenMachinesTheLinksDecide) {
                           Costs costs;
                           costs.message_s = message_s;
                           costs.send = Curve({{1, 8e-9}});
-                          group.impl().engine().selector()->set_costs(costs);
+                          engine_of(group).selector()->set_costs(costs);
                           EXPECT_EQ(bucket_mb_for(group, "", Order::canonical), mb);
                         });
 }

@@ -62,7 +62,7 @@ TEST(Reducer, BucketsLeaveAsTheirGradientsComeAndFollowTheirOrder) {
     for (const NamedTensor& one : p)
       one.tensor.register_hook([&](const torch::Tensor&) { before.push_back(counts.size()); });
     ReducerOptions options{.bucket_bytes = 64, .first_bucket_bytes = 64};  // one each
-    options.hook = [&](const Bucket& b) {
+    options.exchange.run = [&](const Bucket& b) {
       counts.push_back(b.data.count);
       return group.all_reduce_async(b.data, {.op = ReduceOp::avg, .divisor = b.divisor});
     };
@@ -283,7 +283,7 @@ TEST_P(ReducerTest, AHookTakesTheBucketsInOrder) {
       parameters.push_back({"p" + std::to_string(i), leaf(std::vector<float>(16, 1))});
     std::vector<int> order;
     ReducerOptions options = small();
-    options.hook = [&](const Bucket& bucket) {
+    options.exchange.run = [&](const Bucket& bucket) {
       order.push_back(bucket.index);
       return group.all_reduce_async(bucket.data, {.op = ReduceOp::avg, .divisor = bucket.divisor});
     };

@@ -46,6 +46,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/buffer.h"
+#include "lockstep/comm/collective.h"
 #include "lockstep/comm/memory.h"
 #include "lockstep/comm/work.h"
 
@@ -72,6 +73,16 @@ struct CallOptions {
   std::string_view purpose = {};
 };
 
+// A call that nobody makes, to ask about.
+struct CallQuestion {
+  Collective what = Collective::all_reduce;
+  // Elements of the smaller of its buffers: of reduce_scatter and scatter `out`, of all others `in`; of
+  // all_to_all one slice.
+  std::size_t count = 0;
+  DType dtype = DType::f32;
+  CallOptions options = {};
+};
+
 class GroupImpl;
 class LaneBoard;
 
@@ -82,7 +93,6 @@ struct AllGather;
 class Group {
  public:
   Group() = default;  // empty; every call but `operator bool` is an error
-  explicit Group(std::shared_ptr<GroupImpl> impl) : impl_(std::move(impl)) {}
   explicit operator bool() const { return impl_ != nullptr; }
 
   int rank() const;
@@ -97,6 +107,17 @@ class Group {
 
   // Memory that peers reach directly. A local call; only the caller allocates.
   CommMemory allocate(std::size_t bytes) const;
+  // Whether peers reach `data` directly, so that calls work on it where it is; of no memory where the engine
+  // has none of its own (tcp, mpi, gloo).
+  bool reaches(const void* data) const;
+
+  // Questions: local, cheap, nothing is sent.
+  // How long the call should take once all ranks are there, by the cost table; 0 when the engine has none.
+  double expected_seconds(const CallQuestion& call) const;
+  // Why the call would be a UsageError, in words; empty when it would not.
+  std::string why_refused(const CallQuestion& call) const;
+  // What CallOptions::algorithm may name there.
+  std::vector<std::string> algorithms(Collective what) const;
 
   // Every rank's `x` becomes the reduction of all of them.
   void all_reduce(Buffer x, CallOptions options = {}) const;
@@ -226,9 +247,10 @@ class Group {
   // Where loaders and strategies of this group meet (lane_board.h); shared by all copies of the handle.
   std::shared_ptr<LaneBoard> lane_board() const;
 
-  GroupImpl& impl() const;  // for the rooms above; throws UsageError when empty
-
  private:
+  friend class GroupImpl;
+  explicit Group(std::shared_ptr<GroupImpl> impl) : impl_(std::move(impl)) {}
+  GroupImpl& impl() const;  // throws UsageError when empty
   static BufferUse reducing(const char* call, const CallOptions& o) { return {call, true, o.op}; }
   template <class X>
   static ConstBuffer from(const X& x, const BufferUse& use) {

@@ -5,7 +5,8 @@
 //
 // Buckets lie in comm memory; after the exchange every grad() is a view into its bucket. They follow the
 // reverse order of registration at first, and after the first exchange the order in which gradients really
-// came (rank 0's, broadcast).
+// came (rank 0's, broadcast). What happens to a full bucket is an Exchange (exchange.h); one that leaves
+// every rank only a part of the result leaves grad() undefined: buckets() and used() tell what is where.
 #pragma once
 
 #include <torch/types.h>
@@ -18,19 +19,11 @@
 #include <vector>
 
 #include "lockstep/comm/group.h"
+#include "lockstep/grad/exchange.h"
 #include "lockstep/grad/exchange_log.h"
 #include "lockstep/grad/gradient_source.h"
 
 namespace lockstep {
-
-// A full bucket. A hook makes the sum over all ranks divided by `divisor` of what `data` holds, in place. The
-// divisor is the same on every rank, on one without gradients (whose data is negative zeros) too.
-struct Bucket {
-  int index = 0;
-  Buffer data;
-  double divisor = 1;
-};
-using BucketHook = std::function<Work(const Bucket& bucket)>;
 
 // What travels beside the gradients of a step, on the backward thread.
 class BesideGradients {
@@ -52,9 +45,8 @@ struct ReducerOptions {
   std::size_t bucket_bytes = std::size_t{25} << 20;
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   bool find_unused_parameters = true;
-  BucketHook hook = {};        // empty: all_reduce
-  std::string algorithm = {};  // of the all-reduce; empty: the cost table chooses
-  Order order = Order::canonical;
+  Exchange exchange = all_reduce_exchange();
+  bool keep_layout = false;           // the first one, which somebody else relies on
   BesideGradients* beside = nullptr;  // outlives the reducer
   int strategy = 0;  // which of the group's strategies this is (comm/lane_board.h); the same on every rank
 };
@@ -105,6 +97,10 @@ class Reducer {
   const ExchangeLog& log() const;
   std::int64_t exchanges() const;  // so far
   int bucket_of(std::size_t parameter) const;
+  // As they are laid out now.
+  std::vector<Bucket> buckets() const;
+  // Did any rank have a gradient for it in the last exchange?
+  bool used(std::size_t parameter) const;
   // Comm memory held for gradients, in bytes.
   std::size_t bucket_bytes() const;
 

@@ -55,7 +55,7 @@ class DataParallel final : public Replicated {
   // Collective. The module by shared_ptr, by its holder, or by reference (module_ref.h). Throws MismatchError
   // naming the first parameter or buffer whose name, shape or dtype differs between two ranks, with both
   // sides.
-  DataParallel(const ModuleRef& module, Group group, DataParallelOptions options = {});
+  DataParallel(const ModuleRef& module, Group group, const DataParallelOptions& options = {});
   ~DataParallel() override;
 
   // Whole parameters, and grad().

@@ -30,13 +30,20 @@ class Replicated : public Strategy {
   const ExchangeLog& last_exchange() const override;
   double bucket_cap_mb() const override { return bucket_cap_mb_; }
   int bucket_of(std::size_t i) const override;
+  const Exchange& exchange() const override { return traits_.exchange; }
   std::size_t gradient_bytes() const override;
   Reducer& reducer() { return *reducer_; }
 
  protected:
   // Collective. Throws MismatchError naming the first parameter or buffer whose name, shape or dtype differs
-  // between two ranks, with both sides. `name` is the strategy's, for messages.
-  Replicated(std::string name, const ModuleRef& module, Group group, StrategyOptions options);
+  // between two ranks, with both sides.
+  // `keep_layout`: buckets stay as they are at first, because slices lie in them.
+  struct Traits {
+    std::string name;
+    Exchange exchange;  // where the options have none
+    bool keep_layout = false;
+  };
+  Replicated(Traits traits, const ModuleRef& module, Group group, StrategyOptions options);
   // Goes on in `group`, with the model of its rank 0. Collective there.
   void bind(Group group);
 
@@ -46,7 +53,7 @@ class Replicated : public Strategy {
   void end_lane() noexcept override;
   bool set_sync(bool on) override;
 
-  std::string name_;
+  Traits traits_;
   std::shared_ptr<torch::nn::Module> module_;
   Group group_;
   StrategyOptions options_;

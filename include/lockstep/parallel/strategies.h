@@ -5,6 +5,7 @@
 // | name | is | every worker holds |
 // |---|---|---|
 // | ddp | DataParallel | parameters, gradients and the optimizer's state |
+// | zero1 | Zero1 | parameters, gradients and its share of the optimizer's state |
 #pragma once
 
 #include <memory>
@@ -17,6 +18,6 @@ namespace lockstep {
 
 // Collective. Throws UsageError that lists the names.
 std::unique_ptr<Strategy> make_strategy(const std::string& name, const ModuleRef& module, Group group,
-                                        StrategyOptions options = {});
+                                        const StrategyOptions& options = {});
 
 }  // namespace lockstep

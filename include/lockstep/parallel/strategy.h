@@ -15,13 +15,14 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "lockstep/comm/group.h"
 #include "lockstep/comm/lanes.h"
+#include "lockstep/grad/exchange.h"
 #include "lockstep/grad/exchange_log.h"
 #include "lockstep/grad/gradient_source.h"
-#include "lockstep/grad/reducer.h"
 
 namespace lockstep {
 
@@ -35,9 +36,13 @@ struct StrategyOptions {
   // In every so many exchanges the replicas' bits are compared, whoever updates them, and in the 2nd, 4th,
   // 8th … before that; a difference is an Error that names the parameter. 0: never.
   std::int64_t check_replicas_every = 500;
-  std::string algorithm = {};  // of the all-reduce; empty: the cost table chooses
+  // Of the strategy's own exchange. Empty: the cost table chooses.
+  std::string algorithm = {};
   Order order = Order::canonical;
-  BucketHook hook = {};  // in place of the all-reduce
+  // In place of it (grad/exchange.h), one that leaves at least what the strategy wants: bf16_exchange of
+  // compress/bf16.h; or just what becomes of a bucket, all of it.
+  std::function<Exchange(Exchange::Leaves wanted)> exchange = {};
+  BucketHook hook = {};
 };
 
 class Strategy : public GradientSource {
@@ -67,6 +72,7 @@ class Strategy : public GradientSource {
   virtual double bucket_cap_mb() const = 0;  // as given or chosen
   // Which bucket the gradient of parameters()[i] is in.
   virtual int bucket_of(std::size_t i) const = 0;
+  virtual const Exchange& exchange() const = 0;
   // Memory that this worker holds for gradients, in bytes.
   virtual std::size_t gradient_bytes() const = 0;
 

@@ -3,6 +3,6 @@
 
 namespace lockstep {
 
-inline constexpr const char* kStrategyNames[] = {"ddp"};
+inline constexpr const char* kStrategyNames[] = {"ddp", "zero1"};
 
 }  // namespace lockstep

@@ -80,11 +80,11 @@ class GlooEngine final : public Engine {
       : Engine({.name = "gloo",
                 .rank = group.rank(),
                 .nodes = group.nodes(),
-                .naming = group.impl().engine().naming(),
+                .naming = engine_of(group).naming(),
                 .can = gloo_capabilities(),
                 .selector = &selector_}),
         group_(group),
-        carrier_(group_.impl().engine()),
+        carrier_(engine_of(group_)),
         knobs_(Knobs::from_environment()) {
     ignore_broken_pipes();
     gloo::transport::tcp::attr attr;

@@ -145,7 +145,7 @@ class Host {
         throw TimeoutError(missing(), "rank 0 waited " + seconds(meet_.timeout) +
                                           " for all workers to come; missing: " + rank_names(missing()) +
                                           " (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
-      if (stall.due(since)) stall.say({rank_name(0), rank_names(missing()), "init()"});
+      if (stall.due(since)) stall.say({rank_name(0), rank_names(missing()), meet_.call});
       std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
       std::vector<int> ranks{0};
       for (int r = 1; r < meet_.size; ++r) {
@@ -280,7 +280,7 @@ Met join(const Meet& meet) {
   // Where rank 0 has come it speaks for all; where it has not, nobody knows who else waits.
   Stall stall(meet.warn_after);
   const auto door = knock_at(meet.door, deadline, [&, since = now_ns()] {
-    if (stall.due(since)) stall.say({rank_name(meet.rank), rank_name(0), "init()"});
+    if (stall.due(since)) stall.say({rank_name(meet.rank), rank_name(0), meet.call});
   });
   if (!door)
     throw TimeoutError({0}, rank_name(meet.rank) + " waited " + seconds(meet.timeout) +

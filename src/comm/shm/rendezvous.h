@@ -13,8 +13,9 @@
 namespace lockstep::shm {
 
 struct Meet {
-  std::string door;  // the same text on every rank; who can guess it can stand in the way
-  std::string job;   // for people
+  std::string door;             // the same text on every rank; who can guess it can stand in the way
+  std::string job;              // for people
+  std::string call = "init()";  // whose callers meet, for people
   int rank = 0;
   int size = 1;
   ArenaShape shape;

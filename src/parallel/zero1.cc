@@ -1,0 +1,147 @@
+#include "lockstep/parallel/zero1.h"
+
+#include <algorithm>
+
+#include "grad/torch_types.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+// The elements of a bucket that are this rank's.
+ElementRange own_range(const Bucket& bucket) {
+  const std::size_t count = own_part(bucket).count;
+  const std::size_t begin = count * static_cast<std::size_t>(bucket.group.rank());
+  return {begin, begin + count};
+}
+
+// What a tensor and a run of the bucket have in common, counted from the tensor's first element.
+ElementRange common(const BucketTensor& tensor, const ElementRange& range) {
+  const auto within = [&](std::size_t at) {
+    return std::clamp(at, tensor.offset, tensor.offset + tensor.count) - tensor.offset;
+  };
+  return {within(range.begin), within(range.end)};
+}
+
+torch::Tensor flat_at(std::byte* data, std::size_t count, const torch::Tensor& like,
+                      const CommMemory& owner = {}) {
+  return torch::from_blob(
+      data, {static_cast<std::int64_t>(count)}, [owner](void*) {},
+      torch::TensorOptions().dtype(like.scalar_type()));
+}
+
+// Of the sizes and strides of a parameter.
+torch::Tensor formed_at(std::byte* data, const torch::Tensor& like, const CommMemory& owner = {}) {
+  return torch::from_blob(
+      data, like.sizes(), like.strides(), [owner](void*) {},
+      torch::TensorOptions().dtype(like.scalar_type()));
+}
+
+}  // namespace
+
+Zero1::Zero1(const ModuleRef& module, Group group, const StrategyOptions& options)
+    : Replicated(
+          {.name = "Zero1",
+           .exchange = reduce_scatter_exchange({.algorithm = options.algorithm, .order = options.order}),
+           .keep_layout = true},
+          module, std::move(group), options),
+      parameters_(parameters()),
+      slices_(parameters_.size()),
+      gradients_(parameters_.size()) {
+  move_in();
+}
+
+// Parameters get a place in comm memory, and slices theirs in both.
+void Zero1::move_in() {
+  const torch::NoGradGuard no_grad;
+  for (const Bucket& bucket : reducer().buckets()) {
+    shards_.push_back({bucket, group().allocate(bucket.data.bytes())});
+    const CommMemory& memory = shards_.back().memory;
+    const std::size_t size = size_of(bucket.data.dtype);
+    for (const BucketTensor& tensor : bucket.tensors) {
+      torch::Tensor& parameter = parameters_[tensor.parameter].tensor;
+      std::byte* const place = memory.as<std::byte>() + tensor.offset * size;
+      const torch::Tensor moved = formed_at(place, parameter, memory);
+      moved.copy_(parameter);
+      parameter.set_data(moved);
+      const ElementRange own = common(tensor, own_range(bucket));
+      std::byte* const gradient = static_cast<std::byte*>(bucket.data.data) + tensor.offset * size;
+      slices_[tensor.parameter] = {
+          .name = tensor.name,
+          .whole = parameter.sizes().vec(),
+          .elements = own,
+          .parameter = flat_at(place + own.begin * size, own.count(), parameter, memory)};
+      gradients_[tensor.parameter] = flat_at(gradient + own.begin * size, own.count(), parameter);
+    }
+  }
+}
+
+std::span<const Slice> Zero1::slices() {
+  for (std::size_t i = 0; i < slices_.size(); ++i)
+    slices_[i].gradient = reducer().used(i) ? gradients_[i] : torch::Tensor();
+  return slices_;
+}
+
+void Zero1::check_in_place() const {
+  for (const Shard& shard : shards_)
+    for (const BucketTensor& tensor : shard.bucket.tensors)
+      if (tensor.count > 0 &&
+          parameters_[tensor.parameter].tensor.data_ptr() !=
+              shard.memory.as<std::byte>() + tensor.offset * size_of(shard.bucket.data.dtype))
+        throw UsageError(
+            "parameter '" + tensor.name +
+            "' was given other memory after the model was wrapped, so its updates would be lost; "
+            "change it in place (copy_), or make a new Zero1");
+}
+
+// Everybody's part of something that is laid out as the bucket, in place.
+Work Zero1::gather(const Shard& shard, std::byte* memory) const {
+  const Buffer& data = shard.bucket.data;
+  const ElementRange own = own_range(shard.bucket);
+  return group().all_gather_async(
+      ConstBuffer{memory + own.begin * size_of(data.dtype), own.count(), data.dtype},
+      Buffer{memory, data.count, data.dtype}, {.purpose = shard.bucket.purpose});
+}
+
+void Zero1::share_updates() {
+  check_in_place();
+  std::vector<Work> works;
+  if (group().size() > 1)
+    for (const Shard& shard : shards_) works.push_back(gather(shard, shard.memory.as<std::byte>()));
+  when_all(works).wait();
+  for (const NamedTensor& parameter : parameters_)  // a graph that saved it must notice
+    parameter.tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+void Zero1::join(const std::vector<torch::Tensor>& parts, const Take& take) {
+  for (const Shard& shard : shards_) {
+    const auto defined = [&](const BucketTensor& tensor) { return parts[tensor.parameter].defined(); };
+    const std::span<const BucketTensor> tensors = shard.bucket.tensors;
+    if (std::none_of(tensors.begin(), tensors.end(), defined)) continue;
+    const CommMemory memory = group().allocate(shard.bucket.data.bytes());
+    const auto place = [&](const BucketTensor& tensor) {
+      return memory.as<std::byte>() + tensor.offset * size_of(shard.bucket.data.dtype);
+    };
+    for (const BucketTensor& tensor : tensors)
+      if (const torch::Tensor& part = parts[tensor.parameter]; part.defined())
+        formed_at(place(tensor), parameters_[tensor.parameter].tensor)
+            .as_strided({static_cast<std::int64_t>(tensor.count)}, {1})
+            .narrow(0, static_cast<std::int64_t>(slices_[tensor.parameter].elements.begin), part.numel())
+            .copy_(part);
+    if (group().size() > 1) gather(shard, memory.as<std::byte>()).wait();
+    for (const BucketTensor& tensor : tensors)
+      if (defined(tensor))
+        take(tensor.parameter, formed_at(place(tensor), parameters_[tensor.parameter].tensor));
+  }
+}
+
+torch::Tensor Zero1::cut(std::size_t i, const torch::Tensor& whole) const {
+  const torch::Tensor& parameter = parameters_[i].tensor;
+  const ElementRange& own = slices_[i].elements;
+  return torch::empty_strided(parameter.sizes(), parameter.strides(), whole.options())
+      .copy_(whole)
+      .as_strided({parameter.numel()}, {1})
+      .narrow(0, static_cast<std::int64_t>(own.begin), static_cast<std::int64_t>(own.count()));
+}
+
+}  // namespace lockstep

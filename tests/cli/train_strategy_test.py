@@ -1,0 +1,56 @@
+"""--strategy and --compress: how workers share a model changes no bit, what gradients travel as does."""
+import unittest
+
+from train_case import LANES, Case
+
+RUN = [*LANES, "--last-step", "short", "--seed", 5, "--checkpoint-every", -1]
+
+
+class Strategies(Case):
+    def test_any_strategy_on_any_number_of_workers(self):
+        whole = self.train("ddp", "-n", 1, *RUN, "--steps", 9)
+        self.assertEqual(whole["memory"]["optimizer_bytes"], 2 * whole["memory"]["parameter_bytes"])
+        for n in (1, 2, 3):
+            with self.subTest(workers=n):
+                part = self.train(f"zero1-{n}", "-n", n, *RUN, "--steps", 9, "--strategy", "zero1")
+                self.assertEqual(part["params_sha256"], whole["params_sha256"])
+                self.assertEqual(part["validation_loss"], whole["validation_loss"])
+                self.assertEqual(self.losses(f"zero1-{n}"), self.losses("ddp"))
+                share = part["memory"]["optimizer_bytes"] / whole["memory"]["optimizer_bytes"]
+                self.assertAlmostEqual(share, 1 / n, delta=0.05)
+
+    def test_gone_on_with_under_another_one(self):
+        args = [*RUN, "--steps", 8, "--keep", 0, "--checkpoint-every", 3]
+        whole = self.train("ddp", "-n", 2, *args)["params_sha256"]
+        self.assertEqual(self.train("zero1", "-n", 3, *args, "--strategy", "zero1")["params_sha256"], whole)
+        for name, run, more in (("a", "ddp", ["-n", 2, "--strategy", "zero1"]),
+                                ("b", "zero1", ["-n", 1, "--strategy", "ddp"]),
+                                ("c", "zero1", ["-n", 2])):  # which stays zero1
+            with self.subTest(run=run, more=more):
+                checkpoint = self.path(run, "checkpoints", "step-00000003")
+                rest = self.train(name, "--resume", checkpoint, *more)
+                self.assertEqual(rest["params_sha256"], whole)
+                half = "zero1" in more or "--strategy" not in more
+                ratio = rest["memory"]["optimizer_bytes"] / rest["memory"]["parameter_bytes"]
+                self.assertAlmostEqual(ratio, 1 if half else 2, delta=0.1)
+
+    def test_gradients_as_bf16(self):
+        run = [*RUN, "-n", 2, "--steps", 6]
+        exact = self.train("exact", *run)
+        rough = self.train("rough", *run, "--compress", "bf16")
+        self.assertNotEqual(rough["params_sha256"], exact["params_sha256"])
+        self.assertAlmostEqual(rough["final_loss"], exact["final_loss"], delta=0.02 * exact["final_loss"])
+        both = self.train("both", *run, "--compress", "bf16", "--strategy", "zero1")
+        self.assertEqual(both["params_sha256"], rough["params_sha256"])
+
+    def test_what_does_not_go_together_is_said(self):
+        self.refused("train", *RUN, "--steps", 1, "-n", 2, "--strategy", "zero1", "--optimizer", "torch-adam", "--out",
+                     self.path("none"), words=["--optimizer torch-adam", "--strategy zero1", "sgd, adam, adamw"])
+        self.refused("train", *RUN, "--steps", 1, "--compress", "bf16", "--algorithm", "tree", "--out",
+                     self.path("none"), words=["--algorithm", "--compress bf16", "none"])
+        self.refused("train", *RUN, "--steps", 1, "--compress", "fp8", "--out", self.path("none"),
+                     words=["--compress 'fp8'", "none, bf16"])
+
+
+if __name__ == "__main__":
+    unittest.main()

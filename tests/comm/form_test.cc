@@ -1,0 +1,236 @@
+// Groups that their members form alone, with threads as members: what lockstep/comm/init.h promises.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <functional>
+#include <latch>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "comm/expect_error.h"
+#include "comm/thread_ranks.h"
+#include "lockstep/base/fd.h"
+#include "net/secret.h"
+
+namespace lockstep::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+const InitOptions kAmple{.timeout = std::chrono::seconds(30), .init_timeout = std::chrono::seconds(30)};
+
+// Small regions: every member maps the arena by itself. Costs as they are built in: nothing is measured.
+class FormGroup : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    set("LOCKSTEP_ARENA", "64M");
+    set("LOCKSTEP_CACHE_DIR", "off");
+  }
+  void TearDown() override {
+    for (const auto& [name, value] : before_)
+      value.empty() ? ::unsetenv(name.c_str()) : ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  void set(const std::string& name, const std::string& value) {
+    const char* const old = std::getenv(name.c_str());
+    before_.try_emplace(name, old == nullptr ? "" : old);
+    ::setenv(name.c_str(), value.c_str(), 1);
+  }
+
+  std::map<std::string, std::string> before_;
+};
+
+// Runs each body on a thread of its own.
+void together(const std::vector<std::function<void()>>& bodies) {
+  std::vector<std::jthread> threads;
+  for (const auto& body : bodies)
+    threads.emplace_back([&body] {
+      try {
+        body();
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+    });
+}
+
+void members(int size, const std::function<void(int rank)>& body) {
+  std::vector<std::function<void()>> bodies;
+  for (int r = 0; r < size; ++r) bodies.emplace_back([&body, r] { body(r); });
+  together(bodies);
+}
+
+void expect_works(const Group& g) {
+  const int n = g.size();
+  EXPECT_EQ(g.all_reduce(g.rank() + 1), n * (n + 1) / 2);
+  const CommMemory memory = g.allocate(400'000);
+  auto* const x = memory.as<float>();
+  std::fill_n(x, 100'000, static_cast<float>(g.rank()));
+  g.all_reduce(Buffer{x, 100'000, DType::f32});
+  EXPECT_EQ(x[99'999], static_cast<float>(n * (n - 1) / 2));
+  std::vector<float> own(1000, 1);
+  g.all_reduce_async(buffer(own)).wait();
+  EXPECT_EQ(own.back(), static_cast<float>(n));
+}
+
+std::string free_endpoint() {
+  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), length), 0);
+  EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+}
+
+TEST_F(FormGroup, OfItsMembersAlone) {
+  members(3, [](int rank) {
+    const Group g = form_group({.id = "trio", .size = 3, .rank = rank}, kAmple);
+    EXPECT_EQ(g.name(), "trio");
+    EXPECT_EQ(g.rank(), rank);
+    EXPECT_EQ(g.size(), 3);
+    EXPECT_EQ(g.timeout(), kAmple.timeout);
+    EXPECT_STREQ(g.engine(), "shm");
+    expect_works(g);
+    const Group part = g.split(rank % 2);
+    EXPECT_EQ(part.size(), rank % 2 == 0 ? 2 : 1);
+    expect_works(part);
+  });
+}
+
+TEST_F(FormGroup, OfOne) {
+  const Group g = form_group({.id = "alone", .size = 1, .rank = 0});
+  EXPECT_EQ(g.all_reduce(7), 7);
+  EXPECT_EQ(g.name(), "alone");
+}
+
+// What elasticity needs: the failed group goes its way, and another one of the survivors and a newcomer
+// works.
+TEST_F(FormGroup, SurvivorsGoOnAndANewcomerJoins) {
+  std::latch failed(3);
+  const auto survivor = [&](const Group& world) {
+    try {
+      world.barrier();
+      ADD_FAILURE() << "rank " << world.rank() << " got through";
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.rank(), 1);
+    }
+    failed.count_down();
+    const int rank = world.rank() == 0 ? 0 : world.rank() - 1;
+    const Group next = form_group({.id = "second", .size = 4, .rank = rank}, kAmple);
+    expect_works(next);
+    expect_error<PeerError>([&] { world.barrier(); }, {"rank 1"});  // as failed as before
+    expect_works(next);
+  };
+  std::vector<std::function<void()>> bodies;
+  for (int r = 0; r < 4; ++r)
+    bodies.emplace_back([&, r] {
+      const Group world = form_group({.id = "first", .size = 4, .rank = r}, kAmple);
+      world.barrier();
+      if (r != 1) survivor(world);
+    });
+  bodies.emplace_back([&] {  // was never in the first one
+    failed.wait();
+    const Group next = form_group({.id = "second", .size = 4, .rank = 3}, kAmple);
+    expect_works(next);
+    expect_works(next);
+  });
+  together(bodies);
+}
+
+TEST_F(FormGroup, GroupsThatFormAtOnceDoNotMix) {
+  std::vector<std::function<void()>> bodies;
+  for (int i = 0; i < 8; ++i)
+    bodies.emplace_back([i] {
+      const std::string id = "group " + std::to_string(i % 4);
+      const Group g = form_group({.id = id, .size = 2, .rank = i / 4}, kAmple);
+      EXPECT_EQ(g.name(), id);
+      EXPECT_EQ(g.all_reduce(i % 4), 2 * (i % 4));
+    });
+  together(bodies);
+}
+
+TEST_F(FormGroup, TwoWithOneRankAreNamed) {
+  std::latch joined(2);
+  const auto twin = [&](int rank) {
+    joined.arrive_and_wait();
+    expect_error<UsageError>([&] { (void)form_group({.id = "twins", .size = 3, .rank = rank}, kAmple); },
+                             {"two workers both say they are rank 1 of 3"});
+  };
+  together({[&] {
+              expect_error<UsageError>(
+                  [] { (void)form_group({.id = "twins", .size = 3, .rank = 0}, kAmple); },
+                  {"two workers both say they are rank 1 of 3"});
+            },
+            [&] { twin(1); }, [&] { twin(1); }});
+}
+
+TEST_F(FormGroup, AnotherSizeIsNamed) {
+  members(2, [](int rank) {
+    expect_error<UsageError>(
+        [&] { (void)form_group({.id = "sizes", .size = 2 + rank, .rank = rank}, kAmple); },
+        {"rank 0 was told 2", "rank 1 was told 3"});
+  });
+}
+
+TEST_F(FormGroup, WhoDoesNotComeIsNamed) {
+  members(2, [](int rank) {
+    try {
+      (void)form_group({.id = "late", .size = 3, .rank = rank}, {.init_timeout = milliseconds(300)});
+      ADD_FAILURE() << "formed without rank 2";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.missing(), std::vector<int>{2}) << error.what();
+    }
+  });
+}
+
+TEST_F(FormGroup, BadPlansAreRefused) {
+  const auto plan = [](GroupPlan p) { return [p] { (void)form_group(p); }; };
+  expect_error<UsageError>(plan({.id = "", .size = 2, .rank = 0}), {"id ''", "accepted"});
+  expect_error<UsageError>(plan({.id = "two\nlines", .size = 2, .rank = 0}), {"id 'two lines'"});
+  expect_error<UsageError>(plan({.id = std::string(201, 'x'), .size = 2, .rank = 0}), {"1 to 200"});
+  expect_error<UsageError>(plan({.id = "none", .size = 0, .rank = 0}), {"0 members", "at least 1"});
+  expect_error<UsageError>(plan({.id = "out", .size = 2, .rank = 2}), {"rank 2 of group out", "0 to 1"});
+  expect_error<UsageError>(plan({.id = "out", .size = 2, .rank = -1}), {"rank -1", "0 to 1"});
+  expect_error<UsageError>(plan({.id = "far", .size = 5000, .rank = 0}), {"5000 ranks"});
+  expect_error<UsageError>(
+      [] { (void)form_group({.id = "a", .size = 1, .rank = 0}, {.init_timeout = milliseconds(-1)}); },
+      {"init_timeout of -1 ms"});
+  set("LOCKSTEP_ENGINE", "shm");
+  expect_error<UsageError>(plan({.id = "wide", .size = 2, .rank = 0, .endpoint = "10.0.0.1:1"}),
+                           {"LOCKSTEP_ENGINE=shm", "group wide", "several machines"});
+  set("LOCKSTEP_ENGINE", "shm+mpi");
+  expect_error<UsageError>(plan({.id = "mpi", .size = 2, .rank = 0}), {"shm+mpi", "mpirun", "accepted"});
+}
+
+TEST_F(FormGroup, AcrossMachinesAtAnEndpoint) {
+  set("LOCKSTEP_SECRET", net::Secret::make().hex());
+  set("LOCKSTEP_NODE_SIZE", "2");  // two nodes of two
+  const std::string endpoint = free_endpoint();
+  for (const std::string id : {"wires", "wires again"})
+    members(4, [&](int rank) {
+      const Group g = form_group({.id = id, .size = 4, .rank = rank, .endpoint = endpoint}, kAmple);
+      EXPECT_STREQ(g.engine(), "shm+tcp");
+      EXPECT_EQ(g.nodes(), (std::vector<int>{0, 0, 1, 1}));
+      EXPECT_EQ(g.name(), id);
+      expect_works(g);
+    });
+  set("LOCKSTEP_ENGINE", "tcp");
+  members(2, [&](int rank) {
+    try {
+      (void)form_group({.id = "late wires", .size = 3, .rank = rank, .endpoint = endpoint},
+                       {.init_timeout = milliseconds(300)});
+      ADD_FAILURE() << "formed without rank 2";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.missing(), std::vector<int>{2}) << error.what();
+    }
+  });
+  for (const std::string where : {"nowhere", "nowhere:0", "nowhere:port"})
+    expect_error<UsageError>(
+        [&] { (void)form_group({.id = "where", .size = 2, .rank = 0, .endpoint = where}, kAmple); },
+        {"GroupPlan::endpoint", where, "accepted"});
+}
+
+}  // namespace
+}  // namespace lockstep::testing

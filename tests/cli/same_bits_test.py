@@ -3,10 +3,10 @@
 
     same_bits_test.py PATH_TO_LOCKSTEP [TEST_CLASS]
 
-The same model is trained by 1, 2, 3, 4 and 8 workers, with every canonical algorithm, with other buckets, and
-killed and gone on with by other numbers of workers. Each time the weights and the batch-norm statistics
-(params_sha256), the loss of every step, and accuracy and validation loss of every epoch must be what one worker
-gets alone.
+The same model is trained by 1, 2, 3, 4 and 8 workers, with every canonical algorithm, with other buckets, with the
+optimizer's state in shards, and killed and gone on with by other numbers of workers. Each time the weights and the
+batch-norm statistics (params_sha256), the loss of every step, and accuracy and validation loss of every epoch must be
+what one worker gets alone.
 """
 import os
 import random
@@ -92,6 +92,12 @@ class Model:
                 with self.subTest(optimizer=optimizer, workers=n):
                     self.assertEqual(self.trained(n, optimizer), self.reference(optimizer))
         self.assertNotEqual(self.reference("sgd"), self.reference("adamw"))
+
+    def test_the_optimizers_state_in_shards(self):
+        for i, n in enumerate(WORKERS):
+            optimizer = OPTIMIZERS[i % 2]
+            with self.subTest(optimizer=optimizer, workers=n):
+                self.assertEqual(self.trained(n, optimizer, "--strategy", "zero1"), self.reference(optimizer))
 
     def test_every_canonical_algorithm(self):
         for i, (name, variables) in enumerate(self.ALGORITHMS.items()):

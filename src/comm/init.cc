@@ -143,10 +143,10 @@ std::unique_ptr<Engine> make_engine(const std::string& name, const Membership& w
   if (name == "shm+mpi")
     return with_nodes("shm+mpi", engine_kind("mpi").make(nullptr), who, knobs, split_flat);
   // Gloo: over whatever carries its rendezvous.
-  const EngineKind& gloo = engine_kind("gloo");
+  const EngineKind* const gloo = &engine_kind("gloo");
   const Group carrier =
       make_group(make_engine(who.one_machine ? "shm" : "tcp", who, knobs), who.group, knobs.init_timeout);
-  return gloo.make(&carrier);
+  return gloo->make(&carrier);
 }
 
 Group form(const Membership& who, const Identity& identity, const InitOptions& options,

@@ -72,7 +72,7 @@ void Optimizer::make_slots() {
   for (const NamedTensor& parameter : source_->parameters()) check_parameter(traits_.name, parameter, seen);
   std::vector<torch::Tensor> updated;
   for (const Slice& slice : source_->slices()) {
-    slots_.push_back({.name = slice.name, .whole = slice.whole, .parameter = slice.parameter});
+    slots_.push_back({.name = slice.name, .whole = slice.whole, .parameter = slice.parameter, .state = {}});
     updated.push_back(slice.parameter);
   }
   auto state = allocate_state(updated, traits_.state_names.size());

@@ -46,7 +46,10 @@ struct OddNet : SmallNet {
     const torch::NoGradGuard no_grad;
     conv->weight.set_data(conv->weight.contiguous(torch::MemoryFormat::ChannelsLast));
     float x = 0.1f;
-    for (auto& p : parameters()) p.copy_(torch::linspace(-x, x += 0.05f, p.numel()).view(p.sizes()));
+    for (auto& p : parameters()) {
+      p.copy_(torch::linspace(-x, x + 0.05f, p.numel()).view(p.sizes()));
+      x += 0.05f;
+    }
   }
   torch::Tensor loss(int lane, int step) {
     const torch::Tensor x = small_batch(lane, step);
@@ -87,7 +90,7 @@ void lanes_of_a_step(const Group& group, int lanes, int step, OddNet& net, Strat
                                       .step = step,
                                       .index = lane,
                                       .weight = 1.0 + lane % 2,
-                                      .total_weight = lanes + lanes / 2,
+                                      .total_weight = static_cast<double>(lanes + lanes / 2),
                                       .first = lane == mine.first,
                                       .last = lane + 1 == mine.first + mine.count});
     net.loss(lane, step).backward();

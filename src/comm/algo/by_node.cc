@@ -175,7 +175,7 @@ class ByNode final : public Algorithm {
     const double local = static_cast<double>(shape.ranks) / nodes;
     const auto s = static_cast<double>(shape.bytes);
     const double part = s / static_cast<double>(smallest);
-    const double depth = std::bit_width(members.size() - 1);
+    const auto depth = static_cast<double>(std::bit_width(members.size() - 1));
     switch (shape.what) {
       case Collective::all_reduce:
         return {

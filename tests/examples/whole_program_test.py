@@ -12,7 +12,7 @@ import tempfile
 import unittest
 
 LOCKSTEP, PROGRAM = sys.argv[1:3]
-EPOCHS = 8
+EPOCHS = 16  # a signal comes a quarter of a second later than it was sent, and must find it at work
 STEPS = 36 * EPOCHS  # 4500 examples in steps of 4 lanes × 32
 
 

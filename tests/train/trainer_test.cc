@@ -6,11 +6,13 @@
 #include <torch/nn/init.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "comm/thread_ranks.h"
@@ -137,6 +139,36 @@ TEST_F(TrainerTest, TheNumberOfWorkersMakesNoDifference) {
     EXPECT_EQ(*result.validation_loss, *one.validation_loss) << workers;
     EXPECT_EQ(result.metrics, one.metrics) << workers;
   }
+}
+
+// Data so large that one weight's gradient overflows, while the loss and the other's stay finite: with zero1
+// one worker sees it, and all skip.
+class Steep : public Line {
+ public:
+  Batch get(std::span<const std::int64_t> indices, RandomStream* random) const override {
+    Batch batch = Line::get(indices, random);
+    if (std::ranges::find(indices, 7) != indices.end()) batch.data.fill_(1.2e38);
+    return batch;
+  }
+};
+
+TEST_F(TrainerTest, GradientsThatAreNotFiniteAreSkippedUnderAnyStrategy) {
+  Task steep = task(std::make_shared<Steep>());
+  steep.loss = [](const torch::Tensor& y, const Batch& batch) {
+    return batch.data.max().item<float>() > 1e30f ? y.sum() : squared(y, batch);
+  };
+  std::set<std::string> hashes;
+  for (const std::string strategy : {"ddp", "zero1"})
+    for (const int workers : {1, 2}) {
+      const std::string name = strategy + std::to_string(workers);
+      TrainerOptions how = options(name);
+      how.strategy = strategy;
+      how.on_nan = "skip";
+      how.optimizer = "sgd";
+      hashes.insert(train(workers, steep, how).params_sha256);
+      EXPECT_EQ(Json::parse(text(name + "/summary.json")).at("steps_not_finite"), 3) << name;
+    }
+  EXPECT_EQ(hashes.size(), 1u);
 }
 
 TEST_F(TrainerTest, ARunInPartsEndsWhereAWholeOneDoes) {

@@ -56,6 +56,8 @@ class GradientStore {
   // Without a divisor.
   Bucket bucket(int index) const;
   std::size_t comm_bytes() const { return memory_.bytes(); }
+  // What the buckets lie in.
+  const CommMemory& memory() const { return memory_; }
 
  private:
   struct Set {

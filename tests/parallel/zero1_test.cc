@@ -261,6 +261,79 @@ TEST(Zero1, AParameterThatWasMovedAwayIsNamed) {
   expect_error<UsageError>([&] { optimizer.step(); }, {"'second.weight'", "other memory", "copy_"});
 }
 
+// Before anything is updated: the state and the moved parameter are as they were.
+TEST(Zero1, NothingIsUpdatedWhenAParameterWasMovedAway) {
+  SmallNet net;
+  Zero1 zero1(net, thread_groups(1)[0]);
+  AdamW optimizer(zero1);
+  net.forward(small_batch(0, 0)).square().mean().backward();
+  net.second->weight.set_data(net.second->weight.detach().clone());
+  const Tensors before = copies(net);
+  expect_error<UsageError>([&] { optimizer.step(); }, {"'second.weight'", "other memory"});
+  EXPECT_TRUE(equal(copies(net), before));
+  expect_error<UsageError>([&] { clip_grad_norm_(zero1, 1.0); }, {"'second.weight'", "other memory"});
+}
+
+TEST(Zero1, ASecondExchangeInOneStepIsRefused) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    SmallNet net;
+    Zero1 zero1(net, group);
+    SGD optimizer(zero1);
+    const auto backward = [&](int step) {
+      net.forward(small_batch(group.rank(), step)).square().mean().backward();
+    };
+    backward(0);
+    expect_error<UsageError>([&] { backward(1); }, {"exchanged", "no_sync()", "zero_grad()"});
+    zero1.reset();
+    backward(2);
+    optimizer.zero_grad();  // given up
+    backward(3);
+    optimizer.step();
+    backward(4);  // step() has forgotten those before
+    optimizer.step();
+  });
+}
+
+// Views on one memory are two parameters to libtorch: each would get memory of its own.
+TEST(Zero1, WeightsTiedByMemoryAreRefused) {
+  struct Tied : SmallNet {
+    Tied() { register_parameter("again", torch::zeros({3, 8})).set_data(second->weight.detach()); }
+  } tied;
+  const Group alone = thread_groups(1)[0];
+  expect_error<UsageError>([&] { Zero1(tied, alone); }, {"'again'", "'second.weight'", "same memory"});
+  const DataParallel fine(tied, alone);
+  struct Watched : SmallNet {
+    Watched() { register_buffer("seen", second->bias.detach()); }
+  } watched;
+  expect_error<UsageError>([&] { Zero1(watched, alone); }, {"'second.bias'", "'seen'", "same memory"});
+}
+
+TEST(Zero1, OnlyWhatWasUpdatedHasANewVersion) {
+  OddNet net;
+  Zero1 zero1(net, thread_groups(1)[0]);
+  SGD optimizer(zero1);
+  const auto never = net.never._version();
+  const auto second = net.second->weight._version();
+  net.loss(0, 0).backward();
+  optimizer.step();
+  EXPECT_EQ(net.never._version(), never);
+  EXPECT_GT(net.second->weight._version(), second);
+}
+
+// Slices that somebody kept can be read when the strategy is gone.
+TEST(Zero1, KeptGradientsHoldTheirMemory) {
+  SmallNet net;
+  torch::Tensor kept;
+  torch::Tensor then;
+  {
+    Zero1 zero1(net, thread_groups(1)[0]);
+    net.forward(small_batch(0, 0)).square().mean().backward();
+    kept = zero1.slices()[0].gradient;
+    then = kept.clone();
+  }
+  EXPECT_TRUE(torch::equal(kept, then));
+}
+
 TEST(Strategies, AreMadeByName) {
   const Group alone = thread_groups(1)[0];
   SmallNet net;

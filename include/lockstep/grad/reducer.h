@@ -104,6 +104,8 @@ class Reducer {
   bool used(std::size_t parameter) const;
   // Comm memory held for gradients, in bytes.
   std::size_t bucket_bytes() const;
+  // What the buckets lie in now; who holds it may read them when the reducer is gone.
+  CommMemory memory() const;
 
  private:
   struct Impl;

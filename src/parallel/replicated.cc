@@ -145,9 +145,19 @@ Replicated::Replicated(Traits traits, const ModuleRef& module, Group group, Stra
   if (module_ == nullptr) throw UsageError(traits_.name + " of no module");
   if (options_.exchange && options_.hook)
     throw UsageError(traits_.name + ": options `exchange` and `hook` are both given; accepted: one of them");
+  if ((options_.exchange || options_.hook) &&
+      (!options_.algorithm.empty() || options_.order != Order::canonical))
+    throw UsageError(traits_.name +
+                     ": options `algorithm` and `order` are of the strategy's own exchange and "
+                     "change nothing beside `" +
+                     (options_.hook ? "hook" : "exchange") + "`; accepted: without them");
   const Exchange::Leaves wanted = traits_.exchange.leaves;
   if (options_.exchange) traits_.exchange = options_.exchange(wanted);
   if (options_.hook) traits_.exchange = {.name = "hook", .run = options_.hook};
+  if (!traits_.exchange.run)
+    throw UsageError(
+        traits_.name + ": the exchange '" + traits_.exchange.name +
+        "' has no `run`; accepted: a function that begins a bucket's exchange and returns its Work");
   if (wanted == Exchange::Leaves::everything && traits_.exchange.leaves != wanted)
     throw UsageError(traits_.name + " updates whole parameters, and the exchange '" + traits_.exchange.name +
                      "' leaves each rank a part of the gradients; accepted: one that leaves everything");

@@ -334,6 +334,24 @@ TEST(Zero1, KeptGradientsHoldTheirMemory) {
   EXPECT_TRUE(torch::equal(kept, then));
 }
 
+TEST(Strategies, AnExchangeThatCantBeIsRefused) {
+  const Group alone = thread_groups(1)[0];
+  SmallNet net;
+  for (const std::string name : {"ddp", "zero1"}) {
+    const auto make = [&](const StrategyOptions& options) {
+      return [&, options] { make_strategy(name, net, alone, options); };
+    };
+    const auto own = [](Exchange::Leaves) { return all_reduce_exchange(); };
+    const auto hook = [](const Bucket&) { return Work(); };
+    expect_error<UsageError>(make({.exchange = [](auto) { return Exchange{.name = "empty", .run = {}}; }}),
+                             {"'empty'", "`run`"});
+    expect_error<UsageError>(make({.algorithm = "tree", .exchange = own}),
+                             {"`algorithm`", "`exchange`", "without them"});
+    expect_error<UsageError>(make({.order = Order::any, .exchange = own}), {"`order`", "`exchange`"});
+    expect_error<UsageError>(make({.algorithm = "tree", .hook = hook}), {"`algorithm`", "`hook`"});
+  }
+}
+
 TEST(Strategies, AreMadeByName) {
   const Group alone = thread_groups(1)[0];
   SmallNet net;

@@ -84,7 +84,7 @@ TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Mod
     run_on_leader(world_, "reading the optimizer's state", [&] { optimizer_->load(plan_->checkpoint); });
     optimizer_->share(world_);
   }
-  check_algorithm(world_, options_.parallel, largest_bucket_bytes(*strategy_));
+  check_algorithm(world_, options_.strategy, options_.parallel, largest_bucket_bytes(*strategy_));
 }
 
 TrainerResult TrainRun::run() {

@@ -1,4 +1,5 @@
 """--strategy and --compress: how workers share a model changes no bit, what gradients travel as does."""
+import os
 import unittest
 
 from train_case import LANES, Case
@@ -48,6 +49,9 @@ class Strategies(Case):
                      self.path("none"), words=["--optimizer torch-adam", "--strategy zero1", "sgd, adam, adamw"])
         self.refused("train", *RUN, "--steps", 1, "--compress", "bf16", "--algorithm", "tree", "--out",
                      self.path("none"), words=["--algorithm", "--compress bf16", "none"])
+        self.refused("train", *RUN, "--steps", 1, "-n", 2, "--strategy", "zero1", "--algorithm", "tree", "--out",
+                     self.path("none"), words=["--algorithm", "--strategy zero1", "reduce_scatter", "tree"])
+        self.assertFalse(os.path.exists(self.path("none")))
         self.refused("train", *RUN, "--steps", 1, "--compress", "fp8", "--out", self.path("none"),
                      words=["--compress 'fp8'", "none, bf16"])
 

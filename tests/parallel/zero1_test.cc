@@ -13,6 +13,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/strategies.h"
+#include "lockstep/parallel/strategy_names.h"
 #include "parallel/alike_on.h"
 #include "parallel/small_net.h"
 
@@ -358,6 +359,9 @@ TEST(Strategies, AreMadeByName) {
   EXPECT_NE(dynamic_cast<DataParallel*>(make_strategy("ddp", net, alone).get()), nullptr);
   EXPECT_NE(dynamic_cast<Zero1*>(make_strategy("zero1", net, alone).get()), nullptr);
   expect_error<UsageError>([&] { make_strategy("dpp", net, alone); }, {"'dpp'", "ddp, zero1"});
+  expect_error<UsageError>([&] { leaves_of("dpp"); }, {"'dpp'", "ddp, zero1"});
+  for (const char* const name : kStrategyNames)
+    EXPECT_EQ(leaves_of(name), make_strategy(name, net, alone)->exchange().leaves) << name;
   expect_error<UsageError>(
       [&] { DataParallel(net, alone, {.exchange = [](auto) { return reduce_scatter_exchange(); }}); },
       {"reduce-scatter", "a part of the gradients"});

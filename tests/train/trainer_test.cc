@@ -171,6 +171,23 @@ TEST_F(TrainerTest, GradientsThatAreNotFiniteAreSkippedUnderAnyStrategy) {
   EXPECT_EQ(hashes.size(), 1u);
 }
 
+// tree has no reduce-scatter: said before anything is written.
+TEST_F(TrainerTest, AnAlgorithmThatTheStrategyCantUseIsRefused) {
+  TrainerOptions how = options("run");
+  how.parallel.algorithm = "tree";
+  EXPECT_EQ(train(2, task(), how).exit_status(), 0);
+  how.out = (folder_ / "none").string();
+  how.strategy = "zero1";
+  on_threads(thread_groups(2), [&](const Group& group) {
+    torch::nn::Linear model(1, 1);
+    const std::string said = refusal([&] { Trainer(model, task(), how, group).run(); });
+    EXPECT_NE(said.find("--algorithm"), std::string::npos) << said;
+    EXPECT_NE(said.find("zero1"), std::string::npos) << said;
+    EXPECT_NE(said.find("reduce_scatter"), std::string::npos) << said;
+  });
+  EXPECT_FALSE(fs::exists(folder_ / "none"));
+}
+
 TEST_F(TrainerTest, ARunInPartsEndsWhereAWholeOneDoes) {
   const TrainerResult whole = train(2, task(), options("whole"));
   TrainerOptions part = options("parts");

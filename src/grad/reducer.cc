@@ -270,7 +270,7 @@ std::vector<Bucket> Reducer::buckets() const {
   return buckets;
 }
 bool Reducer::used(std::size_t parameter) const { return impl_->exchange.used(parameter); }
-std::size_t Reducer::bucket_bytes() const { return impl_->store.comm_bytes(); }
+std::size_t Reducer::bucket_bytes() const { return impl_->store.bytes(); }
 CommMemory Reducer::memory() const { return impl_->store.memory(); }
 
 }  // namespace lockstep

@@ -335,6 +335,20 @@ TEST(Zero1, KeptGradientsHoldTheirMemory) {
   EXPECT_TRUE(torch::equal(kept, then));
 }
 
+TEST(Strategies, TellAllMemoryOfGradients) {
+  const Group alone = thread_groups(1)[0];
+  OddNet net;
+  DataParallel ddp(net, alone, {.bucket_cap_mb = 25, .first_bucket_mb = 25});
+  const std::size_t one_lane = ddp.gradient_bytes();
+  for (int step = 0; step < 2; ++step) {  // in three sets; the buckets are laid out anew after the first
+    lanes_of_a_step(alone, 8, step, net, ddp);
+    ddp.end_step();
+  }
+  std::size_t gradients = 0;
+  for (const NamedTensor& parameter : ddp.parameters()) gradients += parameter.tensor.nbytes();
+  EXPECT_GE(ddp.gradient_bytes(), one_lane + 2 * gradients);
+}
+
 TEST(Strategies, AnExchangeThatCantBeIsRefused) {
   const Group alone = thread_groups(1)[0];
   SmallNet net;

@@ -188,7 +188,7 @@ TrainPlan make_train_plan(const Json& request, const Group& world) {
                 [&] { made = to_json(plan_of(request, world.size())).dump(); });
   world.broadcast(made, 0);
   TrainPlan plan = from_json(Json::parse(made));
-  check_algorithm(world, trainer_options(plan.options).parallel, sizeof(float));
+  check_algorithm(world, plan.options.strategy, trainer_options(plan.options).parallel, sizeof(float));
   return plan;
 }
 

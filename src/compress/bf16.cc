@@ -1,8 +1,11 @@
 #include "lockstep/compress/bf16.h"
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <utility>
-#include <vector>
 
 #include "comm/kernel/reduce.h"
 
@@ -11,26 +14,46 @@ namespace {
 
 constexpr kernel::Reduction kRounding{.dtype = DType::bf16};  // a sum of one: nothing is added or divided
 
-// A bucket on 16 bits, in comm memory of its own: several are under way at a time.
+// Buckets on 16 bits, each in comm memory of its own, since several are under way at a time: those of several
+// models too, where one exchange serves them.
 class Halves {
  public:
-  Bucket of(const Bucket& bucket) {
-    if (bucket.group.name() != group_ || bucket.layout != layout_) memory_.clear();
-    group_ = bucket.group.name();
-    layout_ = bucket.layout;
-    const auto index = static_cast<std::size_t>(bucket.index);
+  struct Staged {
+    Bucket bucket;
+    CommMemory memory;  // held by who still reads it
+  };
+
+  Staged of(const Bucket& bucket) {
+    const std::lock_guard lock(mutex_);
+    ++calls_;
+    forget_old();
     const std::size_t bytes = bucket.data.count * size_of(DType::bf16);
-    if (memory_.size() <= index) memory_.resize(index + 1);
-    if (memory_[index].bytes() < bytes) memory_[index] = bucket.group.allocate(bytes);
+    Entry& entry = entries_[bucket.data.data];
+    if (entry.memory.bytes() < bytes || entry.group != bucket.group.name())
+      entry = {.memory = bucket.group.allocate(bytes), .group = bucket.group.name()};
+    entry.used = calls_;
     Bucket halves = bucket;
-    halves.data = {memory_[index].data(), bucket.data.count, DType::bf16};
-    return halves;
+    halves.data = {entry.memory.data(), bucket.data.count, DType::bf16};
+    return {std::move(halves), entry.memory};
   }
 
  private:
-  std::string group_;
-  int layout_ = 0;
-  std::vector<CommMemory> memory_;  // of each bucket
+  struct Entry {
+    CommMemory memory;
+    std::string group;
+    std::int64_t used = 0;
+  };
+
+  // Of layouts and groups that are gone: those in use come again every few steps. One that is missed is made
+  // again.
+  void forget_old() {
+    const auto recent = static_cast<std::int64_t>(16 + 4 * entries_.size());
+    std::erase_if(entries_, [&](const auto& entry) { return entry.second.used + recent < calls_; });
+  }
+
+  std::mutex mutex_;
+  std::map<const void*, Entry> entries_;  // by where the bucket lies
+  std::int64_t calls_ = 0;
 };
 
 void widen(const Buffer& from, const Buffer& to) {
@@ -46,15 +69,16 @@ Exchange bf16_exchange(Exchange::Leaves leaves) {
   const Exchange plain = gathers ? all_reduce_exchange() : reduce_scatter_exchange();
   auto run = [gathers, plain, memory = std::make_shared<Halves>()](const Bucket& bucket) {
     if (bucket.data.dtype != DType::f32 || bucket.group.size() == 1) return plain.run(bucket);
-    const Bucket halves = memory->of(bucket);
+    const auto [halves, held] = memory->of(bucket);
     kernel::finish(halves.data.data, bucket.data.data, bucket.data.count, kRounding);
     const Work scattered = reduce_scatter_exchange().run(halves);
     if (!gathers)
-      return scattered.then([from = own_part(halves), to = own_part(bucket), memory] { widen(from, to); });
+      return scattered.then(
+          [from = own_part(halves), to = own_part(bucket), held = held] { widen(from, to); });
     const Work gathered =
         bucket.group.all_gather_async(own_part(halves), halves.data, {.purpose = bucket.purpose});
     return when_all(
-        {scattered, gathered.then([from = halves.data, to = bucket.data, memory] { widen(from, to); })});
+        {scattered, gathered.then([from = halves.data, to = bucket.data, held = held] { widen(from, to); })});
   };
   return {.name = "bf16", .run = std::move(run), .leaves = leaves};
 }

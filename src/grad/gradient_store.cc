@@ -205,6 +205,13 @@ void GradientStore::publish(std::size_t parameter, bool there) {
   grad = there ? sets_[0].views[parameter] : torch::Tensor();
 }
 
+std::size_t GradientStore::bytes() const {
+  std::size_t bytes = memory_.bytes();
+  for (std::size_t level = 1; level < sets_.size(); ++level)
+    for (const torch::Tensor& bucket : sets_[level].buckets) bytes += bucket.nbytes();
+  return bytes;
+}
+
 Bucket GradientStore::bucket(int index) const {
   const auto b = static_cast<std::size_t>(index);
   const BucketPlan& plan = layout_.buckets[b];

@@ -55,7 +55,10 @@ class GradientStore {
 
   // Without a divisor.
   Bucket bucket(int index) const;
-  std::size_t comm_bytes() const { return memory_.bytes(); }
+  // Of all sets.
+  std::size_t bytes() const;
+  // What the buckets lie in.
+  const CommMemory& memory() const { return memory_; }
 
  private:
   struct Set {

@@ -112,6 +112,11 @@ struct Reducer::Impl {
 void Reducer::Impl::on_gradient(std::size_t i) {
   if (phase == Phase::reduced) {
     if (lanes) throw UsageError("backward after the last lane's; begin the next step's lanes first");
+    if (options.exchange.leaves == Exchange::Leaves::own_part && exchange.any_used())
+      throw UsageError(
+          "backward after this step's gradients were exchanged: they would be lost, since each rank has only "
+          "its part of them; use no_sync() for all backwards of a step but the last, or give them up "
+          "(zero_grad())");
     begin_step();
   }
   if (lane_loop && !lanes && sync)
@@ -265,6 +270,7 @@ std::vector<Bucket> Reducer::buckets() const {
   return buckets;
 }
 bool Reducer::used(std::size_t parameter) const { return impl_->exchange.used(parameter); }
-std::size_t Reducer::bucket_bytes() const { return impl_->store.comm_bytes(); }
+std::size_t Reducer::bucket_bytes() const { return impl_->store.bytes(); }
+CommMemory Reducer::memory() const { return impl_->store.memory(); }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 // One step's exchange: buckets leave in index order as they become full, and are awaited together.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "grad/gradient_store.h"
@@ -37,6 +38,7 @@ class StepExchange {
   const ExchangeLog& log() const { return log_; }
   // Did any rank have a gradient for it in the last exchange?
   bool used(std::size_t parameter) const { return used_[parameter] != 0; }
+  bool any_used() const { return std::ranges::find(used_, 1) != used_.end(); }
 
  private:
   void launch();

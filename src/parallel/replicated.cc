@@ -49,6 +49,21 @@ std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
   return names;
 }
 
+// What optimizers keep is of the parameters that were trained when the model was wrapped.
+void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,
+                  const std::vector<NamedTensor>& now) {
+  const auto refuse_new = [&](const std::vector<NamedTensor>& list, const std::vector<NamedTensor>& others,
+                              const char* what) {
+    for (const NamedTensor& parameter : list)
+      if (std::ranges::none_of(
+              others, [&](const NamedTensor& other) { return other.tensor.is_same(parameter.tensor); }))
+        throw UsageError("parameter '" + parameter.name + "' " + what +
+                         " since the model was wrapped; make a new " + strategy);
+  };
+  refuse_new(now, before, "is trained, which it was not,");
+  refuse_new(before, now, "is not trained any more, which it was,");
+}
+
 std::size_t megabytes(double mb, const char* name) {
   if (!(mb > 0) || mb > 1e6)
     throw UsageError(std::string(name) + " = " + std::to_string(mb) + "; accepted: above 0, at most 1000000");
@@ -145,9 +160,19 @@ Replicated::Replicated(Traits traits, const ModuleRef& module, Group group, Stra
   if (module_ == nullptr) throw UsageError(traits_.name + " of no module");
   if (options_.exchange && options_.hook)
     throw UsageError(traits_.name + ": options `exchange` and `hook` are both given; accepted: one of them");
+  if ((options_.exchange || options_.hook) &&
+      (!options_.algorithm.empty() || options_.order != Order::canonical))
+    throw UsageError(traits_.name +
+                     ": options `algorithm` and `order` are of the strategy's own exchange and "
+                     "change nothing beside `" +
+                     (options_.hook ? "hook" : "exchange") + "`; accepted: without them");
   const Exchange::Leaves wanted = traits_.exchange.leaves;
   if (options_.exchange) traits_.exchange = options_.exchange(wanted);
   if (options_.hook) traits_.exchange = {.name = "hook", .run = options_.hook};
+  if (!traits_.exchange.run)
+    throw UsageError(
+        traits_.name + ": the exchange '" + traits_.exchange.name +
+        "' has no `run`; accepted: a function that begins a bucket's exchange and returns its Work");
   if (wanted == Exchange::Leaves::everything && traits_.exchange.leaves != wanted)
     throw UsageError(traits_.name + " updates whole parameters, and the exchange '" + traits_.exchange.name +
                      "' leaves each rank a part of the gradients; accepted: one that leaves everything");
@@ -160,29 +185,36 @@ Replicated::Replicated(Traits traits, const ModuleRef& module, Group group, Stra
 Replicated::~Replicated() = default;
 
 void Replicated::bind(Group group) {
-  if (reducer_) reset();  // nothing of the old group's is under way any more
-  reducer_.reset();
-  lanes_.reset();
-  group_ = std::move(group);
+  std::vector<NamedTensor> parameters = trained(*module_);
+  if (reducer_) {
+    refuse_other(traits_.name, reducer_->parameters(), parameters);
+    reset();  // nothing of the old group's is under way any more
+  }
   const std::vector<NamedTensor> all = everything(*module_);
-  check_form(group_, all);
-  compare_threads(group_, at::get_num_threads());
+  check_form(group, all);
+  compare_threads(group, at::get_num_threads());
   {
     const torch::NoGradGuard no_grad;
-    broadcast_all(group_, all);
+    broadcast_all(group, all);
   }
-  bucket_cap_mb_ = options_.bucket_cap_mb != 0 ? options_.bucket_cap_mb
-                                               : bucket_mb_for(group_, options_.algorithm, options_.order);
-  lanes_ = std::make_unique<Lanes>(*this, group_);
-  reducer_ = std::make_unique<Reducer>(
-      trained(*module_), group_,
-      ReducerOptions{.bucket_bytes = megabytes(bucket_cap_mb_, "bucket_cap_mb"),
+  const double cap_mb = options_.bucket_cap_mb != 0
+                            ? options_.bucket_cap_mb
+                            : bucket_mb_for(group, options_.algorithm, options_.order);
+  auto lanes = std::make_unique<Lanes>(*this, group);
+  auto reducer = std::make_unique<Reducer>(
+      std::move(parameters), group,
+      ReducerOptions{.bucket_bytes = megabytes(cap_mb, "bucket_cap_mb"),
                      .first_bucket_bytes = megabytes(options_.first_bucket_mb, "first_bucket_mb"),
                      .find_unused_parameters = options_.find_unused_parameters,
                      .exchange = traits_.exchange,
                      .keep_layout = traits_.keep_layout,
-                     .beside = lanes_.get(),
-                     .strategy = lanes_->number});
+                     .beside = lanes.get(),
+                     .strategy = lanes->number});
+  // All is there: what failed before has left the old ones in place.
+  reducer_ = std::move(reducer);
+  lanes_ = std::move(lanes);
+  group_ = std::move(group);
+  bucket_cap_mb_ = cap_mb;
 }
 
 void Replicated::begin_lane(const LaneInfo& info) {

@@ -37,6 +37,19 @@ torch::Tensor formed_at(std::byte* data, const torch::Tensor& like, const CommMe
       torch::TensorOptions().dtype(like.scalar_type()));
 }
 
+struct Bytes {
+  const std::byte* begin;
+  const std::byte* end;
+};
+
+// From a tensor's first element to its last.
+Bytes bytes_of(const torch::Tensor& tensor) {
+  std::int64_t last = 0;
+  for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  const auto* const begin = static_cast<const std::byte*>(tensor.data_ptr());
+  return {begin, begin + (static_cast<std::size_t>(last) + 1) * tensor.element_size()};
+}
+
 }  // namespace
 
 Zero1::Zero1(const ModuleRef& module, Group group, const StrategyOptions& options)
@@ -48,7 +61,28 @@ Zero1::Zero1(const ModuleRef& module, Group group, const StrategyOptions& option
       parameters_(parameters()),
       slices_(parameters_.size()),
       gradients_(parameters_.size()) {
+  refuse_shared_memory();
   move_in();
+}
+
+// Each gets memory of its own, so tensors that share some would part without a word.
+void Zero1::refuse_shared_memory() const {
+  std::vector<NamedTensor> all;
+  for (const auto& list : {module().named_parameters(), module().named_buffers()})
+    for (const auto& entry : list)
+      if (entry.value().defined() && entry.value().numel() > 0) all.push_back({entry.key(), entry.value()});
+  for (const auto& [name, tensor] : parameters_) {
+    if (tensor.numel() == 0) continue;
+    const Bytes own = bytes_of(tensor);
+    for (const NamedTensor& other : all) {
+      if (other.tensor.is_same(tensor)) continue;
+      const Bytes its = bytes_of(other.tensor);
+      if (own.begin < its.end && its.begin < own.end)
+        throw UsageError("Zero1: '" + name + "' and '" + other.name +
+                         "' are two tensors on the same memory, which would become two; to tie weights, "
+                         "register one tensor, or one module, under both names");
+    }
+  }
 }
 
 // Parameters get a place in comm memory, and slices theirs in both.
@@ -71,12 +105,14 @@ void Zero1::move_in() {
           .whole = parameter.sizes().vec(),
           .elements = own,
           .parameter = flat_at(place + own.begin * size, own.count(), parameter, memory)};
-      gradients_[tensor.parameter] = flat_at(gradient + own.begin * size, own.count(), parameter);
+      gradients_[tensor.parameter] =
+          flat_at(gradient + own.begin * size, own.count(), parameter, reducer().memory());
     }
   }
 }
 
 std::span<const Slice> Zero1::slices() {
+  check_in_place();  // before anybody updates what is not the module's any more
   for (std::size_t i = 0; i < slices_.size(); ++i)
     slices_[i].gradient = reducer().used(i) ? gradients_[i] : torch::Tensor();
   return slices_;
@@ -109,8 +145,8 @@ void Zero1::share_updates() {
   if (group().size() > 1)
     for (const Shard& shard : shards_) works.push_back(gather(shard, shard.memory.as<std::byte>()));
   when_all(works).wait();
-  for (const NamedTensor& parameter : parameters_)  // a graph that saved it must notice
-    parameter.tensor.unsafeGetTensorImpl()->bump_version();
+  for (std::size_t i = 0; i < parameters_.size(); ++i)  // a graph that saved it must notice
+    if (reducer().used(i)) parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
 }
 
 void Zero1::join(const std::vector<torch::Tensor>& parts, const Take& take) {

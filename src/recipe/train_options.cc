@@ -154,6 +154,11 @@ void check_options(TrainOptions& o) {
     throw UsageError("--schedule step needs --lr-every, a number of steps above 0");
   if (o.nesterov && (!sgd || o.momentum == 0))
     throw UsageError("--nesterov needs --optimizer sgd or torch-sgd and a --momentum above 0");
+  const bool algorithm = o.algorithm != "auto";
+  if (o.compress != "none" && (algorithm || o.order != "canonical"))
+    throw UsageError(fmt::format("{} {} changes nothing with --compress {}; accepted: with --compress none",
+                                 algorithm ? "--algorithm" : "--order", algorithm ? o.algorithm : o.order,
+                                 o.compress));
 }
 
 void check_of_use(const TrainOptions& o, const Given& given) {

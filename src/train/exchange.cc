@@ -1,5 +1,7 @@
 #include "train/exchange.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -10,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/observe/histogram.h"
+#include "lockstep/parallel/strategies.h"
 
 namespace lockstep {
 namespace {
@@ -83,11 +86,17 @@ double expected_all_reduce(const Group& group, const StrategyOptions& options, s
 
 }  // namespace
 
-void check_algorithm(const Group& group, const StrategyOptions& options, std::size_t bucket_bytes) {
-  if (const std::string why =
-          group.why_refused(all_reduce_of(options, bucket_bytes / sizeof(float), DType::f32));
-      !why.empty())
-    throw UsageError("--algorithm: " + why);
+void check_algorithm(const Group& group, const std::string& strategy, const StrategyOptions& options,
+                     std::size_t bucket_bytes) {
+  if (options.exchange || options.hook) return;
+  CallQuestion call = all_reduce_of(options, bucket_bytes / sizeof(float), DType::f32);
+  if (leaves_of(strategy) == Exchange::Leaves::own_part) {
+    call.what = Collective::reduce_scatter;
+    call.count =
+        (call.count + static_cast<std::size_t>(group.size()) - 1) / static_cast<std::size_t>(group.size());
+  }
+  if (const std::string why = group.why_refused(call); !why.empty())
+    throw UsageError(fmt::format("--algorithm (with --strategy {}): {}", strategy, why));
 }
 
 std::size_t largest_bucket_bytes(const Strategy& strategy) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "lockstep/parallel/strategy.h"
@@ -13,8 +14,10 @@ namespace lockstep {
 // Fills in the record's comm, hidden and exposed.
 std::vector<BucketTimes> take_exchange(const ExchangeLog& log, StepRecord& record);
 
-// Throws UsageError when the run's algorithm can't carry a bucket of so many bytes in this group.
-void check_algorithm(const Group& group, const StrategyOptions& options, std::size_t bucket_bytes);
+// Throws UsageError when the run's algorithm can't carry a bucket of so many bytes in this group: by an
+// all-reduce, or by a reduce-scatter, as `strategy` does it. A program's own exchange has none to check.
+void check_algorithm(const Group& group, const std::string& strategy, const StrategyOptions& options,
+                     std::size_t bucket_bytes);
 // The largest bucket, before the first exchange.
 std::size_t largest_bucket_bytes(const Strategy& strategy);
 

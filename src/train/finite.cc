@@ -18,11 +18,21 @@ bool is_finite(const torch::Tensor& tensor) {
   return !tensor.is_floating_point() || at::isfinite(tensor).all().item<bool>();
 }
 
-bool finite_gradients(const torch::nn::Module& model) {
+// What is found in whole gradients is found by every worker; of parts each has its own, so they agree.
+bool finite_gradients(Strategy& strategy) {
   const c10::NoGradGuard no_grad;
-  for (const auto& parameter : model.parameters())
-    if (parameter.grad().defined() && !is_finite(parameter.grad())) return false;
-  return true;
+  const std::vector<NamedTensor> parameters = strategy.parameters();
+  const std::span<const Slice> slices = strategy.slices();
+  bool finite = true;
+  bool parts = false;
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    parts = parts || !slices[i].parameter.is_same(parameters[i].tensor);
+    finite = finite && (!slices[i].gradient.defined() || is_finite(slices[i].gradient));
+  }
+  if (!parts || strategy.group().size() == 1) return finite;
+  std::vector<double> bad = {finite ? 0.0 : 1.0};
+  strategy.group().all_reduce(buffer(bad), {.op = ReduceOp::max, .purpose = "whether gradients are finite"});
+  return bad[0] == 0;
 }
 
 }  // namespace
@@ -34,10 +44,10 @@ std::string first_not_finite(const torch::nn::Module& model) {
   return "";
 }
 
-FiniteWatch::FiniteWatch(std::string on_nan, const torch::nn::Module& model, EventSink sink)
-    : on_nan_(std::move(on_nan)), model_(model), sink_(std::move(sink)) {
+FiniteWatch::FiniteWatch(std::string on_nan, Strategy& strategy, EventSink sink)
+    : on_nan_(std::move(on_nan)), strategy_(strategy), model_(strategy.module()), sink_(std::move(sink)) {
   if (on_nan_ != "skip") return;
-  buffers_ = model.buffers();
+  buffers_ = model_.buffers();
   kept_.resize(buffers_.size());
 }
 
@@ -51,7 +61,7 @@ bool FiniteWatch::accept(double loss, const std::vector<int>& lanes) {
   if (!std::isfinite(loss))
     found_ =
         fmt::format("the loss is {} (lane{} {})", loss, lanes.size() == 1 ? "" : "s", fmt::join(lanes, ", "));
-  else if (on_nan_ == "skip" && !finite_gradients(model_))
+  else if (on_nan_ == "skip" && !finite_gradients(strategy_))
     found_ = "a gradient is not finite";
   if (found_.empty() || on_nan_ == "go-on") return true;
   const c10::NoGradGuard no_grad;

@@ -77,14 +77,14 @@ TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Mod
       strategy_(begin_strategy()),
       optimizer_(make_optimizer(options_, *strategy_)),
       loader_(task_.train, world_.rank(), world_.size(), loader_options(*plan_)),
-      finite_(options_.on_nan, *model_, leads() ? plan_->sink : EventSink()),
+      finite_(options_.on_nan, *strategy_, leads() ? plan_->sink : EventSink()),
       loop_(options_, task_, *strategy_, *optimizer_, loader_, finite_),
       state_{.step = plan_->first_step, .epoch = 0, .best_accuracy = plan_->best_accuracy} {
   if (!plan_->checkpoint.empty()) {
     run_on_leader(world_, "reading the optimizer's state", [&] { optimizer_->load(plan_->checkpoint); });
     optimizer_->share(world_);
   }
-  check_algorithm(world_, options_.parallel, largest_bucket_bytes(*strategy_));
+  check_algorithm(world_, options_.strategy, options_.parallel, largest_bucket_bytes(*strategy_));
 }
 
 TrainerResult TrainRun::run() {

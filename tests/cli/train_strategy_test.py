@@ -1,4 +1,5 @@
 """--strategy and --compress: how workers share a model changes no bit, what gradients travel as does."""
+import os
 import unittest
 
 from train_case import LANES, Case
@@ -43,11 +44,22 @@ class Strategies(Case):
         both = self.train("both", *run, "--compress", "bf16", "--strategy", "zero1")
         self.assertEqual(both["params_sha256"], rough["params_sha256"])
 
+    def test_a_compressed_run_goes_on_without_an_algorithm(self):
+        self.train("rough", *RUN, "-n", 2, "--steps", 3, "--checkpoint-every", 2, "--compress", "bf16")
+        checkpoint = self.path("rough", "checkpoints", "step-00000002")
+        for more in (["--algorithm", "ring"], ["--order", "any"]):
+            self.refused("train", "--resume", checkpoint, "-n", 2, *more, "--out", self.path("none"),
+                         words=[*more, "--compress bf16", "none"])
+        self.assertFalse(os.path.exists(self.path("none")))
+
     def test_what_does_not_go_together_is_said(self):
         self.refused("train", *RUN, "--steps", 1, "-n", 2, "--strategy", "zero1", "--optimizer", "torch-adam", "--out",
                      self.path("none"), words=["--optimizer torch-adam", "--strategy zero1", "sgd, adam, adamw"])
         self.refused("train", *RUN, "--steps", 1, "--compress", "bf16", "--algorithm", "tree", "--out",
                      self.path("none"), words=["--algorithm", "--compress bf16", "none"])
+        self.refused("train", *RUN, "--steps", 1, "-n", 2, "--strategy", "zero1", "--algorithm", "tree", "--out",
+                     self.path("none"), words=["--algorithm", "--strategy zero1", "reduce_scatter", "tree"])
+        self.assertFalse(os.path.exists(self.path("none")))
         self.refused("train", *RUN, "--steps", 1, "--compress", "fp8", "--out", self.path("none"),
                      words=["--compress 'fp8'", "none, bf16"])
 

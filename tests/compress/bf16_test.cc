@@ -98,6 +98,32 @@ TEST(Bf16, GivesZero1AndDataParallelTheSameBits) {
   }
 }
 
+// Buckets of both are under way at a time.
+TEST(Bf16, OneExchangeServesTwoModels) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    const Exchange shared = bf16_exchange();
+    const ReducerOptions options{.bucket_bytes = 4096, .first_bucket_bytes = 4096, .exchange = shared};
+    Reducer one(two_parameters(torch::kFloat32), group, options);
+    Reducer two(two_parameters(torch::kFloat32), group, options);
+    const torch::Tensor mean = on_bf16((on_bf16(gradient_of(0)) + on_bf16(gradient_of(1))) / 2);
+    for (int step = 0; step < 3; ++step) {
+      torch::Tensor loss = torch::zeros({});
+      for (const auto* reducer : {&one, &two}) {
+        const float sign = reducer == &one ? 1 : -1;
+        for (const auto& [name, tensor] : reducer->parameters()) {
+          tensor.mutable_grad() = torch::Tensor();
+          loss = loss + (tensor * gradient_of(group.rank()) * sign).sum();
+        }
+      }
+      loss.backward();
+      for (const auto& [name, tensor] : one.parameters())
+        EXPECT_TRUE(torch::equal(tensor.grad(), mean)) << name << ", step " << step;
+      for (const auto& [name, tensor] : two.parameters())
+        EXPECT_TRUE(torch::equal(tensor.grad(), -mean)) << name << ", step " << step;
+    }
+  });
+}
+
 // What the kernel says that the TCP connections of this process have sent, payload alone.
 std::uint64_t bytes_sent() {
   std::uint64_t bytes = 0;

@@ -1,6 +1,7 @@
 // DataParallel::rebind: a run goes on with other members.
 #include <gtest/gtest.h>
 
+#include "comm/expect_error.h"
 #include "comm/thread_ranks.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -13,6 +14,7 @@ namespace {
 using lockstep::testing::alike_on;
 using lockstep::testing::copies;
 using lockstep::testing::equal;
+using lockstep::testing::expect_error;
 using lockstep::testing::on_threads;
 using lockstep::testing::small_batch;
 using lockstep::testing::SmallNet;
@@ -100,6 +102,39 @@ TEST(Rebind, WhoJoinsGetsTheModelOfRankZero) {
     return copies(net);
   });
   EXPECT_TRUE(equal(together, expected));
+}
+
+// The new group's members have other models: all are told, and each goes on in its old group.
+TEST(Rebind, ThatFailsLeavesTheOldGroup) {
+  on_threads(thread_groups(2), [&](const Group& world) {
+    SmallNet net;
+    const Group alone = world.split(world.rank());
+    DataParallel ddp(net, alone);
+    AdamW optimizer(ddp, {.lr = 0.05});
+    four_lanes(alone, net, ddp, optimizer, 0, 2);
+    if (world.rank() == 1) net.second->register_buffer("more", torch::zeros({1}));
+    expect_error<MismatchError>([&] { ddp.rebind(world); }, {"the models differ", "more"});
+    EXPECT_EQ(ddp.group().size(), 1);
+    four_lanes(alone, net, ddp, optimizer, 2, 4);
+    std::vector<torch::Tensor> now = copies(net);
+    const auto expected = alone_for(4);
+    now.resize(expected.size());  // without the buffer that came
+    EXPECT_TRUE(equal(now, expected));
+  });
+}
+
+TEST(Rebind, WithOtherTrainedParametersIsRefused) {
+  const Group alone = thread_groups(1)[0];
+  SmallNet net;
+  net.second->bias.set_requires_grad(false);
+  DataParallel ddp(net, alone);
+  net.second->bias.set_requires_grad(true);
+  expect_error<UsageError>([&] { ddp.rebind(alone); }, {"'second.bias'", "is trained", "new DataParallel"});
+  net.second->bias.set_requires_grad(false);
+  net.first->bias.set_requires_grad(false);
+  expect_error<UsageError>([&] { ddp.rebind(alone); }, {"'first.bias'", "not trained any more"});
+  net.first->bias.set_requires_grad(true);
+  ddp.rebind(alone);
 }
 
 }  // namespace

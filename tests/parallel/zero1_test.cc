@@ -13,6 +13,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/strategies.h"
+#include "lockstep/parallel/strategy_names.h"
 #include "parallel/alike_on.h"
 #include "parallel/small_net.h"
 
@@ -264,12 +265,120 @@ TEST(Zero1, AParameterThatWasMovedAwayIsNamed) {
   expect_error<UsageError>([&] { optimizer.step(); }, {"'second.weight'", "other memory", "copy_"});
 }
 
+// Before anything is updated: the state and the moved parameter are as they were.
+TEST(Zero1, NothingIsUpdatedWhenAParameterWasMovedAway) {
+  SmallNet net;
+  Zero1 zero1(net, thread_groups(1)[0]);
+  AdamW optimizer(zero1);
+  net.forward(small_batch(0, 0)).square().mean().backward();
+  net.second->weight.set_data(net.second->weight.detach().clone());
+  const Tensors before = copies(net);
+  expect_error<UsageError>([&] { optimizer.step(); }, {"'second.weight'", "other memory"});
+  EXPECT_TRUE(equal(copies(net), before));
+  expect_error<UsageError>([&] { clip_grad_norm_(zero1, 1.0); }, {"'second.weight'", "other memory"});
+}
+
+TEST(Zero1, ASecondExchangeInOneStepIsRefused) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    SmallNet net;
+    Zero1 zero1(net, group);
+    SGD optimizer(zero1);
+    const auto backward = [&](int step) {
+      net.forward(small_batch(group.rank(), step)).square().mean().backward();
+    };
+    backward(0);
+    expect_error<UsageError>([&] { backward(1); }, {"exchanged", "no_sync()", "zero_grad()"});
+    zero1.reset();
+    backward(2);
+    optimizer.zero_grad();  // given up
+    backward(3);
+    optimizer.step();
+    backward(4);  // step() has forgotten those before
+    optimizer.step();
+  });
+}
+
+// Views on one memory are two parameters to libtorch: each would get memory of its own.
+TEST(Zero1, WeightsTiedByMemoryAreRefused) {
+  struct Tied : SmallNet {
+    Tied() { register_parameter("again", torch::zeros({3, 8})).set_data(second->weight.detach()); }
+  } tied;
+  const Group alone = thread_groups(1)[0];
+  expect_error<UsageError>([&] { Zero1(tied, alone); }, {"'again'", "'second.weight'", "same memory"});
+  const DataParallel fine(tied, alone);
+  struct Watched : SmallNet {
+    Watched() { register_buffer("seen", second->bias.detach()); }
+  } watched;
+  expect_error<UsageError>([&] { Zero1(watched, alone); }, {"'second.bias'", "'seen'", "same memory"});
+}
+
+TEST(Zero1, OnlyWhatWasUpdatedHasANewVersion) {
+  OddNet net;
+  Zero1 zero1(net, thread_groups(1)[0]);
+  SGD optimizer(zero1);
+  const auto never = net.never._version();
+  const auto second = net.second->weight._version();
+  net.loss(0, 0).backward();
+  optimizer.step();
+  EXPECT_EQ(net.never._version(), never);
+  EXPECT_GT(net.second->weight._version(), second);
+}
+
+// Slices that somebody kept can be read when the strategy is gone.
+TEST(Zero1, KeptGradientsHoldTheirMemory) {
+  SmallNet net;
+  torch::Tensor kept;
+  torch::Tensor then;
+  {
+    Zero1 zero1(net, thread_groups(1)[0]);
+    net.forward(small_batch(0, 0)).square().mean().backward();
+    kept = zero1.slices()[0].gradient;
+    then = kept.clone();
+  }
+  EXPECT_TRUE(torch::equal(kept, then));
+}
+
+TEST(Strategies, TellAllMemoryOfGradients) {
+  const Group alone = thread_groups(1)[0];
+  OddNet net;
+  DataParallel ddp(net, alone, {.bucket_cap_mb = 25, .first_bucket_mb = 25});
+  const std::size_t one_lane = ddp.gradient_bytes();
+  for (int step = 0; step < 2; ++step) {  // in three sets; the buckets are laid out anew after the first
+    lanes_of_a_step(alone, 8, step, net, ddp);
+    ddp.end_step();
+  }
+  std::size_t gradients = 0;
+  for (const NamedTensor& parameter : ddp.parameters()) gradients += parameter.tensor.nbytes();
+  EXPECT_GE(ddp.gradient_bytes(), one_lane + 2 * gradients);
+}
+
+TEST(Strategies, AnExchangeThatCantBeIsRefused) {
+  const Group alone = thread_groups(1)[0];
+  SmallNet net;
+  for (const std::string name : {"ddp", "zero1"}) {
+    const auto make = [&](const StrategyOptions& options) {
+      return [&, options] { make_strategy(name, net, alone, options); };
+    };
+    const auto own = [](Exchange::Leaves) { return all_reduce_exchange(); };
+    const auto hook = [](const Bucket&) { return Work(); };
+    expect_error<UsageError>(make({.exchange = [](auto) { return Exchange{.name = "empty", .run = {}}; }}),
+                             {"'empty'", "`run`"});
+    expect_error<UsageError>(make({.algorithm = "tree", .exchange = own}),
+                             {"`algorithm`", "`exchange`", "without them"});
+    expect_error<UsageError>(make({.order = Order::any, .exchange = own}), {"`order`", "`exchange`"});
+    expect_error<UsageError>(make({.algorithm = "tree", .hook = hook}), {"`algorithm`", "`hook`"});
+  }
+}
+
 TEST(Strategies, AreMadeByName) {
   const Group alone = thread_groups(1)[0];
   SmallNet net;
   EXPECT_NE(dynamic_cast<DataParallel*>(make_strategy("ddp", net, alone).get()), nullptr);
   EXPECT_NE(dynamic_cast<Zero1*>(make_strategy("zero1", net, alone).get()), nullptr);
   expect_error<UsageError>([&] { make_strategy("dpp", net, alone); }, {"'dpp'", "ddp, zero1"});
+  expect_error<UsageError>([&] { leaves_of("dpp"); }, {"'dpp'", "ddp, zero1"});
+  for (const char* const name : kStrategyNames)
+    EXPECT_EQ(leaves_of(name), make_strategy(name, net, alone)->exchange().leaves) << name;
   expect_error<UsageError>(
       [&] { DataParallel(net, alone, {.exchange = [](auto) { return reduce_scatter_exchange(); }}); },
       {"reduce-scatter", "a part of the gradients"});

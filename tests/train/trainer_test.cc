@@ -6,11 +6,13 @@
 #include <torch/nn/init.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "comm/thread_ranks.h"
@@ -137,6 +139,53 @@ TEST_F(TrainerTest, TheNumberOfWorkersMakesNoDifference) {
     EXPECT_EQ(*result.validation_loss, *one.validation_loss) << workers;
     EXPECT_EQ(result.metrics, one.metrics) << workers;
   }
+}
+
+// Data so large that one weight's gradient overflows, while the loss and the other's stay finite: with zero1
+// one worker sees it, and all skip.
+class Steep : public Line {
+ public:
+  Batch get(std::span<const std::int64_t> indices, RandomStream* random) const override {
+    Batch batch = Line::get(indices, random);
+    if (std::ranges::find(indices, 7) != indices.end()) batch.data.fill_(1.2e38);
+    return batch;
+  }
+};
+
+TEST_F(TrainerTest, GradientsThatAreNotFiniteAreSkippedUnderAnyStrategy) {
+  Task steep = task(std::make_shared<Steep>());
+  steep.loss = [](const torch::Tensor& y, const Batch& batch) {
+    return batch.data.max().item<float>() > 1e30f ? y.sum() : squared(y, batch);
+  };
+  std::set<std::string> hashes;
+  for (const std::string strategy : {"ddp", "zero1"})
+    for (const int workers : {1, 2}) {
+      const std::string name = strategy + std::to_string(workers);
+      TrainerOptions how = options(name);
+      how.strategy = strategy;
+      how.on_nan = "skip";
+      how.optimizer = "sgd";
+      hashes.insert(train(workers, steep, how).params_sha256);
+      EXPECT_EQ(Json::parse(text(name + "/summary.json")).at("steps_not_finite"), 3) << name;
+    }
+  EXPECT_EQ(hashes.size(), 1u);
+}
+
+// tree has no reduce-scatter: said before anything is written.
+TEST_F(TrainerTest, AnAlgorithmThatTheStrategyCantUseIsRefused) {
+  TrainerOptions how = options("run");
+  how.parallel.algorithm = "tree";
+  EXPECT_EQ(train(2, task(), how).exit_status(), 0);
+  how.out = (folder_ / "none").string();
+  how.strategy = "zero1";
+  on_threads(thread_groups(2), [&](const Group& group) {
+    torch::nn::Linear model(1, 1);
+    const std::string said = refusal([&] { Trainer(model, task(), how, group).run(); });
+    EXPECT_NE(said.find("--algorithm"), std::string::npos) << said;
+    EXPECT_NE(said.find("zero1"), std::string::npos) << said;
+    EXPECT_NE(said.find("reduce_scatter"), std::string::npos) << said;
+  });
+  EXPECT_FALSE(fs::exists(folder_ / "none"));
 }
 
 TEST_F(TrainerTest, ARunInPartsEndsWhereAWholeOneDoes) {

@@ -82,7 +82,7 @@ struct ExchangeOptions {
 
 // Every rank has all of the mean.
 Exchange all_reduce_exchange(ExchangeOptions options = {});
-// Every rank has its own part of it: about half the bytes.
+// Every rank has its own part of it: about half the bytes between ranks without shared memory.
 Exchange reduce_scatter_exchange(ExchangeOptions options = {});
 // Every rank keeps what it has: its own sum, not divided by anything.
 Exchange no_exchange();

@@ -102,8 +102,10 @@ class Reducer {
   std::vector<Bucket> buckets() const;
   // Did any rank have a gradient for it in the last exchange?
   bool used(std::size_t parameter) const;
-  // Comm memory held for gradients, in bytes.
+  // Memory held for gradients, in bytes: of the buckets, and of the sums of lanes that wait for others.
   std::size_t bucket_bytes() const;
+  // What the buckets lie in now; who holds it may read them when the reducer is gone.
+  CommMemory memory() const;
 
  private:
   struct Impl;

@@ -20,4 +20,7 @@ namespace lockstep {
 std::unique_ptr<Strategy> make_strategy(const std::string& name, const ModuleRef& module, Group group,
                                         const StrategyOptions& options = {});
 
+// What the strategy's own exchange leaves every worker of the gradients. Throws likewise.
+Exchange::Leaves leaves_of(const std::string& strategy);
+
 }  // namespace lockstep

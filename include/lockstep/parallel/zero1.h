@@ -11,7 +11,11 @@
 // gone.
 //
 // grad() is undefined after the exchange, since most of it would not be the mean: what reads gradients reads
-// slices(). A module's parameters may not be given other memory (set_data, to(dtype)) while this lives.
+// slices(). So nothing is left to add to: step() forgets gradients as zero_grad() does, and a second backward
+// in a step is an error where the first one was exchanged; all but the last are under no_sync().
+//
+// A module's parameters may not be given other memory (set_data, to(dtype)) while this lives. Weights are
+// tied by being one tensor under two names; two tensors on the same memory are refused.
 #pragma once
 
 #include <vector>
@@ -36,6 +40,7 @@ class Zero1 final : public Replicated {
     Bucket bucket;      // of gradients
     CommMemory memory;  // of parameters, laid out alike
   };
+  void refuse_shared_memory() const;
   void move_in();
   void check_in_place() const;
   Work gather(const Shard& shard, std::byte* memory) const;

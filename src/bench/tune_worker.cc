@@ -11,9 +11,9 @@
 #include "bench/own_core.h"
 #include "bench/sampling.h"
 #include "bench/variant.h"
-#include "comm/group_impl.h"
 #include "comm/tune/calibrate.h"
 #include "comm/tune/trials.h"
+#include "comm/world/group_impl.h"
 #include "launch/starter.h"
 #include "launch/worker_events.h"
 #include "lockstep/base/identity.h"
@@ -97,7 +97,7 @@ class Tuning {
     return all;
   }
 
-  Shape shape(std::uint64_t bytes, const std::string& memory) const {
+  CallShape shape(std::uint64_t bytes, const std::string& memory) const {
     const Extent extent = extent_of(plan_.what, world_.size(), bytes, DType::f32);
     return {.what = collective_of(plan_.what),
             .ranks = world_.size(),
@@ -173,7 +173,7 @@ class Tuning {
         timed.push_back({.algorithm = variant.algorithm, .memory = variant.memory, .us = median(at->second)});
     const Selector& selector = *engine_of(world_).selector();
     for (const std::string& memory : plan_.memories) {
-      const Shape s = shape(bytes, memory);
+      const CallShape s = shape(bytes, memory);
       const Algorithm* const chosen = selector.choose(s, Order::canonical);
       double best = 0;
       for (const Timed& t : timed) {

@@ -5,8 +5,8 @@
 
 #include "base/suggest.h"
 #include "comm/engine/vendor.h"
-#include "comm/group_impl.h"
-#include "comm/tcp_world.h"
+#include "comm/world/group_impl.h"
+#include "comm/world/tcp_world.h"
 #include "lockstep/base/error.h"
 #ifdef LOCKSTEP_HAS_MPI
 #include "comm/engine/mpi_engine.h"
@@ -153,7 +153,7 @@ std::vector<Variant> make_variants(const BenchPlan& plan, const Group& world) {
     }
 #endif
 #ifdef LOCKSTEP_HAS_GLOO
-    if (name == "gloo") add_peer(make_gloo_engine(world.split(0, world.rank())));
+    if (name == "gloo") add_peer(make_gloo_engine(kept_engine_of(world.split(0, world.rank()))));
 #endif
   }
   for (const auto& asked : plan.algorithms)

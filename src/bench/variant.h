@@ -7,7 +7,7 @@
 
 #include "bench/check.h"
 #include "bench/plan.h"
-#include "comm/engine/engine.h"
+#include "comm/call/engine.h"
 #include "lockstep/comm/group.h"
 
 namespace lockstep {

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "comm/engine/offers.h"
 #include "comm/engine/registry.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/knobs.h"

@@ -18,7 +18,7 @@ void put(Json& json, const char* name, const std::optional<Value>& value) {
 
 // Peers know the secret, but may be of another version, or broken: whatever they write, a number is one that
 // the rest can count with.
-int number(const Json& json, const char* name, int least, int most) {
+int number_in(const Json& json, const char* name, int least, int most) {
   const Json& value = json.at(name);
   // A large unsigned number would come back negative.
   const bool whole =
@@ -34,7 +34,7 @@ constexpr int kMostPort = 65535;
 constexpr int kMostGraceMs = 1'000'000'000;
 
 std::optional<int> optional_number(const Json& json, const char* name, int least, int most) {
-  return json.contains(name) ? std::optional(number(json, name, least, most)) : std::nullopt;
+  return json.contains(name) ? std::optional(number_in(json, name, least, most)) : std::nullopt;
 }
 
 double seconds(const Json& json) {
@@ -51,16 +51,17 @@ Json json_of(const WorkerEnd& end) {
 
 std::vector<int> ranks_of(const Json& list) {
   std::vector<int> ranks;
-  for (const Json& rank : list) ranks.push_back(number(Json{{"blames", rank}}, "blames", 0, kMostRanks - 1));
+  for (const Json& rank : list)
+    ranks.push_back(number_in(Json{{"blames", rank}}, "blames", 0, kMostRanks - 1));
   return ranks;
 }
 
 WorkerEnd worker_end(const Json& json) {
-  return {.rank = number(json, "rank", 0, kMostRanks - 1),
-          .node = number(json, "node", 0, kMostNodes - 1),
-          .pid = number(json, "pid", 0, INT_MAX),
-          .exit_code = number(json, "exit_code", 0, 255),
-          .signal = number(json, "signal", 0, kMostSignal),
+  return {.rank = number_in(json, "rank", 0, kMostRanks - 1),
+          .node = number_in(json, "node", 0, kMostNodes - 1),
+          .pid = number_in(json, "pid", 0, INT_MAX),
+          .exit_code = number_in(json, "exit_code", 0, 255),
+          .signal = number_in(json, "signal", 0, kMostSignal),
           .core_dumped = json.at("core_dumped"),
           .stopped = json.at("stopped"),
           .seconds = seconds(json),
@@ -73,12 +74,12 @@ Json json_of(const NodeEnd& end) {
 }
 
 NodeEnd node_end(const Json& json) {
-  return {.node = number(json, "node", 0, kMostNodes - 1),
+  return {.node = number_in(json, "node", 0, kMostNodes - 1),
           .host = json.at("host"),
-          .first_rank = number(json, "first_rank", 0, kMostRanks - 1),
-          .workers = number(json, "workers", 1, kMostWorkers),
+          .first_rank = number_in(json, "first_rank", 0, kMostRanks - 1),
+          .workers = number_in(json, "workers", 1, kMostWorkers),
           .lost = json.at("lost"),
-          .interrupted_by = number(json, "interrupted_by", 0, kMostSignal)};
+          .interrupted_by = number_in(json, "interrupted_by", 0, kMostSignal)};
 }
 
 template <class Item>
@@ -166,7 +167,7 @@ struct Writer {
 };
 
 std::chrono::milliseconds grace(const Json& json) {
-  return std::chrono::milliseconds(number(json, "grace_ms", 0, kMostGraceMs));
+  return std::chrono::milliseconds(number_in(json, "grace_ms", 0, kMostGraceMs));
 }
 
 Welcome welcome(const Json& json) {
@@ -174,10 +175,10 @@ Welcome welcome(const Json& json) {
   Job& job = mail.job;
   job.name = job_name(json);
   job.nodes = nodes_of(json.at("nodes"));
-  job.node = number(json, "node", 0, static_cast<int>(job.nodes.size()) - 1);
+  job.node = number_in(json, "node", 0, static_cast<int>(job.nodes.size()) - 1);
   job.master_addr = json.at("master_addr");
-  job.master_port = number(json, "master_port", 1, kMostPort);
-  job.max_restarts = number(json, "max_restarts", 0, INT_MAX);
+  job.master_port = number_in(json, "master_port", 1, kMostPort);
+  job.max_restarts = number_in(json, "max_restarts", 0, INT_MAX);
   job.threads = json.at("threads");
   job.grace = grace(json);
   return mail;
@@ -186,7 +187,7 @@ Welcome welcome(const Json& json) {
 Finished finished(const Json& json) {
   Finished mail{{.workers = items_of(json.at("workers"), worker_end)}};
   for (const Json& entry : json.at("last_lines"))
-    mail.end.last_lines[number(entry, "rank", 0, kMostRanks - 1)] = entry.at("lines");
+    mail.end.last_lines[number_in(entry, "rank", 0, kMostRanks - 1)] = entry.at("lines");
   return mail;
 }
 
@@ -196,24 +197,24 @@ Verdict verdict(const Json& json) {
           .first_failed = optional_number(json, "first_failed", 0, kMostRanks - 1),
           .first_failed_node = optional_number(json, "first_failed_node", 0, kMostNodes - 1),
           .last_lines = json.at("last_lines"),
-          .next_master_port = number(json, "next_master_port", 0, kMostPort)};
+          .next_master_port = number_in(json, "next_master_port", 0, kMostPort)};
 }
 
 AgentMail from_json(const Json& json) {
   const std::string is = json.at("is");
   if (is == "join")
     // Node 0 says what it thinks of these.
-    return Join{.nodes = number(json, "nodes", INT_MIN, INT_MAX),
+    return Join{.nodes = number_in(json, "nodes", INT_MIN, INT_MAX),
                 .node = optional_number(json, "node", INT_MIN, INT_MAX),
-                .workers = number(json, "workers", INT_MIN, INT_MAX),
+                .workers = number_in(json, "workers", INT_MIN, INT_MAX),
                 .host = json.at("host"),
                 .grace = grace(json)};
   if (is == "worker_failed") return WorkerFailed{worker_end(json.at("end"))};
-  if (is == "interrupted") return Interrupted{number(json, "signal", 1, kMostSignal)};
+  if (is == "interrupted") return Interrupted{number_in(json, "signal", 1, kMostSignal)};
   if (is == "finished") return finished(json);
   if (is == "welcome") return welcome(json);
   if (is == "refused") return Refused{.why = json.at("why"), .usage = json.at("usage")};
-  if (is == "stop") return Stop{{.signal = number(json, "signal", 0, kMostSignal)}};
+  if (is == "stop") return Stop{{.signal = number_in(json, "signal", 0, kMostSignal)}};
   if (is == "verdict") return verdict(json);
   if (is == "given_up") return GivenUp{json.at("why")};
   if (is == "alive") return Alive{};

@@ -169,7 +169,7 @@ void Attempt::handle_signal(int signal) {
 
 void Attempt::interrupt(int signal) {
   // What is sent to every process of a job comes here several times: by itself, and passed on by our parent.
-  if (interrupted_by_ != 0 && Clock::now() < interrupted_at_ + kOneStop) return;
+  if (interrupted_by_ != 0 && Clock::now() < interrupted_at_ + kOneStopHeard) return;
   if (running_ == 0 && (link_ == nullptr || interrupted_by_ != 0)) {
     abandoned_ = true;
     if (interrupted_by_ == 0) interrupted_by_ = signal;  // output is lost, and nothing is started again

@@ -12,8 +12,6 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr int kMostCpus = 8192;
-
 int topology(int cpu, const char* what) {
   std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/" + what);
   int value = 0;

@@ -5,6 +5,8 @@
 
 namespace lockstep::launcher {
 
+constexpr int kMostCpus = 8192;  // that the kernel numbers
+
 struct Core {
   int cpu = 0;       // the kernel's number
   int package = 0;   // socket

@@ -16,7 +16,6 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr std::uint16_t kUsualPort = 29400;            // torchrun's
-constexpr std::chrono::milliseconds kQuietly{3000};    // before anybody is told that we wait
 constexpr std::chrono::milliseconds kLeadsWord{5000};  // node 0 knows better than we who is missing
 
 net::Secret job_secret(const Machines& machines) {

@@ -3,6 +3,7 @@
 // all have agreed on.
 #pragma once
 
+#include <chrono>
 #include <memory>
 
 #include "launch/agent_link.h"
@@ -20,6 +21,8 @@ struct Gathered {
 // Comes back when all agents are there; no thread and no listening socket is left then. Throws as launch()
 // does.
 Gathered meet(const LaunchOptions& options);
+
+constexpr std::chrono::milliseconds kQuietly{3000};  // before anybody is told that we wait
 
 // What each side of it needs.
 struct GatheringPlace {

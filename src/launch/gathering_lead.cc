@@ -20,8 +20,7 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr std::chrono::milliseconds kQuietly{3000};  // before anybody is told that we wait
-constexpr std::chrono::milliseconds kStep{1000};     // the longest sleep
+constexpr std::chrono::milliseconds kStep{1000};  // the longest sleep
 
 // Who was turned away at the gate, for people: whatever strangers do, a line every few seconds at most.
 class TurnedAway {

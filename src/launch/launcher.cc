@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check(const LaunchOptions& options) {
+void check_options(const LaunchOptions& options) {
   if (options.program.empty()) throw UsageError("no program to start");
   if (options.workers < 1 || options.workers > kMostWorkers)
     throw UsageError(std::to_string(options.workers) + " workers can't be started; accepted: 1 to " +
@@ -120,7 +120,7 @@ LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, laun
 }  // namespace
 
 LaunchReport launch(const LaunchOptions& options) {
-  check(options);
+  check_options(options);
   open_standard_descriptors();
   launcher::AttemptPlan plan;
   plan.program_file = launcher::find_program(options.program.front());

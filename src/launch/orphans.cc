@@ -17,7 +17,7 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr int kMostPasses = 500;
+constexpr int kMostLooks = 500;
 constexpr timespec kBetweenPasses{.tv_sec = 0, .tv_nsec = 2'000'000};
 
 // The parent of a process, -1 when it is gone.
@@ -59,7 +59,7 @@ void Orphans::reap() {
 }
 
 void Orphans::kill() {
-  for (int pass = 0; pass < kMostPasses; ++pass) {
+  for (int pass = 0; pass < kMostLooks; ++pass) {
     int left = 0;
     for (const pid_t pid : list()) {
       // It stays ours, and its number with it, until it is reaped here.

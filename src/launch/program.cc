@@ -18,7 +18,7 @@ bool is_program(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
 }
 
-std::string check(const std::string& path) {
+std::string executable(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0)
     throw UsageError("program '" + path + "': " + SystemError("can't be started", errno).what());
@@ -37,7 +37,7 @@ std::string check(const std::string& path) {
 std::string find_program(const std::string& name) {
   if (name.empty())
     throw UsageError("the program's name is empty; accepted: a path, or a name found in PATH");
-  if (name.find('/') != std::string::npos) return check(name);
+  if (name.find('/') != std::string::npos) return executable(name);
   const char* const set = std::getenv("PATH");
   const std::string path = set != nullptr ? set : "/usr/local/bin:/usr/bin:/bin";
   for (std::size_t at = 0; at <= path.size();) {

@@ -10,13 +10,12 @@
 #include <cerrno>
 #include <memory>
 
+#include "launch/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::launcher {
 namespace {
-
-constexpr int kMostCpus = 8192;
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;

@@ -28,7 +28,7 @@ bool is_tls(Bytes bytes) {
   return (bytes[0] == std::byte{22} || bytes[0] == std::byte{21}) && bytes[1] == std::byte{3};
 }
 
-std::string length_of(std::string_view hello) {
+std::string hello_length(std::string_view hello) {
   return {static_cast<char>(hello.size() >> 8), static_cast<char>(hello.size() & 255)};
 }
 
@@ -63,7 +63,7 @@ Code Proof::code(std::string_view label, std::string_view hello) const {
   std::string message(label);
   message.append(reinterpret_cast<const char*>(client_.data()), client_.size());
   message.append(reinterpret_cast<const char*>(server_.data()), server_.size());
-  message += length_of(hello);
+  message += hello_length(hello);
   message += hello;
   Code result;
   unsigned length = 0;
@@ -133,7 +133,7 @@ void DialProof::step(Bytes message) {
       if (!same_code(message.subspan(1 + sizeof(Nonce)), code("server", {})))
         return refuse(Refusal::wrong_secret);
       send(code("client", hello_));
-      send(length_of(hello_));
+      send(hello_length(hello_));
       send(hello_);
       expects_ = Expects::acceptance;
       return expect(sizeof(Code));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/seconds_text.h"
 #include "lockstep/base/error.h"
 #include "net/mail.h"
 #include "net/roster_mail.h"
@@ -14,11 +15,6 @@ namespace {
 
 constexpr const char* kHello = "roster";
 constexpr std::chrono::seconds kGrace{5};  // for messages that are on their way
-
-std::string seconds(std::chrono::milliseconds span) {
-  const auto tenths = std::max<std::int64_t>(1, span.count() / 100);
-  return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " s";
-}
 
 // "3", "3 and 7", "1, 2, … and 40 more": as many as fit in a line.
 std::string list_of(const std::vector<int>& ranks) {
@@ -131,7 +127,7 @@ class Desk {
         gate_.endpoint() == options_.endpoint ? "" : " (rank 0 listens at " + gate_.endpoint().text() + ")";
     throw TimeoutError(missing,
                        list_of(missing) + " of " + std::to_string(options_.size) + " did not come to " +
-                           options_.endpoint.text() + " within " + seconds(options_.timeout) + listens +
+                           options_.endpoint.text() + " within " + seconds_text(options_.timeout) + listens +
                            "; is every worker running with the same secret, and can it reach rank 0?");
   }
 
@@ -192,8 +188,8 @@ std::vector<std::string> hand_in(const RosterOptions& options, const std::string
                     "rank 0 at " + stream->peer() + " " + lost.reason + " while the workers were starting");
   } catch (const TimeoutError& error) {
     if (!error.missing().empty()) throw;
-    throw TimeoutError({0},
-                       "rank 0 at " + stream->peer() + " did not answer within " + seconds(options.timeout));
+    throw TimeoutError(
+        {0}, "rank 0 at " + stream->peer() + " did not answer within " + seconds_text(options.timeout));
   } catch (const BadRosterMail&) {
     throw PeerError(
         0, "rank 0 at " + stream->peer() +

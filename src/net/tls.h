@@ -6,6 +6,7 @@
 #include <openssl/ssl.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,6 +17,8 @@
 #include "net/stream.h"
 
 namespace lockstep::net {
+
+constexpr std::size_t kTlsRecord = std::size_t{16} << 10;  // the most that TLS allows
 
 enum class TlsSide { gate, dialler };
 

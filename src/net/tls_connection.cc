@@ -13,7 +13,6 @@ namespace lockstep::net {
 namespace {
 
 constexpr std::size_t kHeader = 5;  // of a record
-constexpr std::size_t kRecord = std::size_t{16} << 10;
 
 }  // namespace
 
@@ -142,7 +141,7 @@ void TlsConnection::write(Bytes bytes) {
 }
 
 void TlsConnection::rekey_when_due(std::size_t bytes) {
-  records_ += 1 + bytes / kRecord;
+  records_ += 1 + bytes / kTlsRecord;
   if (records_ < records_per_key_) return;
   records_ = 0;
   if (SSL_key_update(ssl(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) throw ConnectionLost{failure()};

@@ -10,10 +10,9 @@
 namespace lockstep::net {
 namespace {
 
-constexpr std::size_t kRecord = std::size_t{16} << 10;  // the most that TLS allows
 // Encrypted before the socket is written to. Measured on loopback: less costs system calls, more leaves the
 // cache.
-constexpr std::size_t kBatch = 4 * kRecord;
+constexpr std::size_t kBatch = 4 * kTlsRecord;
 
 // Walks over the parts of one write.
 class Walk {
@@ -82,15 +81,15 @@ class TlsStream final : public Stream {
   // The next record: straight from the caller's memory where that fills it, gathered where parts are smaller,
   // so that a header and its payload travel together.
   std::size_t encrypt(Walk& walk) {
-    Bytes record = walk.here().first(std::min(walk.here().size(), kRecord));
+    Bytes record = walk.here().first(std::min(walk.here().size(), kTlsRecord));
     walk.skip(record.size());
-    if (record.size() < kRecord && !walk.done()) {
+    if (record.size() < kTlsRecord && !walk.done()) {
       std::size_t gathered = 0;
       for (;;) {
         std::memcpy(gather_.data() + gathered, record.data(), record.size());
         gathered += record.size();
-        if (gathered == kRecord || walk.done()) break;
-        record = walk.here().first(std::min(walk.here().size(), kRecord - gathered));
+        if (gathered == kTlsRecord || walk.done()) break;
+        record = walk.here().first(std::min(walk.here().size(), kTlsRecord - gathered));
         walk.skip(record.size());
       }
       record = std::span(gather_).first(gathered);
@@ -103,7 +102,7 @@ class TlsStream final : public Stream {
   std::string peer_;
   SilenceWatch silence_;
   std::size_t begun_ = 0;
-  std::array<std::byte, kRecord> gather_;
+  std::array<std::byte, kTlsRecord> gather_;
 };
 
 }  // namespace

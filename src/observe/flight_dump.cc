@@ -15,23 +15,23 @@
 namespace lockstep {
 namespace {
 
-using Json = nlohmann::ordered_json;  // keys in the order of docs/flight_recorder.md
+using OrderedJson = nlohmann::ordered_json;  // keys in the order of docs/flight_recorder.md
 
-Json json_of(const FlightEntry& entry) {
+OrderedJson json_of(const FlightEntry& entry) {
   return {{"sequence", entry.sequence},      {"what", entry.what},
           {"detail", entry.detail},          {"algorithm", entry.algorithm},
           {"state", to_string(entry.state)}, {"begin_ns", entry.begin_ns},
           {"end_ns", entry.end_ns}};
 }
 
-Json json_of(const FlightRank& rank) {
-  Json entries = Json::array();
+OrderedJson json_of(const FlightRank& rank) {
+  OrderedJson entries = OrderedJson::array();
   for (const FlightEntry& entry : rank.entries) entries.push_back(json_of(entry));
   return {{"rank", rank.rank},
           {"state", to_string(rank.state)},
           {"signal", rank.signal},
           {"pid", rank.pid},
-          {"entries", rank.recorded ? std::move(entries) : Json(nullptr)}};
+          {"entries", rank.recorded ? std::move(entries) : OrderedJson(nullptr)}};
 }
 
 void write_all(int fd, std::string_view text, const std::string& path) {
@@ -102,19 +102,19 @@ void set_time(FlightDump& dump) {
 }
 
 std::string to_json(const FlightDump& dump) {
-  Json error = nullptr;
+  OrderedJson error = nullptr;
   if (dump.error_kind)
     error = {{"kind", to_string(*dump.error_kind)}, {"message", dump.error_message}, {"gone", dump.gone}};
-  Json ranks = Json::array();
+  OrderedJson ranks = OrderedJson::array();
   for (const FlightRank& rank : dump.ranks) ranks.push_back(json_of(rank));
-  const Json json = {
+  const OrderedJson json = {
       {"version", dump.version},   {"job", dump.job},
       {"group", dump.group},       {"rank", dump.rank},
       {"size", dump.size},         {"world_rank", dump.world_rank},
       {"error", std::move(error)}, {"time", {{"unix_ns", dump.unix_ns}, {"steady_ns", dump.steady_ns}}},
       {"summary", summary(dump)},  {"ranks", std::move(ranks)}};
   // A message may quote bytes that are no UTF-8; a dump with a '\uFFFD' in it beats none.
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 std::string flight_dump_name(std::string_view group, int rank) {

@@ -116,7 +116,7 @@ void RunDisplay::told_to_stop(int signal) {
     note(fmt::format(
         "{}: ending the step, then writing a checkpoint; once more, after {} s, stops at once without one",
         name, kOneStop.count()));
-  } else if (now - told_ns_ >= std::chrono::nanoseconds(kOneStop).count()) {
+  } else if (now - told_ns_ >= std::chrono::nanoseconds(kOneStopHeard).count()) {
     note(fmt::format(
         "{} again: stopping at once; {}", name,
         checkpoint_.empty() ? "there is no checkpoint" : "what came after " + checkpoint_ + " is lost"));

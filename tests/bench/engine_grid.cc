@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "bench/check.h"
-#include "comm/engine/engine.h"
+#include "comm/call/engine.h"
+#include "comm/world/group_impl.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
 #ifdef LOCKSTEP_HAS_MPI
@@ -142,7 +143,7 @@ std::unique_ptr<Engine> make(const std::string& name, [[maybe_unused]] const Gro
   if (name == "mpi") return make_mpi_engine();
 #endif
 #ifdef LOCKSTEP_HAS_GLOO
-  if (name == "gloo") return make_gloo_engine(world.split(0, world.rank()));
+  if (name == "gloo") return make_gloo_engine(kept_engine_of(world.split(0, world.rank())));
 #endif
   throw UsageError("no engine '" + name + "' in this build");
 }

@@ -7,12 +7,12 @@
 #include "comm/algo/algorithm.h"
 #include "comm/expect_error.h"
 #include "comm/grid.h"
-#include "comm/group_impl.h"
 #include "comm/star_algorithm.h"
-#include "comm/tcp_world.h"
 #include "comm/thread_ranks.h"
 #include "comm/tune/selector.h"
 #include "comm/tune/trials.h"
+#include "comm/world/group_impl.h"
+#include "comm/world/tcp_world.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep::testing {
@@ -54,7 +54,7 @@ TEST(AddedAlgorithm, RunsInTheGridAcrossWiresWhenItNeedsNoMemory) {
 
 TEST(AddedAlgorithm, IsInTheTableOfCosts) {
   const std::vector<int> nodes(4, 0);
-  const Shape shape{.what = Collective::all_reduce, .ranks = 4, .bytes = 4096, .nodes = nodes};
+  const CallShape shape{.what = Collective::all_reduce, .ranks = 4, .bytes = 4096, .nodes = nodes};
   const Algorithm* const star = find_algorithm("star");
   ASSERT_NE(star, nullptr);
   Selector table;
@@ -76,7 +76,7 @@ TEST(AddedAlgorithm, IsTimedWithTheOthersThatShareMemory) {
   on_threads(groups, [](const Group& g) {
     Selector table;
     run_trials(engine_of(g), table);
-    const Shape shape{
+    const CallShape shape{
         .what = Collective::all_reduce, .ranks = 2, .bytes = 4096, .reachable = true, .nodes = g.nodes()};
     for (const Candidate& row : table.table(shape, Order::canonical))
       if (row.algorithm->name() == "shared-star") {

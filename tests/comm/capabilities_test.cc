@@ -1,5 +1,5 @@
 // What engines declare, and the refusals that follow from it.
-#include "comm/engine/capabilities.h"
+#include "comm/call/capabilities.h"
 
 #include <gtest/gtest.h>
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array<int, 8> kNodes = {0, 0, 0, 0, 1, 1, 1, 1};
 
-Shape shape_of(std::size_t bytes, int ranks) {
+CallShape shape_of(std::size_t bytes, int ranks) {
   return {.what = Collective::all_reduce,
           .ranks = ranks,
           .bytes = bytes,

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/call.h"
+#include "comm/call/call.h"
 
 namespace lockstep::testing {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/call.h"
+#include "comm/call/call.h"
 
 namespace lockstep::testing {
 

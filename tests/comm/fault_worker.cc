@@ -8,11 +8,11 @@
 #include <map>
 #include <numeric>
 
+#include "comm/call/reach.h"
 #include "comm/fault_plan.h"
 #include "comm/fault_values.h"
-#include "comm/group_impl.h"
 #include "comm/process_ranks.h"
-#include "comm/reach.h"
+#include "comm/world/group_impl.h"
 #include "lockstep/comm/init.h"
 
 namespace lockstep::testing {

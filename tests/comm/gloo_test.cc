@@ -6,10 +6,10 @@
 #include "comm/engine/gloo_engine.h"
 #include "comm/engine/node_engine.h"
 #include "comm/expect_error.h"
-#include "comm/group_impl.h"
-#include "comm/local_world.h"
 #include "comm/thread_ranks.h"
 #include "comm/wire_ranks.h"
+#include "comm/world/group_impl.h"
+#include "comm/world/local_world.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep::testing {
@@ -23,7 +23,7 @@ std::vector<Group> gloo_groups(int size, milliseconds timeout = kPatient) {
   std::vector<Group> groups(static_cast<std::size_t>(size));
   on_threads(thread_groups(size, {.timeout = kPatient}), [&](const Group& carrier) {
     groups[static_cast<std::size_t>(carrier.rank())] =
-        make_group(make_gloo_engine(carrier), "world", timeout);
+        make_group(make_gloo_engine(kept_engine_of(carrier)), "world", timeout);
   });
   return groups;
 }
@@ -48,7 +48,7 @@ std::vector<Group> node_gloo_groups(const std::vector<int>& nodes) {
                                     const Call& split) -> std::unique_ptr<Engine> {
         auto column = all.split(colour, key, group, split);
         if (column == nullptr) return nullptr;
-        return make_gloo_engine(make_group(std::move(column), group, kPatient));
+        return make_gloo_engine(std::move(column));
       };
       groups[r] = make_group(
           NodeEngine::make("shm+gloo", std::move(flat[r]), std::move(inside[r]), across, "world", call),

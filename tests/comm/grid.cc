@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "comm/algo/algorithm.h"
-#include "comm/group_impl.h"
 #include "comm/kernel_reference.h"
+#include "comm/world/group_impl.h"
 
 namespace lockstep::testing {
 namespace {

@@ -10,10 +10,10 @@
 #include <mutex>
 #include <numeric>
 
-#include "comm/call.h"
+#include "comm/call/call.h"
+#include "comm/call/reach.h"
 #include "comm/expect_error.h"
 #include "comm/fault_plan.h"
-#include "comm/reach.h"
 #include "comm/thread_ranks.h"
 
 namespace lockstep::testing {

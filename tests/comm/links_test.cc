@@ -96,7 +96,7 @@ TEST(Links, ChoicesFollowThem) {
   Selector selector;
   selector.set_links(links, routes);
   const std::vector<int> nodes = {0, 1, 2, 3};
-  Shape shape{.ranks = 4, .bytes = 64, .messages_only = true, .nodes = nodes};
+  CallShape shape{.ranks = 4, .bytes = 64, .messages_only = true, .nodes = nodes};
   EXPECT_EQ(selector.choose(shape, Order::canonical), &kDoubling);
   shape.bytes = std::size_t{64} << 20;
   EXPECT_EQ(selector.choose(shape, Order::canonical), &kHalvingDoubling);  // its pairs are 01 23 02 13

@@ -2,9 +2,9 @@
 #include <cstdlib>
 #include <latch>
 
-#include "comm/call.h"
+#include "comm/call/call.h"
+#include "comm/call/failure_record.h"
 #include "comm/expect_error.h"
-#include "comm/failure_record.h"
 #include "comm/thread_ranks.h"
 
 namespace lockstep::testing {

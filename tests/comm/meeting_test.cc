@@ -7,7 +7,7 @@
 
 #include "comm/control_block.h"
 #include "comm/expect_error.h"
-#include "comm/local_world.h"
+#include "comm/world/local_world.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep::testing {

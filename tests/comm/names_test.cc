@@ -1,6 +1,6 @@
 // What ranks are called in messages.
+#include "comm/call/rank_names.h"
 #include "comm/names_cases.h"
-#include "comm/rank_names.h"
 
 namespace lockstep::testing {
 namespace {

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/fuzz_driver.h"
-#include "comm/rank_mask.h"
+#include "comm/call/rank_mask.h"
 #include "comm/shm/door.h"
 #include "comm/shm/message.h"
 #include "comm/shm/rendezvous.h"

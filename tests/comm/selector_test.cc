@@ -16,7 +16,7 @@ namespace {
 const std::vector<int> kOneNode(4, 0);
 const std::vector<int> kUneven = {0, 0, 0, 1};
 
-Shape shape(Collective what, std::size_t bytes, std::span<const int> nodes = kOneNode) {
+CallShape shape(Collective what, std::size_t bytes, std::span<const int> nodes = kOneNode) {
   return {.what = what,
           .ranks = static_cast<int>(nodes.size()),
           .bytes = bytes,
@@ -25,7 +25,7 @@ Shape shape(Collective what, std::size_t bytes, std::span<const int> nodes = kOn
 }
 
 // Makes `best` the cheapest of its shape by measurement.
-void measure(Selector& selector, const Shape& where, const Algorithm& best) {
+void measure(Selector& selector, const CallShape& where, const Algorithm& best) {
   for (const Algorithm* algorithm : all_algorithms())
     if (algorithm->has(where.what))
       selector.add_measurement(where, *algorithm, algorithm == &best ? 1e-6 : 1e-3);
@@ -77,18 +77,18 @@ TEST(Selector, WhatWasChosenForOtherNodesIsNotRemembered) {
   const std::vector<int> interleaved = {0, 1, 0, 1};
   ASSERT_FALSE(kHierarchical.canonical(interleaved));
   Selector parent;
-  const Shape wide = shape(Collective::all_reduce, 1 << 20, aligned);
+  const CallShape wide = shape(Collective::all_reduce, 1 << 20, aligned);
   measure(parent, wide, kHierarchical);
   ASSERT_EQ(parent.choose(wide, Order::canonical), &kHierarchical);
   const Selector part = parent;
-  const Shape mixed = shape(Collective::all_reduce, 1 << 20, interleaved);
+  const CallShape mixed = shape(Collective::all_reduce, 1 << 20, interleaved);
   EXPECT_NE(part.choose(mixed, Order::canonical), &kHierarchical);
   EXPECT_EQ(part.choose(wide, Order::canonical), &kHierarchical);
   EXPECT_NE(part.choose(mixed, Order::canonical), &kHierarchical);
 }
 
 TEST(Selector, MeasuredBeatsPredictedWhereItWasMeasured) {
-  const Shape one = shape(Collective::all_reduce, 1 << 20);
+  const CallShape one = shape(Collective::all_reduce, 1 << 20);
   for (const Algorithm* best : {&kTree, &kPairwise, &kHalvingDoubling, &kDirect}) {
     Selector selector;
     EXPECT_EQ(selector.choose(one, Order::canonical),
@@ -96,7 +96,7 @@ TEST(Selector, MeasuredBeatsPredictedWhereItWasMeasured) {
     measure(selector, one, *best);
     EXPECT_EQ(selector.choose(one, Order::canonical), best) << best->name();
     EXPECT_EQ(selector.table(one, Order::canonical).front().expected_s(), 1e-6);
-    Shape other = one;  // measured for four ranks and comm memory only
+    CallShape other = one;  // measured for four ranks and comm memory only
     other.reachable = false;
     EXPECT_EQ(selector.table(other, Order::canonical).front().measured_s, 0);
   }
@@ -113,23 +113,23 @@ TEST(Selector, MeasuredBeatsPredictedWhereItWasMeasured) {
 // Outside the measured sizes the model goes on from where the last of them was.
 TEST(Selector, PredictionsGoOnFromWhatWasMeasured) {
   Selector selector;
-  const Shape large = shape(Collective::all_reduce, 1 << 24);
+  const CallShape large = shape(Collective::all_reduce, 1 << 24);
   const double model = selector.predict(kDirect, large);
   selector.add_measurement(large, kDirect, 3 * model);
   EXPECT_DOUBLE_EQ(selector.predict(kDirect, large), 3 * model);
-  const Shape huge = shape(Collective::all_reduce, 1 << 28);
+  const CallShape huge = shape(Collective::all_reduce, 1 << 28);
   EXPECT_NEAR(selector.predict(kDirect, huge) / Selector().predict(kDirect, huge), 3, 1e-9);
   EXPECT_EQ(selector.expect(kDirect, huge), selector.predict(kDirect, huge));
   // Another number of ranks, never measured, is off by as much; the nearest one counts.
   const std::vector<int> two(2, 0), eight(8, 0);
-  const Shape pair = shape(Collective::all_reduce, 1 << 24, two);
+  const CallShape pair = shape(Collective::all_reduce, 1 << 24, two);
   EXPECT_NEAR(selector.predict(kDirect, pair) / Selector().predict(kDirect, pair), 3, 1e-9);
   selector.add_measurement(shape(Collective::all_reduce, 1 << 24, eight), kDirect, 1e3);
   EXPECT_NEAR(selector.predict(kDirect, pair) / Selector().predict(kDirect, pair), 3, 1e-9);
   selector.add_measurement(shape(Collective::all_reduce, 1 << 24, eight), kHierarchical, 1e3);
   EXPECT_GT(selector.predict(kHierarchical, pair), 0);  // eight ranks, and nodes for two
   // Nothing is said of other algorithms, collectives and memory.
-  Shape other = large;
+  CallShape other = large;
   other.reachable = false;
   EXPECT_EQ(selector.predict(kDirect, other), Selector().predict(kDirect, other));
   EXPECT_EQ(selector.predict(kTree, large), Selector().predict(kTree, large));
@@ -138,7 +138,7 @@ TEST(Selector, PredictionsGoOnFromWhatWasMeasured) {
 }
 
 TEST(Selector, WhatWasMeasuredGoesBeforeWhatNeverWas) {
-  const Shape one = shape(Collective::all_reduce, 1 << 20);
+  const CallShape one = shape(Collective::all_reduce, 1 << 20);
   Selector selector;
   const double slow = 10 * selector.table(one, Order::canonical).back().predicted_s;
   selector.add_measurement(one, kDirect, slow);
@@ -149,10 +149,10 @@ TEST(Selector, WhatWasMeasuredGoesBeforeWhatNeverWas) {
 
 // The kernel may refuse it, to one group and not to another that holds a copy of the same table.
 TEST(Selector, PagesAreACandidateOnlyWhereRanksMayReadThem) {
-  Shape allowed = shape(Collective::all_reduce, 1 << 20);
+  CallShape allowed = shape(Collective::all_reduce, 1 << 20);
   allowed.reachable = false;
   allowed.pages = true;
-  Shape refused = allowed;
+  CallShape refused = allowed;
   refused.pages = false;
   Selector selector;
   measure(selector, allowed, kPages);
@@ -314,7 +314,7 @@ TEST(SelectorText, RandomMutationsNeverBreakTheChoice) {
     }
     for (int what = 0; what <= static_cast<int>(Collective::barrier); ++what)
       for (std::size_t bytes : {std::size_t{0}, std::size_t{1} << 20, std::size_t{1} << 22}) {
-        const Shape s = shape(static_cast<Collective>(what), bytes);
+        const CallShape s = shape(static_cast<Collective>(what), bytes);
         const Algorithm* const chosen = selector.choose(s, Order::canonical);
         ASSERT_NE(chosen, nullptr);
         ASSERT_TRUE(chosen->has(s.what));

@@ -1,5 +1,5 @@
 // A rank that waits for long says so.
-#include "comm/stall.h"
+#include "comm/call/stall.h"
 
 #include <unistd.h>
 

@@ -23,7 +23,7 @@ class Star final : public Algorithm {
   bool canonical(std::span<const int>) const override { return true; }
   bool has(Collective what) const override { return what == Collective::all_reduce; }
   Needs needs() const override { return needs_; }
-  Cost cost(const Shape& shape) const override {
+  Cost cost(const CallShape& shape) const override {
     const double others = shape.ranks - 1;
     const auto s = static_cast<double>(shape.bytes);
     return {.messages = 2 * others, .sent_bytes = 2 * others * s, .reduced_bytes = (others + 2) * s};

@@ -6,7 +6,7 @@
 
 #include "comm/expect_error.h"
 #include "comm/thread_ranks.h"
-#include "comm/turns.h"
+#include "comm/world/turns.h"
 
 namespace lockstep::testing {
 namespace {

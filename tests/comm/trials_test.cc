@@ -5,15 +5,15 @@
 
 #include <cstdlib>
 
-#include "comm/group_impl.h"
 #include "comm/thread_ranks.h"
+#include "comm/world/group_impl.h"
 
 namespace lockstep::testing {
 namespace {
 
 const std::vector<int> kOneNode(3, 0);
 
-Shape shape_of(Collective what, int ranks, std::size_t bytes, bool reachable) {
+CallShape shape_of(Collective what, int ranks, std::size_t bytes, bool reachable) {
   return {.what = what,
           .ranks = ranks,
           .bytes = bytes,
@@ -21,7 +21,7 @@ Shape shape_of(Collective what, int ranks, std::size_t bytes, bool reachable) {
           .nodes = std::span(kOneNode).first(static_cast<std::size_t>(ranks))};
 }
 
-Shape all_reduce_of(int ranks, std::size_t bytes, bool reachable) {
+CallShape all_reduce_of(int ranks, std::size_t bytes, bool reachable) {
   return shape_of(Collective::all_reduce, ranks, bytes, reachable);
 }
 
@@ -44,7 +44,7 @@ TEST(Trials, MeasureEveryWayThroughSharedMemory) {
           }
           EXPECT_GE(measured, bytes <= kEagerBytes ? 2 : 1);
         }
-      const Shape gathered = shape_of(Collective::all_gather, ranks, 1 << 16, true);
+      const CallShape gathered = shape_of(Collective::all_gather, ranks, 1 << 16, true);
       EXPECT_GT(table.table(gathered, Order::canonical).front().measured_s, 0);
     });
     for (const std::string& text : tables) EXPECT_EQ(text, tables.front());

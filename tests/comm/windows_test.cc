@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/reach.h"
+#include "comm/call/reach.h"
 #include "comm/shm/layout.h"
 #include "comm/thread_ranks.h"
 

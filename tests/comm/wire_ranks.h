@@ -7,11 +7,11 @@
 #include <thread>
 #include <vector>
 
+#include "comm/call/nodes.h"
 #include "comm/engine/node_engine.h"
-#include "comm/group_impl.h"
-#include "comm/local_world.h"
-#include "comm/nodes.h"
-#include "comm/tcp_world.h"
+#include "comm/world/group_impl.h"
+#include "comm/world/local_world.h"
+#include "comm/world/tcp_world.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep::testing {

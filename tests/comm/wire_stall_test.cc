@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "comm/stall.h"
+#include "comm/call/stall.h"
 #include "comm/stall_cases.h"
 #include "comm/wire_cases.h"
 

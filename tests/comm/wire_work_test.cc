@@ -1,8 +1,8 @@
 // Asynchronous calls and divisors across wires.
 #include <algorithm>
 
-#include "comm/group_impl.h"
 #include "comm/wire_cases.h"
+#include "comm/world/group_impl.h"
 
 namespace lockstep::testing {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/group_impl.h"
 #include "comm/thread_ranks.h"
 #include "comm/tune/selector.h"
 #include "comm/wire_ranks.h"
+#include "comm/world/group_impl.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 #include "comm/channel/mpi_runtime.h"
 #include "comm/engine/registry.h"
 #include "comm/grid.h"
-#include "comm/group_impl.h"
+#include "comm/world/group_impl.h"
 #include "lockstep/comm/init.h"
 
 namespace lockstep::testing {

@@ -48,6 +48,8 @@ enum class Console {
 // Signals that tell a job to stop are one when they come within this time: systemd, schedulers and timeout(1)
 // send them to every process, and each passes its own on.
 inline constexpr std::chrono::seconds kOneStop{3};
+// What each process goes by: it may hear of the first one later than whoever counts the seconds.
+inline constexpr std::chrono::milliseconds kOneStopHeard = kOneStop - std::chrono::milliseconds(500);
 
 enum class Pinning {
   cores,  // each worker on its own cores, when there are at least as many cores as workers

@@ -10,7 +10,7 @@ namespace lockstep {
 namespace {
 
 // In a function, so that it is there before the first constant that adds one.
-std::vector<const Algorithm*>& list() {
+std::vector<const Algorithm*>& known() {
   static std::vector<const Algorithm*> all = {&kEager,           &kDirect,       &kTree,     &kRing,
                                               &kHalvingDoubling, &kHierarchical, &kPairwise, &kDoubling,
                                               &kPages,           &kByNode};
@@ -26,12 +26,12 @@ std::byte* Scratch::take(std::size_t bytes) {
   return memory_.data() + (align - address % align) % align;
 }
 
-std::span<const Algorithm* const> all_algorithms() { return list(); }
+std::span<const Algorithm* const> all_algorithms() { return known(); }
 
 bool add_algorithm(const Algorithm& algorithm) {
   if (find_algorithm(algorithm.name()) != nullptr)
     throw UsageError("there is an algorithm '" + std::string(algorithm.name()) + "' already");
-  list().push_back(&algorithm);
+  known().push_back(&algorithm);
   return true;
 }
 

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "comm/algo/routes.h"
-#include "comm/call.h"
+#include "comm/call/call.h"
+#include "comm/call/levels.h"
+#include "comm/call/reach.h"
 #include "comm/channel/channel.h"
-#include "comm/levels.h"
-#include "comm/reach.h"
 
 namespace lockstep {
 
@@ -59,7 +59,7 @@ class Wires {
 };
 
 // What a call looks like to the cost model.
-struct Shape {
+struct CallShape {
   Collective what = Collective::all_reduce;
   int ranks = 2;
   std::size_t bytes = 0;       // Call::bytes()
@@ -104,7 +104,7 @@ class Algorithm {
   virtual bool canonical(std::span<const int> nodes) const = 0;
   virtual bool has(Collective what) const = 0;
   virtual Needs needs() const = 0;
-  virtual Cost cost(const Shape& shape) const = 0;
+  virtual Cost cost(const CallShape& shape) const = 0;
   virtual void run(Stage& stage) const = 0;
 
  protected:
@@ -121,7 +121,7 @@ const Algorithm* find_algorithm(std::string_view name);
 
 // The slowest of the messages that go from `rank` to `to(rank)` at the same time, one a rank.
 template <class To>
-double slowest_step(const Shape& shape, double bytes, To to) {
+double slowest_step(const CallShape& shape, double bytes, To to) {
   double slowest = 0;
   for (int r = 0; r < shape.ranks; ++r)
     if (const int peer = to(r); peer >= 0 && peer < shape.ranks && peer != r)

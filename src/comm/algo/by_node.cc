@@ -14,9 +14,9 @@
 #include <cstring>
 
 #include "comm/algo/builtin.h"
-#include "comm/levels.h"
-#include "comm/nodes.h"
-#include "comm/range.h"
+#include "comm/call/levels.h"
+#include "comm/call/nodes.h"
+#include "comm/call/range.h"
 
 namespace lockstep {
 namespace {
@@ -135,19 +135,20 @@ class FirstOfNodes final : public Wires {
 };
 
 // By whatever algorithm the engine across will take.
-double fastest_across(const Shape& shape, const std::vector<std::vector<int>>& members, std::size_t bytes) {
+double fastest_across(const CallShape& shape, const std::vector<std::vector<int>>& members,
+                      std::size_t bytes) {
   const FirstOfNodes wires(*shape.wires, members);
   const int nodes = static_cast<int>(members.size());
   const Routes routes = plain_routes(nodes);
   std::vector<int> one_each(members.size());
   for (std::size_t m = 0; m < members.size(); ++m) one_each[m] = static_cast<int>(m);
-  const Shape across{.what = shape.what,
-                     .ranks = nodes,
-                     .bytes = bytes,
-                     .messages_only = true,
-                     .nodes = one_each,
-                     .wires = &wires,
-                     .routes = &routes};
+  const CallShape across{.what = shape.what,
+                         .ranks = nodes,
+                         .bytes = bytes,
+                         .messages_only = true,
+                         .nodes = one_each,
+                         .wires = &wires,
+                         .routes = &routes};
   double fastest = 0;
   for (const Algorithm* algorithm : all_algorithms()) {
     const Needs needs = algorithm->needs();
@@ -167,7 +168,7 @@ class ByNode final : public Algorithm {
     return what == Collective::all_reduce || what == Collective::broadcast || what == Collective::barrier;
   }
   Needs needs() const override { return {.levels = true}; }
-  Cost cost(const Shape& shape) const override {
+  Cost cost(const CallShape& shape) const override {
     const auto members = members_of_nodes(shape.nodes);
     std::size_t smallest = members.front().size();
     for (const auto& node : members) smallest = std::min(smallest, node.size());

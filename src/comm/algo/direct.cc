@@ -122,7 +122,7 @@ class Direct final : public Algorithm {
   bool has(Collective what) const override {
     return what != Collective::send && what != Collective::recv && what != Collective::split;
   }
-  Cost cost(const Shape& shape) const override {
+  Cost cost(const CallShape& shape) const override {
     const auto n = static_cast<double>(shape.ranks);
     const auto s = static_cast<double>(shape.bytes);
     const bool through = !shape.reachable;  // windows cost a copy in, and a barrier each

@@ -27,7 +27,7 @@ class Doubling final : public Algorithm {
   bool canonical(std::span<const int>) const override { return true; }
   bool has(Collective what) const override { return what == Collective::all_reduce; }
   Needs needs() const override { return {}; }
-  Cost cost(const Shape& shape) const override {
+  Cost cost(const CallShape& shape) const override {
     const double depth = std::bit_width(static_cast<unsigned>(shape.ranks)) - 1;
     const bool even = std::has_single_bit(static_cast<unsigned>(shape.ranks));
     const auto s = static_cast<double>(shape.bytes);
@@ -41,7 +41,7 @@ class Doubling final : public Algorithm {
   void run(Stage& stage) const override;
 
  private:
-  static double on_wires(const Shape& shape) {
+  static double on_wires(const CallShape& shape) {
     double time = 0;
     const auto bytes = static_cast<double>(shape.bytes);
     const int block = static_cast<int>(std::bit_floor(static_cast<unsigned>(shape.ranks)));

@@ -17,7 +17,7 @@ class Eager final : public Algorithm {
            what != Collective::split;
   }
   Needs needs() const override { return {.reach = true, .posts = true, .at_most_bytes = kEagerBytes}; }
-  Cost cost(const Shape& shape) const override {
+  Cost cost(const CallShape& shape) const override {
     const auto n = static_cast<double>(shape.ranks);
     const auto s = static_cast<double>(shape.bytes);
     switch (shape.what) {

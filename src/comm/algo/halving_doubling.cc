@@ -96,7 +96,7 @@ class HalvingDoublingAlgorithm final : public Algorithm {
   bool canonical(std::span<const int>) const override { return true; }
   bool has(Collective what) const override { return what == Collective::all_reduce; }
   Needs needs() const override { return {}; }
-  Cost cost(const Shape& shape) const override {
+  Cost cost(const CallShape& shape) const override {
     const auto n = static_cast<double>(shape.ranks);
     const double depth = std::bit_width(static_cast<unsigned>(shape.ranks)) - 1;
     const bool even = std::has_single_bit(static_cast<unsigned>(shape.ranks));
@@ -116,7 +116,7 @@ class HalvingDoublingAlgorithm final : public Algorithm {
   }
 
  private:
-  static double on_wires(const Shape& shape) {
+  static double on_wires(const CallShape& shape) {
     double time = 0;
     double bytes = static_cast<double>(shape.bytes);
     const bool even = std::has_single_bit(static_cast<unsigned>(shape.ranks));

@@ -13,7 +13,7 @@
 #include "comm/algo/accumulate.h"
 #include "comm/algo/builtin.h"
 #include "comm/algo/halving_doubling.h"
-#include "comm/nodes.h"
+#include "comm/call/nodes.h"
 
 namespace lockstep {
 namespace {
@@ -49,7 +49,7 @@ class Hierarchical final : public Algorithm {
   bool canonical(std::span<const int> nodes) const override { return nodes_are_aligned(nodes); }
   bool has(Collective what) const override { return what == Collective::all_reduce; }
   Needs needs() const override { return {}; }
-  Cost cost(const Shape& shape) const override {
+  Cost cost(const CallShape& shape) const override {
     const auto members = members_of_nodes(shape.nodes);
     const auto nodes = static_cast<double>(members.size());
     const double local = shape.nodes.empty() ? 1 : static_cast<double>(shape.ranks) / nodes;

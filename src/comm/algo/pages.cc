@@ -23,7 +23,7 @@
 #include <cstring>
 
 #include "comm/algo/builtin.h"
-#include "comm/range.h"
+#include "comm/call/range.h"
 
 namespace lockstep {
 namespace {
@@ -87,7 +87,7 @@ class PagesAlgorithm final : public Algorithm {
   // A copy by the kernel counts twice: it takes hold of every page on the way. How much that is differs
   // between processors, by more than the copy itself; until it is measured here, windows are the safer
   // choice.
-  Cost cost(const Shape& shape) const override {
+  Cost cost(const CallShape& shape) const override {
     const auto n = static_cast<double>(shape.ranks);
     const auto s = static_cast<double>(shape.bytes);
     const double copied = 2 * (n - 1) / n * s;

@@ -114,7 +114,7 @@ class Pairwise final : public Algorithm {
            what == Collective::all_to_all || what == Collective::gather || what == Collective::scatter;
   }
   Needs needs() const override { return {}; }
-  Cost cost(const Shape& shape) const override {
+  Cost cost(const CallShape& shape) const override {
     const double steps = shape.ranks - 1;
     const auto s = static_cast<double>(shape.bytes);
     switch (shape.what) {
@@ -140,7 +140,7 @@ class Pairwise final : public Algorithm {
   }
 
  private:
-  static double on_wires(const Shape& shape) {
+  static double on_wires(const CallShape& shape) {
     double time = 0;
     const double part = static_cast<double>(shape.bytes) / shape.ranks;
     for (int step = 1; step < shape.ranks; ++step)

@@ -104,7 +104,7 @@ class Ring final : public Algorithm {
            what == Collective::all_gather || what == Collective::broadcast;
   }
   Needs needs() const override { return {}; }
-  Cost cost(const Shape& shape) const override {
+  Cost cost(const CallShape& shape) const override {
     const double steps = shape.ranks - 1;
     const auto s = static_cast<double>(shape.bytes);
     switch (shape.what) {
@@ -132,7 +132,7 @@ class Ring final : public Algorithm {
   }
 
  private:
-  static double on_wires(const Shape& shape) {
+  static double on_wires(const CallShape& shape) {
     const auto& ring = shape.routes->ring;
     const double part = static_cast<double>(shape.bytes) / shape.ranks;
     return 2.0 * (shape.ranks - 1) *

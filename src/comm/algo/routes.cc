@@ -47,12 +47,12 @@ Subtree solve(int first, int ranks, const Way& way) {
   return tree;
 }
 
-void list(const Subtree& tree, int holder, std::vector<Merge>& merges) {
+void list_merges(const Subtree& tree, int holder, std::vector<Merge>& merges) {
   if (tree.ranks == 1) return;
   const int from = tree.from[static_cast<std::size_t>(holder - tree.first)];
   const bool in_left = holder < tree.halves[1].first;
-  list(tree.halves[0], in_left ? holder : from, merges);
-  list(tree.halves[1], in_left ? from : holder, merges);
+  list_merges(tree.halves[0], in_left ? holder : from, merges);
+  list_merges(tree.halves[1], in_left ? from : holder, merges);
   merges.push_back({.into = holder, .from = from, .into_is_left = in_left});
 }
 
@@ -77,7 +77,7 @@ std::vector<Merge> best_tree(int ranks, const Way& way) {
   const Subtree tree = solve(0, ranks, way);
   const auto root = std::min_element(tree.time.begin(), tree.time.end()) - tree.time.begin();
   std::vector<Merge> merges;
-  list(tree, static_cast<int>(root), merges);
+  list_merges(tree, static_cast<int>(root), merges);
   return merges;
 }
 

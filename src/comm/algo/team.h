@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "comm/call/range.h"
 #include "comm/channel/channel.h"
-#include "comm/range.h"
 
 namespace lockstep {
 

@@ -187,7 +187,7 @@ class Tree final : public Algorithm {
            what == Collective::barrier;
   }
   Needs needs() const override { return {}; }
-  Cost cost(const Shape& shape) const override {
+  Cost cost(const CallShape& shape) const override {
     const double depth = std::bit_width(static_cast<unsigned>(shape.ranks - 1));
     const auto s = static_cast<double>(shape.bytes);
     switch (shape.what) {
@@ -212,7 +212,7 @@ class Tree final : public Algorithm {
 
  private:
   // Chunks follow each other: what counts is the way of the first one, and the rank that has the most to do.
-  static double on_wires(const Shape& shape) {
+  static double on_wires(const CallShape& shape) {
     const auto& tree = shape.routes->tree;
     const auto bytes = static_cast<double>(shape.bytes);
     std::vector<double> busy(static_cast<std::size_t>(shape.ranks), 0);

@@ -8,7 +8,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
-constexpr std::uint32_t kMagic = 0x32534c4b;  // and the version of the format
+constexpr std::uint32_t kFrameMagic = 0x32534c4b;  // and the version of the format
 
 // As it lies on the wire: no padding.
 struct Wire {
@@ -36,7 +36,7 @@ bool length_fits(FrameKind kind, std::uint64_t bytes) {
 
 std::array<std::byte, kFrameHeaderBytes> write_header(const FrameHeader& header) {
   Wire wire{};
-  wire.magic = kMagic;
+  wire.magic = kFrameMagic;
   wire.kind = static_cast<std::uint8_t>(header.kind);
   wire.bytes = header.bytes;
   wire.card = header.card;
@@ -46,7 +46,7 @@ std::array<std::byte, kFrameHeaderBytes> write_header(const FrameHeader& header)
 std::optional<FrameHeader> read_header(std::span<const std::byte, kFrameHeaderBytes> bytes) {
   Wire wire;
   std::memcpy(&wire, bytes.data(), sizeof wire);
-  if (wire.magic != kMagic) return std::nullopt;
+  if (wire.magic != kFrameMagic) return std::nullopt;
   if (wire.zero[0] != 0 || wire.zero[1] != 0 || wire.zero[2] != 0) return std::nullopt;
   const auto kind = static_cast<FrameKind>(wire.kind);
   if (!length_fits(kind, wire.bytes)) return std::nullopt;

@@ -9,9 +9,9 @@
 #include <optional>
 #include <span>
 
-#include "comm/call_card.h"
-#include "comm/failure_record.h"
-#include "comm/rank_mask.h"
+#include "comm/call/call_card.h"
+#include "comm/call/failure_record.h"
+#include "comm/call/rank_mask.h"
 
 namespace lockstep {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/stall.h"
+#include "comm/call/stall.h"
 
 namespace lockstep {
 namespace {

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "comm/call/spin.h"
 #include "comm/channel/mpi_line.h"
 #include "comm/channel/mpi_patience.h"
 #include "comm/channel/mpi_transfer.h"
 #include "comm/channel/wire_channel.h"
-#include "comm/spin.h"
 #include "lockstep/base/clock.h"
 
 namespace lockstep {

@@ -11,10 +11,10 @@
 #include <optional>
 #include <vector>
 
-#include "comm/call_card.h"
+#include "comm/call/call_card.h"
+#include "comm/call/failure_record.h"
+#include "comm/call/rank_mask.h"
 #include "comm/channel/mpi_runtime.h"
-#include "comm/failure_record.h"
-#include "comm/rank_mask.h"
 
 namespace lockstep::mpi {
 

@@ -8,9 +8,9 @@
 #include <thread>
 #include <utility>
 
+#include "comm/call/range.h"
+#include "comm/call/stall.h"
 #include "comm/channel/tcp_fabric.h"
-#include "comm/range.h"
-#include "comm/stall.h"
 
 namespace lockstep {
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "comm/call/spin.h"
 #include "comm/channel/frame_stream.h"
 #include "comm/channel/wire_channel.h"
-#include "comm/spin.h"
 #include "lockstep/base/clock.h"
 
 namespace lockstep {

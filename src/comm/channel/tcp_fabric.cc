@@ -13,8 +13,8 @@ namespace lockstep {
 namespace {
 
 constexpr std::chrono::seconds kLongestTurn{5};
-constexpr std::chrono::milliseconds kLookAroundEvery{50};
-constexpr std::chrono::milliseconds kWaitForReason{200};
+constexpr std::chrono::milliseconds kLookAroundForPeers{50};
+constexpr std::chrono::milliseconds kWaitForFirstReason{200};
 
 // Group names grow with every split; a hello does not.
 std::string hello_of(const std::string& group, int from, int to, int number) {
@@ -34,7 +34,7 @@ std::unique_ptr<net::Stream> wait_watched(net::Gate& gate, const std::string& he
   for (;;) {
     watch();
     const Deadline until =
-        Deadline::after(std::min<std::chrono::nanoseconds>(kLookAroundEvery, deadline.left()));
+        Deadline::after(std::min<std::chrono::nanoseconds>(kLookAroundForPeers, deadline.left()));
     if (auto stream = gate.wait_for(hello, until)) return stream;
     if (!deadline.passed()) continue;
     watch();  // this rank itself may have been stopped: what it then finds out counts
@@ -49,7 +49,7 @@ bool joined(TcpPeer& peer, Deadline deadline, const std::function<void()>& watch
       if (watch) watch();
       if (deadline.passed()) return false;
       pollfd one{stream.fd(), POLLIN, 0};
-      ::poll(&one, 1, static_cast<int>(kLookAroundEvery.count()));
+      ::poll(&one, 1, static_cast<int>(kLookAroundForPeers.count()));
     }
     if (stream.head()->kind == FrameKind::failure) {
       FailureRecord record;
@@ -186,7 +186,7 @@ void TcpFabric::connect(const TcpMembers& members, std::vector<TcpPeer>& peers) 
       if (!(peer > rank ? take(peer, members, deadline, to) : joined(to, deadline, watch)))
         missing.push_back(peer);
     } catch (const net::ConnectionLost& loss) {
-      const Deadline patience = Deadline::after(kWaitForReason);
+      const Deadline patience = Deadline::after(kWaitForFirstReason);
       while (watch && !patience.passed()) {  // the whole group may know why
         watch();
         std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/call_card.h"
+#include "comm/call/call_card.h"
+#include "comm/call/rank_names.h"
 #include "comm/channel/channel.h"
-#include "comm/rank_names.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "comm/algo/team.h"
+#include "comm/engine/offers.h"
 #include "comm/engine/vendor.h"
 #include "lockstep/base/log.h"
 
@@ -33,7 +34,7 @@ Capabilities channel_capabilities(const std::vector<int>& nodes) {
   return {.offers = our_offers(nodes, false)};
 }
 
-Shape ChannelEngine::shape_of(const Call& call) const {
+CallShape ChannelEngine::shape_of(const Call& call) const {
   return {.what = call.what, .ranks = size(), .bytes = call.bytes(), .messages_only = true, .nodes = nodes()};
 }
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "comm/algo/algorithm.h"
+#include "comm/call/engine.h"
 #include "comm/channel/wire_channel.h"
-#include "comm/engine/engine.h"
 #include "comm/tune/links.h"
 #include "comm/tune/selector.h"
 
@@ -56,7 +56,7 @@ class ChannelEngine : public Engine, public Composable {
                                               std::vector<int> nodes);
 
  private:
-  Shape shape_of(const Call& call) const;
+  CallShape shape_of(const Call& call) const;
   void watch_links(const Call& call);
   Stage stage_for(const Call& call);
   void exchange_nothing(const Call& call);

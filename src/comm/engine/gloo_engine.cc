@@ -11,13 +11,12 @@
 #include <type_traits>
 
 #include "comm/algo/algorithm.h"
+#include "comm/call/failure_record.h"
 #include "comm/engine/gloo_address.h"
 #include "comm/engine/gloo_channel.h"
 #include "comm/engine/gloo_native.h"
 #include "comm/engine/gloo_store.h"
 #include "comm/engine/vendor.h"
-#include "comm/failure_record.h"
-#include "comm/group_impl.h"
 #include "comm/tune/selector.h"
 #include "lockstep/base/knobs.h"
 
@@ -76,15 +75,15 @@ std::vector<std::string> exchange_over(Engine& carrier, const std::string& mine,
 
 class GlooEngine final : public Engine {
  public:
-  explicit GlooEngine(const Group& group)
+  explicit GlooEngine(std::shared_ptr<Engine> carrier)
       : Engine({.name = "gloo",
-                .rank = group.rank(),
-                .nodes = group.nodes(),
-                .naming = engine_of(group).naming(),
+                .rank = carrier->rank(),
+                .nodes = carrier->nodes(),
+                .naming = carrier->naming(),
                 .can = gloo_capabilities(),
                 .selector = &selector_}),
-        group_(group),
-        carrier_(engine_of(group_)),
+        kept_(std::move(carrier)),
+        carrier_(*kept_),
         knobs_(Knobs::from_environment()) {
     ignore_broken_pipes();
     gloo::transport::tcp::attr attr;
@@ -145,7 +144,7 @@ class GlooEngine final : public Engine {
   std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call) override {
     auto carrier = carrier_.split(colour, key, name, timed(call));
     if (carrier == nullptr) return nullptr;
-    return std::make_unique<GlooEngine>(make_group(std::move(carrier), name, knobs_.init_timeout));
+    return std::make_unique<GlooEngine>(std::move(carrier));
   }
 
  private:
@@ -173,7 +172,7 @@ class GlooEngine final : public Engine {
   }
 
   void run_ours(const Call& call) {
-    const Shape shape{
+    const CallShape shape{
         .what = call.what, .ranks = size(), .bytes = call.bytes(), .messages_only = true, .nodes = nodes()};
     const Order order = call.algorithm == kOurs ? Order::canonical : call.order;
     const Algorithm* const algorithm = selector_.choose(shape, order);
@@ -205,8 +204,8 @@ class GlooEngine final : public Engine {
       sent.count = came.count;
       sent.dtype = static_cast<DType>(came.dtype);
       sent.root = number_of(rank());
-      throw MismatchError("group " + group_.name() + ": " + named(rank()) + " called " + call.describe() +
-                          " but " + named(call.root) + " called " + sent.describe());
+      throw MismatchError("group " + rank_names().group() + ": " + named(rank()) + " called " +
+                          call.describe() + " but " + named(call.root) + " called " + sent.describe());
     }
     channel_->recv(call.root, std::span(static_cast<std::byte*>(call.out), call.bytes()));
   }
@@ -221,7 +220,7 @@ class GlooEngine final : public Engine {
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& e) {
-      give_up(call.describe() + " of group " + group_.name(), e);
+      give_up(call.describe() + " of group " + rank_names().group(), e);
     }
   }
 
@@ -265,8 +264,8 @@ class GlooEngine final : public Engine {
   int number_of(int rank) const { return rank_names().number(rank); }
   std::string named(int rank) const { return rank_names().named(rank); }
 
-  Group group_;      // the carrier's
-  Engine& carrier_;  // as a group it would number its calls: those here have the numbers of ours
+  const std::shared_ptr<Engine> kept_;
+  Engine& carrier_;
   Knobs knobs_;
   std::shared_ptr<gloo::Context> context_;
   std::unique_ptr<GlooChannel> channel_;
@@ -285,8 +284,8 @@ Capabilities gloo_capabilities() {
   return can;
 }
 
-std::unique_ptr<Engine> make_gloo_engine(const Group& carrier) {
-  return std::make_unique<GlooEngine>(carrier);
+std::unique_ptr<Engine> make_gloo_engine(std::shared_ptr<Engine> carrier) {
+  return std::make_unique<GlooEngine>(std::move(carrier));
 }
 
 }  // namespace lockstep

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/call.h"
-#include "comm/engine/capabilities.h"
+#include "comm/call/call.h"
+#include "comm/call/capabilities.h"
 
 namespace gloo {
 class Context;

@@ -9,11 +9,11 @@ const int lockstep_gloo_is_linked = [] {
                         .can = [] { return lockstep::gloo_capabilities(); },
                         .finds_its_peers = false,
                         .make =
-                            [](const lockstep::Group* world) {
-                              if (world == nullptr)
+                            [](std::shared_ptr<lockstep::Engine> carrier) {
+                              if (carrier == nullptr)
                                 throw lockstep::UsageError(
-                                    "the gloo engine needs a group over which its ranks meet");
-                              return lockstep::make_gloo_engine(*world);
+                                    "the gloo engine needs an engine over which its ranks meet");
+                              return lockstep::make_gloo_engine(std::move(carrier));
                             }});
   return 1;
 }();

@@ -7,11 +7,11 @@
 #include <new>
 #include <numeric>
 
+#include "comm/call/rank_mask.h"
 #include "comm/channel/mpi_channel.h"
 #include "comm/engine/channel_engine.h"
 #include "comm/engine/mpi_native.h"
 #include "comm/engine/vendor.h"
-#include "comm/rank_mask.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep {

@@ -13,7 +13,7 @@
 
 #include <memory>
 
-#include "comm/engine/engine.h"
+#include "comm/call/engine.h"
 
 namespace lockstep {
 

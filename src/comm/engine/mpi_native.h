@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/call/capabilities.h"
 #include "comm/channel/mpi_channel.h"
-#include "comm/engine/capabilities.h"
 #include "lockstep/comm/memory.h"
 
 namespace lockstep {

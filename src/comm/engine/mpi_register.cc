@@ -5,12 +5,13 @@
 
 extern "C" const int lockstep_mpi_is_linked;
 const int lockstep_mpi_is_linked = [] {
-  lockstep::add_engine({.name = "mpi",
-                        .can =
-                            [] {
-                              return lockstep::mpi_capabilities({0, 1}, true);
-                            },
-                        .finds_its_peers = true,
-                        .make = [](const lockstep::Group*) { return lockstep::make_mpi_engine(); }});
+  lockstep::add_engine(
+      {.name = "mpi",
+       .can =
+           [] {
+             return lockstep::mpi_capabilities({0, 1}, true);
+           },
+       .finds_its_peers = true,
+       .make = [](const std::shared_ptr<lockstep::Engine>&) { return lockstep::make_mpi_engine(); }});
   return 1;
 }();

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "comm/nodes.h"
+#include "comm/call/nodes.h"
+#include "comm/engine/offers.h"
 
 namespace lockstep {
 namespace {
@@ -125,7 +126,7 @@ const Algorithm* NodeEngine::choose(const Call& call) const {
   return selector()->choose(shape_of(call), call.order);
 }
 
-Shape NodeEngine::shape_of(const Call& call) const {
+CallShape NodeEngine::shape_of(const Call& call) const {
   return {.what = call.what,
           .ranks = size(),
           .bytes = call.bytes(),

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "comm/algo/algorithm.h"
-#include "comm/engine/engine.h"
+#include "comm/call/engine.h"
+#include "comm/call/levels.h"
 #include "comm/engine/shm_engine.h"
-#include "comm/levels.h"
 
 namespace lockstep {
 
@@ -59,7 +59,7 @@ class NodeEngine final : public Engine, private Levels {
   void run_across(const Call& call) override;
 
   const Algorithm* choose(const Call& call) const;
-  Shape shape_of(const Call& call) const;
+  CallShape shape_of(const Call& call) const;
   void run_flat(const Call& call);
   // The j-th ranks of all nodes, of which this rank is one.
   std::vector<int> column() const;

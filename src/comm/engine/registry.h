@@ -7,15 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "comm/engine/engine.h"
-#include "lockstep/comm/group.h"
+#include "comm/call/engine.h"
 
 namespace lockstep {
 
-// Makes this process's engine over all workers of the job. `world` is a group of them that works already
-// (shared memory, or TCP) and that nobody else uses, or null when the engine finds its peers by itself (MPI).
-// Collective.
-using EngineMaker = std::function<std::unique_ptr<Engine>(const Group* world)>;
+// Makes this process's engine over all workers of the job. `carrier` is an engine over them that works
+// already (shared memory, or TCP) and that nobody else uses, or null when the new one finds its peers by
+// itself (MPI). Collective.
+using EngineMaker = std::function<std::unique_ptr<Engine>(std::shared_ptr<Engine> carrier)>;
 
 struct EngineKind {
   std::string name;                   // "mpi", "gloo"

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "comm/algo/team.h"
+#include "comm/engine/offers.h"
 #include "comm/shm/pages.h"
 #include "lockstep/base/knobs.h"
 
@@ -115,7 +116,7 @@ void ShmEngine::declare(std::string no_pages) {
       };
 }
 
-Shape ShmEngine::shape_of(const Call& call, bool reachable) const {
+CallShape ShmEngine::shape_of(const Call& call, bool reachable) const {
   return {.what = call.what,
           .ranks = size(),
           .bytes = call.bytes(),
@@ -182,7 +183,7 @@ void ShmEngine::work(const Call& call) {
 
 void ShmEngine::gather(const Call& call, const Algorithm* planned, std::int64_t first, std::int64_t second) {
   ++round_;
-  const std::size_t in_bytes = input_bytes(shape_of(call, false));
+  const std::size_t in_bytes = input_bytes(call.what, call.bytes(), size());
   Seat& seat = meeting_.own_seat();
   Descriptor& d = seat.descriptor[round_ % 2];
   d.sequence = call.sequence;
@@ -261,7 +262,7 @@ const Algorithm* ShmEngine::agree(const Call& call, const Algorithm* planned) co
     all_readable &= d.unreadable == 0;
   }
   if (all_posted) return planned;
-  Shape shape = shape_of(call, all_reachable);
+  CallShape shape = shape_of(call, all_reachable);
   shape.pages &= all_readable;
   shape.posts = false;  // the call is on its way
   return selector_.choose(shape, call.order);
@@ -389,7 +390,7 @@ bool ShmEngine::reaches(const void* data) const { return session_->arena().offse
 double ShmEngine::expected_seconds(const Call& call) const {
   const bool reachable =
       (call.in == nullptr || reaches(call.in)) && (call.out == nullptr || reaches(call.out));
-  const Shape shape = shape_of(call, reachable);
+  const CallShape shape = shape_of(call, reachable);
   const Algorithm* const algorithm =
       call.algorithm.empty() ? selector_.choose(shape, call.order) : find_algorithm(call.algorithm);
   return algorithm == nullptr ? 0 : selector_.expect(*algorithm, shape);

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "comm/algo/algorithm.h"
+#include "comm/call/engine.h"
 #include "comm/channel/shm_channel.h"
-#include "comm/engine/engine.h"
 #include "comm/shm/meeting.h"
 #include "comm/shm/session.h"
 #include "comm/tune/selector.h"
@@ -88,7 +88,7 @@ class ShmEngine final : public Engine, private Reach {
   void compare(const Call& call);
   const Algorithm* agree(const Call& call, const Algorithm* planned) const;
   double divisor_of_others() const;  // kDivisorOfOthers when nobody says it
-  Shape shape_of(const Call& call, bool reachable) const;
+  CallShape shape_of(const Call& call, bool reachable) const;
   void point_to_point(const Call& call);
   // Whether peers could read the call's buffers, as far as those are private: the kernel does not read memory
   // of devices.

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <new>
 
-#include "comm/call.h"
+#include "comm/call/call.h"
 #include "comm/kernel/reduce.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/memory.h"

@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "comm/call.h"
-#include "comm/failure_record.h"
-#include "comm/rank_mask.h"
-#include "comm/reach.h"
+#include "comm/call/call.h"
+#include "comm/call/failure_record.h"
+#include "comm/call/rank_mask.h"
+#include "comm/call/reach.h"
 #include "lockstep/observe/flight_recorder.h"
 
 namespace lockstep::shm {

@@ -3,21 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/stall.h"
+#include "base/seconds_text.h"
+#include "comm/call/stall.h"
 
 namespace lockstep::shm {
-namespace {
-
-std::string seconds(std::chrono::milliseconds span) {
-  std::string text = std::to_string(static_cast<double>(span.count()) / 1000);
-  text.erase(text.find('.') + 4);
-  while (text.back() == '0') text.pop_back();
-  if (text.back() == '.') text.pop_back();
-  return text + " s";
-}
-
-}  // namespace
-
 Meeting::Meeting(Control& control, std::string group, int rank, int size, std::shared_ptr<Naming> naming)
     : control_(control), group_(std::move(group)), rank_(rank), size_(size), naming_(std::move(naming)) {
   if (naming_ == nullptr) naming_ = std::make_shared<Naming>(RankNames::plain(group_, size));
@@ -202,7 +191,7 @@ std::string Meeting::where_they_are(const std::vector<int>& ranks) const {
 TimeoutError Meeting::timeout(const std::vector<int>& ranks) const {
   std::vector<int> numbers;
   for (int r : ranks) numbers.push_back(number_of(r));
-  return {std::move(numbers), where() + ": no answer within " + seconds(call_->timeout) + " on " +
+  return {std::move(numbers), where() + ": no answer within " + seconds_text(call_->timeout) + " on " +
                                   named(rank_) + "; missing: " + where_they_are(ranks)};
 }
 

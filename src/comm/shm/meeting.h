@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "comm/call.h"
-#include "comm/rank_names.h"
+#include "comm/call/call.h"
+#include "comm/call/rank_names.h"
+#include "comm/call/spin.h"
 #include "comm/shm/futex.h"
 #include "comm/shm/layout.h"
-#include "comm/spin.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 

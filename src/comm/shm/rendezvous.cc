@@ -10,18 +10,19 @@
 #include <cerrno>
 #include <cstring>
 
-#include "comm/rank_mask.h"
+#include "base/seconds_text.h"
+#include "comm/call/rank_mask.h"
+#include "comm/call/stall.h"
 #include "comm/shm/door.h"
 #include "comm/shm/message.h"
-#include "comm/stall.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::shm {
 namespace {
 
-constexpr std::uint32_t kMagic = 0x4c4b5354;
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kMeetingMagic = 0x4c4b5354;
+constexpr std::uint32_t kMeetingVersion = 2;
 
 struct Hello {
   std::uint32_t magic;
@@ -48,13 +49,6 @@ struct More {
 
 // Connections that have said nothing yet. Workers speak at once; more silent ones than this are strangers.
 constexpr std::size_t kMostSilent = 128;
-
-std::string seconds(std::chrono::milliseconds span) {
-  std::string text = std::to_string(static_cast<double>(span.count()) / 1000);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text + " s";
-}
 
 const char* const kTooFewFiles =
     "the rendezvous needs more open files than the limit allows; raise it (ulimit -n)";
@@ -85,7 +79,7 @@ cpu_set_t own_cores() {
 
 Reply reply_of(const Error* error, int cores) {
   Reply reply{};
-  reply.magic = kMagic;
+  reply.magic = kMeetingMagic;
   reply.cores = cores;
   if (error == nullptr) return reply;
   reply.kind = static_cast<std::int32_t>(error->kind());
@@ -142,7 +136,7 @@ class Host {
     const std::int64_t since = now_ns();
     while (!missing().empty()) {
       if (deadline.passed())
-        throw TimeoutError(missing(), "rank 0 waited " + seconds(meet_.timeout) +
+        throw TimeoutError(missing(), "rank 0 waited " + seconds_text(meet_.timeout) +
                                           " for all workers to come; missing: " + rank_names(missing()) +
                                           " (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
       if (stall.due(since)) stall.say({rank_name(0), rank_names(missing()), meet_.call});
@@ -189,7 +183,7 @@ class Host {
     Hello hello{};
     std::vector<UniqueFd> fds;
     const Received received = receive_message(socket.get(), &hello, sizeof hello, fds);
-    if (received.bytes != sizeof hello || hello.magic != kMagic) return;  // not one of us
+    if (received.bytes != sizeof hello || hello.magic != kMeetingMagic) return;  // not one of us
     if (received.lost_fds) throw SystemError(kTooFewFiles);
     if (fds.size() != 1) return;
     const auto refuse = [&](const std::string& text) {
@@ -198,9 +192,9 @@ class Host {
       send_message(socket.get(), &reply, sizeof reply, {});
       throw error;
     };
-    if (hello.version != kVersion)
+    if (hello.version != kMeetingVersion)
       refuse("workers of different versions of Lockstep: rendezvous " + std::to_string(hello.version) +
-             " and " + std::to_string(kVersion));
+             " and " + std::to_string(kMeetingVersion));
     if (hello.size != meet_.size)
       refuse("workers disagree about their number: rank 0 was told " + std::to_string(meet_.size) +
              ", rank " + std::to_string(hello.rank) + " was told " + std::to_string(hello.size));
@@ -234,7 +228,7 @@ class Host {
 
   static bool hand_over(int socket, const std::vector<int>& fds, int cores) {
     const Reply reply = reply_of(nullptr, cores);
-    const More more{kMagic};
+    const More more{kMeetingMagic};
     for (std::size_t at = 0; at < fds.size(); at += kMostDescriptors) {
       const auto end = fds.begin() + static_cast<std::ptrdiff_t>(std::min(fds.size(), at + kMostDescriptors));
       const std::vector<int> some(fds.begin() + static_cast<std::ptrdiff_t>(at), end);
@@ -275,7 +269,7 @@ void await_answer(int socket, int rank, const Deadline& patience) {
   if (answered <= 0) throw TimeoutError({0}, rank_name(rank) + " waited for rank 0, which stopped answering");
 }
 
-Met join(const Meet& meet) {
+Met find_host(const Meet& meet) {
   const Deadline deadline = Deadline::after(meet.timeout);
   // Where rank 0 has come it speaks for all; where it has not, nobody knows who else waits.
   Stall stall(meet.warn_after);
@@ -283,10 +277,11 @@ Met join(const Meet& meet) {
     if (stall.due(since)) stall.say({rank_name(meet.rank), rank_name(0), meet.call});
   });
   if (!door)
-    throw TimeoutError({0}, rank_name(meet.rank) + " waited " + seconds(meet.timeout) +
+    throw TimeoutError({0}, rank_name(meet.rank) + " waited " + seconds_text(meet.timeout) +
                                 " for rank 0, which did not come (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
   const UniqueFd& socket = *door;
-  const Hello hello{kMagic, kVersion, meet.rank, meet.size, meet.shape.region_bytes, own_cores()};
+  const Hello hello{kMeetingMagic, kMeetingVersion,         meet.rank,
+                    meet.size,     meet.shape.region_bytes, own_cores()};
   const UniqueFd own = own_pidfd();
   send_message(socket.get(), &hello, sizeof hello, {own.get()});  // in vain if rank 0 gave up: it says why
   // Rank 0 gives up first and says who is missing; a little patience lets its answer through.
@@ -297,7 +292,7 @@ Met join(const Meet& meet) {
   Received received = receive_message(socket.get(), &reply, sizeof reply, fds);
   // Where rank 0 closed without having read the hello, an error comes first and then what it said.
   if (received.bytes == 0) received = receive_message(socket.get(), &reply, sizeof reply, fds);
-  if (received.bytes != sizeof reply || reply.magic != kMagic)
+  if (received.bytes != sizeof reply || reply.magic != kMeetingMagic)
     throw PeerError(0, "rank 0 went away during the rendezvous");
   if (reply.kind != 0) rethrow(reply);
   const auto all = static_cast<std::size_t>(meet.size) + 1;
@@ -305,7 +300,7 @@ Met join(const Meet& meet) {
     More more{};
     await_answer(socket.get(), meet.rank, patience);
     received = receive_message(socket.get(), &more, sizeof more, fds);
-    if (received.bytes != sizeof more || more.magic != kMagic)
+    if (received.bytes != sizeof more || more.magic != kMeetingMagic)
       throw PeerError(0, "rank 0 went away during the rendezvous");
   }
   if (received.lost_fds || fds.size() != all) throw SystemError(kTooFewFiles);
@@ -319,6 +314,6 @@ Met join(const Meet& meet) {
 
 }  // namespace
 
-Met rendezvous(const Meet& meet) { return meet.rank == 0 ? Host(meet).run() : join(meet); }
+Met rendezvous(const Meet& meet) { return meet.rank == 0 ? Host(meet).run() : find_host(meet); }
 
 }  // namespace lockstep::shm

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "comm/call.h"
+#include "comm/call/call.h"
 #include "comm/kernel/reduce.h"
 #include "comm/tune/internal_call.h"
 #include "comm/tune/trials.h"

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "comm/engine/engine.h"
+#include "comm/call/engine.h"
 #include "comm/tune/selector.h"
 
 namespace lockstep {

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-#include "comm/call.h"
-#include "comm/engine/engine.h"
+#include "comm/call/call.h"
+#include "comm/call/engine.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep {

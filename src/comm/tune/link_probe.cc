@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/nodes.h"
+#include "comm/call/nodes.h"
 #include "comm/tune/links.h"
 #include "lockstep/base/clock.h"
 

@@ -8,8 +8,8 @@
 
 #include "comm/algo/algorithm.h"
 #include "comm/algo/routes.h"
+#include "comm/call/engine.h"
 #include "comm/channel/wire_channel.h"
-#include "comm/engine/engine.h"
 
 namespace lockstep {
 

@@ -4,14 +4,14 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "comm/rank_mask.h"
+#include "comm/call/rank_mask.h"
 #include "comm/tune/links.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int kVersion = 2;
+constexpr int kTableVersion = 2;
 constexpr double kMostBytes = 1e15;  // of a call: more than any machine has
 
 double interpolate(double x0, double y0, double x1, double y1, double x) {
@@ -57,18 +57,10 @@ double Curve::at(double bytes) const {
   return points_.back().second;
 }
 
-std::size_t input_bytes(const Shape& shape) {
-  switch (shape.what) {
-    case Collective::reduce_scatter:
-    case Collective::scatter:
-    case Collective::all_to_all: return shape.bytes * static_cast<std::size_t>(shape.ranks);
-    default: return shape.bytes;
-  }
-}
-
-bool can_run(const Algorithm& algorithm, const Shape& shape) {
+bool can_run(const Algorithm& algorithm, const CallShape& shape) {
   const Needs needs = algorithm.needs();
-  return algorithm.has(shape.what) && input_bytes(shape) <= needs.at_most_bytes &&
+  return algorithm.has(shape.what) &&
+         input_bytes(shape.what, shape.bytes, shape.ranks) <= needs.at_most_bytes &&
          !(shape.messages_only && needs.reach) && (shape.pages || !needs.pages) &&
          (shape.posts || !needs.posts) && (shape.levels || !needs.levels);
 }
@@ -82,14 +74,14 @@ Selector::Selector(const std::string& forced) {
   throw UsageError("unknown algorithm '" + forced + "' in LOCKSTEP_ALGORITHM; accepted: " + names);
 }
 
-void Selector::add_measurement(const Shape& shape, const Algorithm& algorithm, double seconds) {
+void Selector::add_measurement(const CallShape& shape, const Algorithm& algorithm, double seconds) {
   measured_[{shape.what, shape.ranks, shape.reachable, std::string(algorithm.name())}]
            [static_cast<double>(shape.bytes)] = seconds;
   cache_.clear();
 }
 
 // By its own account of its steps; else as if every message took the slowest way.
-double Selector::on_wires(const Cost& cost, const Shape& shape) const {
+double Selector::on_wires(const Cost& cost, const CallShape& shape) const {
   if (cost.wire_s > 0) return cost.wire_s;
   double empty = 0;
   double full = 0;
@@ -103,15 +95,15 @@ double Selector::on_wires(const Cost& cost, const Shape& shape) const {
   return cost.messages * empty + cost.sent_bytes / 2 * (full - empty) / bytes;
 }
 
-double Selector::by_model(const Algorithm& algorithm, const Shape& shape) const {
+double Selector::by_model(const Algorithm& algorithm, const CallShape& shape) const {
   const bool wired = links_ != nullptr && shape.messages_only && shape.ranks > 1;
-  Shape known = shape;
+  CallShape known = shape;
   if (wired) {
     known.wires = links_.get();
     known.routes = routes_.get();
   }
   const Cost cost = algorithm.cost(known);
-  const double at_work = static_cast<double>(input_bytes(shape)) * shape.ranks;
+  const double at_work = static_cast<double>(input_bytes(shape.what, shape.bytes, shape.ranks)) * shape.ranks;
   if (wired)
     return on_wires(cost, shape) + cost.copied_bytes * costs_.copy.at(at_work) +
            cost.reduced_bytes * costs_.reduce.at(at_work);
@@ -121,9 +113,9 @@ double Selector::by_model(const Algorithm& algorithm, const Shape& shape) const 
   return cost.barriers * costs_.barrier_s + (cost.messages * costs_.message_s + bytes_s) * costs_.crowding;
 }
 
-double Selector::correction(const Algorithm& algorithm, const Shape& shape) const {
+double Selector::correction(const Algorithm& algorithm, const CallShape& shape) const {
   const Points* points = nullptr;
-  Shape at = shape;
+  CallShape at = shape;
   double nearest = 0;
   for (const auto& [key, these] : measured_) {
     if (key.what != shape.what || key.reachable != shape.reachable || key.algorithm != algorithm.name() ||
@@ -155,7 +147,7 @@ double Selector::correction(const Algorithm& algorithm, const Shape& shape) cons
   return std::isfinite(factor) ? factor : 0;
 }
 
-Candidate Selector::candidate(const Algorithm& algorithm, const Shape& shape) const {
+Candidate Selector::candidate(const Algorithm& algorithm, const CallShape& shape) const {
   const double factor = correction(algorithm, shape);
   return {.algorithm = &algorithm,
           .predicted_s = by_model(algorithm, shape) * (factor > 0 ? factor : 1),
@@ -163,12 +155,12 @@ Candidate Selector::candidate(const Algorithm& algorithm, const Shape& shape) co
           .measured_s = measured(algorithm, shape)};
 }
 
-double Selector::predict(const Algorithm& algorithm, const Shape& shape) const {
+double Selector::predict(const Algorithm& algorithm, const CallShape& shape) const {
   return candidate(algorithm, shape).predicted_s;
 }
 
 // Inside the measured sizes only: outside them the prediction is the better guess.
-double Selector::measured(const Algorithm& algorithm, const Shape& shape) const {
+double Selector::measured(const Algorithm& algorithm, const CallShape& shape) const {
   const auto found =
       measured_.find({shape.what, shape.ranks, shape.reachable, std::string(algorithm.name())});
   if (found == measured_.end()) return 0;
@@ -184,11 +176,11 @@ double Selector::measured(const Algorithm& algorithm, const Shape& shape) const 
       interpolate(below->first, std::log(below->second), above->first, std::log(above->second), bytes));
 }
 
-double Selector::expect(const Algorithm& algorithm, const Shape& shape) const {
+double Selector::expect(const Algorithm& algorithm, const CallShape& shape) const {
   return candidate(algorithm, shape).expected_s();
 }
 
-std::vector<Candidate> Selector::table(const Shape& shape, Order order) const {
+std::vector<Candidate> Selector::table(const CallShape& shape, Order order) const {
   std::vector<Candidate> rows;
   for (const Algorithm* algorithm : all_algorithms()) {
     if (!can_run(*algorithm, shape)) continue;
@@ -202,7 +194,7 @@ std::vector<Candidate> Selector::table(const Shape& shape, Order order) const {
   return rows;
 }
 
-const Algorithm* Selector::choose(const Shape& shape, Order order) const {
+const Algorithm* Selector::choose(const CallShape& shape, Order order) const {
   if (forced_ != nullptr && can_run(*forced_, shape)) return forced_;
   if (!std::ranges::equal(cache_nodes_, shape.nodes)) {
     cache_nodes_.assign(shape.nodes.begin(), shape.nodes.end());
@@ -232,7 +224,7 @@ std::string Selector::topology() const {
 
 std::string Selector::to_json() const {
   nlohmann::json json;
-  json["version"] = kVersion;
+  json["version"] = kTableVersion;
   json["barrier_s"] = costs_.barrier_s;
   json["message_s"] = costs_.message_s;
   json["send_s_per_byte"] = costs_.send.points();
@@ -252,10 +244,10 @@ std::string Selector::to_json() const {
 
 void Selector::from_json(const std::string& text) try {
   const nlohmann::json json = nlohmann::json::parse(text);
-  if (const auto& version = json.at("version"); version != kVersion)
+  if (const auto& version = json.at("version"); version != kTableVersion)
     throw UsageError(version.is_number_integer() ? "another version of Lockstep wrote it (" + version.dump() +
-                                                       " instead of " + std::to_string(kVersion) + ")"
-                                                 : "version is not " + std::to_string(kVersion));
+                                                       " instead of " + std::to_string(kTableVersion) + ")"
+                                                 : "version is not " + std::to_string(kTableVersion));
   Costs costs;
   costs.barrier_s = number_from(json.at("barrier_s"));
   costs.message_s = number_from(json.at("message_s"));

@@ -47,18 +47,18 @@ class Selector {
   }
 
   // Adds a measurement: seconds for one call of this shape. Between measured sizes it is interpolated.
-  void add_measurement(const Shape& shape, const Algorithm& algorithm, double seconds);
+  void add_measurement(const CallShape& shape, const Algorithm& algorithm, double seconds);
 
   // Every algorithm that could run such a call, the best first.
-  std::vector<Candidate> table(const Shape& shape, Order order) const;
+  std::vector<Candidate> table(const CallShape& shape, Order order) const;
   // The best of them. Remembered by shape, for one group's nodes: a step repeats its calls.
-  const Algorithm* choose(const Shape& shape, Order order) const;
+  const Algorithm* choose(const CallShape& shape, Order order) const;
 
   // By α, β and γ, corrected by how far off they are where the algorithm was measured: at the nearest sizes,
   // for as many ranks or, failing that, for the number nearest to it.
-  double predict(const Algorithm& algorithm, const Shape& shape) const;
+  double predict(const Algorithm& algorithm, const CallShape& shape) const;
   // Measured where that is known, predicted elsewhere.
-  double expect(const Algorithm& algorithm, const Shape& shape) const;
+  double expect(const Algorithm& algorithm, const CallShape& shape) const;
 
   // For people: the links of the group, and what follows from them; empty when nothing was measured.
   std::string topology() const;
@@ -77,13 +77,13 @@ class Selector {
     auto operator<=>(const Key&) const = default;
   };
   using Points = std::map<double, double>;  // bytes → seconds
-  Candidate candidate(const Algorithm& algorithm, const Shape& shape) const;
-  double measured(const Algorithm& algorithm, const Shape& shape) const;
-  double by_model(const Algorithm& algorithm, const Shape& shape) const;
+  Candidate candidate(const Algorithm& algorithm, const CallShape& shape) const;
+  double measured(const Algorithm& algorithm, const CallShape& shape) const;
+  double by_model(const Algorithm& algorithm, const CallShape& shape) const;
   // What to multiply the model by; 0: never measured, or the model has nothing to multiply.
-  double correction(const Algorithm& algorithm, const Shape& shape) const;
+  double correction(const Algorithm& algorithm, const CallShape& shape) const;
 
-  double on_wires(const Cost& cost, const Shape& shape) const;
+  double on_wires(const Cost& cost, const CallShape& shape) const;
 
   const Algorithm* forced_ = nullptr;
   Costs costs_;
@@ -91,7 +91,7 @@ class Selector {
   std::shared_ptr<const Routes> routes_;
   std::map<Key, Points> measured_;
   struct Remembered {
-    Shape shape;
+    CallShape shape;
     Order order;
     const Algorithm* algorithm;
   };
@@ -100,9 +100,6 @@ class Selector {
 };
 
 // Whether such a call can be run by this algorithm at all.
-bool can_run(const Algorithm& algorithm, const Shape& shape);
-
-// The bytes of one rank's input in a call of this shape.
-std::size_t input_bytes(const Shape& shape);
+bool can_run(const Algorithm& algorithm, const CallShape& shape);
 
 }  // namespace lockstep

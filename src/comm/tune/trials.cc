@@ -9,8 +9,8 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{128} << 20;  // of all ranks together
-constexpr double kSecondsEach = 4e-3;                       // for one algorithm at one size
+constexpr std::size_t kMostTrialBytes = std::size_t{128} << 20;  // of all ranks together
+constexpr double kSecondsEach = 4e-3;                            // for one algorithm at one size
 
 struct Trial {
   Collective what;
@@ -59,23 +59,23 @@ std::optional<Room> make_room(Engine& engine, std::size_t bytes, bool reachable)
   return room;
 }
 
-Call call_of(const Shape& shape, std::byte* room, const Algorithm& algorithm) {
+Call call_of(const CallShape& shape, std::byte* room, const Algorithm& algorithm) {
   Call call = internal_call(shape.what, room, shape.bytes, 0);
   call.count = shape.bytes / sizeof(float);
   call.dtype = DType::f32;
   if (shape.what != Collective::broadcast) call.root = -1;
   if (shape.what == Collective::reduce_scatter || shape.what == Collective::all_gather)
-    call.out = room + input_bytes(shape);
+    call.out = room + input_bytes(shape.what, shape.bytes, shape.ranks);
   call.algorithm = algorithm.name();
   return call;
 }
 
-std::size_t room_for(const Shape& shape) {
+std::size_t room_for(const CallShape& shape) {
   const bool apart = shape.what == Collective::reduce_scatter || shape.what == Collective::all_gather;
   return shape.bytes * (apart ? static_cast<std::size_t>(shape.ranks) + 1 : 1);
 }
 
-double seconds(Engine& engine, const Call& meeting, const Call& call) {
+double seconds_of(Engine& engine, const Call& meeting, const Call& call) {
   engine.run(meeting);
   const std::int64_t begin = now_ns();
   engine.run(call);
@@ -90,7 +90,7 @@ std::vector<double> medians(Engine& engine, const std::vector<Call>& calls) {
   std::vector<std::uint32_t> rounds;  // of a turn
   for (const Call& call : calls) {
     engine.run(call);
-    const double once = std::max(seconds(engine, meeting, call), 1e-7);
+    const double once = std::max(seconds_of(engine, meeting, call), 1e-7);
     rounds.push_back(static_cast<std::uint32_t>(std::clamp(kSecondsEach / kTurns / once, 2.0, 20.0)));
   }
   broadcast_bytes(engine, rounds.data(), rounds.size() * sizeof(rounds[0]));
@@ -98,7 +98,7 @@ std::vector<double> medians(Engine& engine, const std::vector<Call>& calls) {
   for (int turn = 0; turn < kTurns; ++turn)
     for (std::size_t i = 0; i < calls.size(); ++i) {
       engine.run(calls[i]);
-      for (std::uint32_t k = 0; k < rounds[i]; ++k) times[i].push_back(seconds(engine, meeting, calls[i]));
+      for (std::uint32_t k = 0; k < rounds[i]; ++k) times[i].push_back(seconds_of(engine, meeting, calls[i]));
     }
   std::vector<double> result;
   for (std::vector<double>& samples : times) {
@@ -113,7 +113,7 @@ std::vector<double> medians(Engine& engine, const std::vector<Call>& calls) {
   return result;
 }
 
-bool measure(Engine& engine, Selector& table, const Shape& shape) {
+bool measure(Engine& engine, Selector& table, const CallShape& shape) {
   std::optional<Room> room = make_room(engine, room_for(shape), shape.reachable);
   if (!room) return false;
   std::vector<const Algorithm*> algorithms;
@@ -137,8 +137,9 @@ void run_trials(Engine& engine, Selector& table) {
   for (const Trial& trial : trials())
     for (const bool reachable : {true, false})
       for (const std::size_t bytes : trial.bytes) {
-        const Shape shape{.what = trial.what, .ranks = engine.size(), .bytes = bytes, .reachable = reachable};
-        if (room_for(shape) > kMostBytes / static_cast<std::size_t>(engine.size())) break;
+        const CallShape shape{
+            .what = trial.what, .ranks = engine.size(), .bytes = bytes, .reachable = reachable};
+        if (room_for(shape) > kMostTrialBytes / static_cast<std::size_t>(engine.size())) break;
         if (!measure(engine, table, shape)) break;
       }
 }

@@ -2,7 +2,7 @@
 // they took on this machine: which lines move between which cores, and what that costs, no formula knew.
 #pragma once
 
-#include "comm/engine/engine.h"
+#include "comm/call/engine.h"
 #include "comm/tune/selector.h"
 
 namespace lockstep {

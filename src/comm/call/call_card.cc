@@ -1,4 +1,4 @@
-#include "comm/call_card.h"
+#include "comm/call/call_card.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "comm/tcp_world.h"
+#include "comm/world/tcp_world.h"
 
 #include <unistd.h>
 
@@ -11,9 +11,9 @@
 #include <numeric>
 #include <thread>
 
+#include "comm/call/stall.h"
 #include "comm/channel/tcp_fabric.h"
-#include "comm/local_world.h"
-#include "comm/stall.h"
+#include "comm/world/local_world.h"
 #include "lockstep/base/identity.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/slurm.h"
@@ -153,7 +153,7 @@ void refuse_loopback(const Roster& roster, int rank) {
                        "LOCKSTEP_SOCKET_IFNAME to an interface of the network");
 }
 
-std::unique_ptr<ChannelEngine> engine_over(const std::shared_ptr<TcpFabric>& fabric, Roster roster, int rank,
+std::unique_ptr<ChannelEngine> wire_engine(const std::shared_ptr<TcpFabric>& fabric, Roster roster, int rank,
                                            const Knobs& knobs, const std::string& group = "world") {
   const int size = static_cast<int>(roster.nodes.size());
   fabric->set_endpoints(std::move(roster.endpoints));
@@ -198,7 +198,7 @@ std::unique_ptr<ChannelEngine> tcp_world(const Membership& who, const Knobs& kno
   refuse_loopback(roster, who.rank);
   log().info("rank {} listens on {}, {}", who.rank, fabric->endpoint().text(),
              security == net::Security::tls ? "TLS 1.3" : "plaintext");
-  return measured(engine_over(fabric, std::move(roster), who.rank, knobs, who.group), knobs);
+  return measured(wire_engine(fabric, std::move(roster), who.rank, knobs, who.group), knobs);
 }
 
 std::unique_ptr<ChannelEngine> tcp_beside(const Group& world, net::Security security) {
@@ -217,7 +217,7 @@ std::unique_ptr<ChannelEngine> tcp_beside(const Group& world, net::Security secu
                        .spin = spin_of(knobs, who.local_size)});
   const std::vector<std::string> cards = world.all_gather(
       write({fabric->endpoint(), std::to_string(world.nodes()[static_cast<std::size_t>(world.rank())]), ""}));
-  return measured(engine_over(fabric, read_all(cards), world.rank(), knobs), knobs);
+  return measured(wire_engine(fabric, read_all(cards), world.rank(), knobs), knobs);
 }
 
 std::vector<std::unique_ptr<ChannelEngine>> tcp_threads(std::vector<int> nodes, net::Security security,
@@ -244,7 +244,7 @@ std::vector<std::unique_ptr<ChannelEngine>> tcp_threads(std::vector<int> nodes, 
       threads.emplace_back([&, r] {
         try {
           engines[static_cast<std::size_t>(r)] =
-              engine_over(fabrics[static_cast<std::size_t>(r)], roster, r, knobs);
+              wire_engine(fabrics[static_cast<std::size_t>(r)], roster, r, knobs);
         } catch (...) {
           errors[static_cast<std::size_t>(r)] = std::current_exception();
         }

@@ -1,4 +1,4 @@
-#include "comm/stall.h"
+#include "comm/call/stall.h"
 
 #include <unistd.h>
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <functional>
 
-#include "comm/call.h"
-#include "comm/group_impl.h"
+#include "comm/call/call.h"
 #include "comm/kernel/reduce.h"
+#include "comm/world/group_impl.h"
 
 namespace lockstep {
 namespace {

@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "comm/call.h"
-#include "comm/engine/engine.h"
-#include "comm/stall.h"
-#include "comm/turns.h"
+#include "comm/call/call.h"
+#include "comm/call/engine.h"
+#include "comm/call/stall.h"
+#include "comm/world/turns.h"
 #include "lockstep/comm/group.h"
 #include "lockstep/comm/lane_board.h"
 #include "lockstep/observe/flight_recorder.h"
@@ -86,6 +86,11 @@ class GroupImpl {
 
 // For the rest of the room, what measures engines, and tests; throws UsageError when the group is empty.
 inline Engine& engine_of(const Group& group) { return GroupImpl::of(group).engine(); }
+
+// The same for who keeps the engine and not the group: it keeps both.
+inline std::shared_ptr<Engine> kept_engine_of(const Group& group) {
+  return {std::make_shared<Group>(group), &engine_of(group)};
+}
 
 // A group over an engine made elsewhere (MPI, Gloo).
 Group make_group(std::unique_ptr<Engine> engine, std::string name, std::chrono::milliseconds timeout);

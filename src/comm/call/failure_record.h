@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "comm/rank_mask.h"
+#include "comm/call/rank_mask.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {

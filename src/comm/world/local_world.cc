@@ -1,10 +1,10 @@
-#include "comm/local_world.h"
+#include "comm/world/local_world.h"
 
 #include <sched.h>
 
 #include <numeric>
 
-#include "comm/rank_mask.h"
+#include "comm/call/rank_mask.h"
 #include "comm/shm/rendezvous.h"
 #include "comm/shm/session.h"
 #include "lockstep/base/error.h"
@@ -12,8 +12,8 @@
 namespace lockstep {
 namespace {
 
-std::unique_ptr<ShmEngine> engine_over(std::shared_ptr<shm::Session> session, const std::string& group,
-                                       int rank) {
+std::unique_ptr<ShmEngine> shared_engine(std::shared_ptr<shm::Session> session, const std::string& group,
+                                         int rank) {
   std::vector<int> everybody(static_cast<std::size_t>(session->size()));
   std::iota(everybody.begin(), everybody.end(), 0);
   // The head of the arena lives as long as the session.
@@ -57,7 +57,7 @@ std::unique_ptr<ShmEngine> local_world(const std::string& door, const Membership
     met.cores = cores_here();
   }
   auto session = session_over(std::move(met.arena), shape, std::move(nodes), met.cores, knobs);
-  auto engine = engine_over(session, who.group, who.rank);
+  auto engine = shared_engine(session, who.group, who.rank);
   if (who.size > 1) session->watch(std::move(met.pidfds));
   engine->try_pages(knobs.timeout);
   return engine;
@@ -70,7 +70,7 @@ std::vector<std::unique_ptr<ShmEngine>> local_threads(const std::string& group, 
   auto session = session_over(shm::Arena::create(shape), shape, std::move(nodes), cores_here(), knobs);
   std::vector<std::unique_ptr<ShmEngine>> engines;
   for (int r = 0; r < size; ++r) {
-    engines.push_back(engine_over(session, group, r));
+    engines.push_back(shared_engine(session, group, r));
     engines.back()->try_own_pages();
   }
   return engines;

@@ -1,4 +1,4 @@
-#include "comm/call.h"
+#include "comm/call/call.h"
 
 #include <array>
 
@@ -29,6 +29,15 @@ bool reduces(Collective what) {
 }
 
 bool is_message(Collective what) { return what == Collective::send || what == Collective::recv; }
+
+std::size_t input_bytes(Collective what, std::size_t bytes, int ranks) {
+  switch (what) {
+    case Collective::reduce_scatter:
+    case Collective::scatter:
+    case Collective::all_to_all: return bytes * static_cast<std::size_t>(ranks);
+    default: return bytes;
+  }
+}
 
 std::string Call::where(const std::string& group) const {
   const std::string operation =

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/engine/membership.h"
 #include "comm/engine/shm_engine.h"
-#include "comm/membership.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep {

@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <new>
 
+#include "comm/call/nodes.h"
+#include "comm/call/rank_mask.h"
+#include "comm/engine/membership.h"
 #include "comm/engine/node_engine.h"
 #include "comm/engine/registry.h"
-#include "comm/group_impl.h"
-#include "comm/local_world.h"
-#include "comm/membership.h"
-#include "comm/nodes.h"
-#include "comm/rank_mask.h"
-#include "comm/tcp_world.h"
 #include "comm/tune/calibrate.h"
+#include "comm/world/group_impl.h"
+#include "comm/world/local_world.h"
+#include "comm/world/tcp_world.h"
 #include "lockstep/base/identity.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
@@ -87,13 +87,11 @@ std::unique_ptr<Engine> split_flat(Engine& flat, int colour, int key, const std:
   return flat.split(colour, key, group, call);
 }
 
-// Gloo finds its peers through a group that exists.
+// Gloo finds its peers through an engine that exists.
 std::unique_ptr<Engine> split_for_gloo(Engine& flat, int colour, int key, const std::string& group,
                                        const Call& call) {
   auto column = flat.split(colour, key, group, call);
-  if (column == nullptr) return nullptr;
-  const Group carrier = make_group(std::move(column), group, call.timeout);
-  return engine_kind("gloo").make(&carrier);
+  return column == nullptr ? nullptr : engine_kind("gloo").make(std::move(column));
 }
 
 // Under which the workers of one machine find each other. Its socket's name is for everybody to see, and to
@@ -143,10 +141,8 @@ std::unique_ptr<Engine> make_engine(const std::string& name, const Membership& w
   if (name == "shm+mpi")
     return with_nodes("shm+mpi", engine_kind("mpi").make(nullptr), who, knobs, split_flat);
   // Gloo: over whatever carries its rendezvous.
-  const EngineKind* const gloo = &engine_kind("gloo");
-  const Group carrier =
-      make_group(make_engine(who.one_machine ? "shm" : "tcp", who, knobs), who.group, knobs.init_timeout);
-  return gloo->make(&carrier);
+  const EngineKind& gloo = engine_kind("gloo");
+  return gloo.make(make_engine(who.one_machine ? "shm" : "tcp", who, knobs));
 }
 
 Group form(const Membership& who, const Identity& identity, const InitOptions& options,

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "comm/call.h"
-#include "comm/rank_names.h"
+#include "comm/call/call.h"
+#include "comm/call/rank_names.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "comm/failure_record.h"
+#include "comm/call/failure_record.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,10 +1,10 @@
-#include "comm/group_impl.h"
+#include "comm/world/group_impl.h"
 
 #include <csignal>
 #include <system_error>
 #include <utility>
 
-#include "comm/work_state.h"
+#include "comm/world/work_state.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
 #include "lockstep/observe/flight_dump.h"

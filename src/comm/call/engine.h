@@ -15,10 +15,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "comm/call.h"
-#include "comm/engine/capabilities.h"
-#include "comm/failure_record.h"
-#include "comm/rank_names.h"
+#include "comm/call/call.h"
+#include "comm/call/capabilities.h"
+#include "comm/call/failure_record.h"
+#include "comm/call/rank_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/memory.h"
 

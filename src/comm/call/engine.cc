@@ -1,4 +1,4 @@
-#include "comm/engine/engine.h"
+#include "comm/call/engine.h"
 
 namespace lockstep {
 

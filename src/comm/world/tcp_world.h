@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/engine/channel_engine.h"
-#include "comm/membership.h"
+#include "comm/engine/membership.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/comm/group.h"
 #include "net/stream.h"

@@ -4,8 +4,8 @@
 #include <iterator>
 #include <utility>
 
-#include "comm/call.h"
-#include "comm/work_state.h"
+#include "comm/call/call.h"
+#include "comm/world/work_state.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 
@@ -30,7 +30,7 @@ void run_or_line_up(std::deque<std::function<void()>> list) {
   ready = nullptr;
 }
 
-WorkTiming join(WorkTiming all, const WorkTiming& one) {
+WorkTiming joined(WorkTiming all, const WorkTiming& one) {
   const auto earlier = [](std::int64_t a, std::int64_t b) {
     return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b);
   };
@@ -170,7 +170,7 @@ Work when_all(std::vector<Work> works) {
       std::exception_ptr error;
       WorkTiming timing = joint->works.front().state_->timing;
       for (const Work& one : joint->works) {
-        timing = join(std::move(timing), one.state_->timing);
+        timing = joined(std::move(timing), one.state_->timing);
         if (!error) error = one.state_->error;
       }
       joint->promise.keep(error, timing);

@@ -21,6 +21,8 @@ inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(
 
 bool reduces(Collective what);     // all_reduce, reduce_scatter, reduce
 bool is_message(Collective what);  // send, recv: between two ranks, and not numbered
+// Of one rank, in a call of so many `bytes` (Call::bytes).
+std::size_t input_bytes(Collective what, std::size_t bytes, int ranks);
 
 struct Call {
   Collective what = Collective::barrier;

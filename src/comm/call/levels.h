@@ -6,8 +6,8 @@
 #include <functional>
 #include <vector>
 
-#include "comm/call.h"
-#include "comm/reach.h"
+#include "comm/call/call.h"
+#include "comm/call/reach.h"
 
 namespace lockstep {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/call.h"
+#include "comm/call/call.h"
 
 namespace lockstep {
 
@@ -67,12 +67,6 @@ struct Capabilities {
   // not.
   std::string refuses(const char* engine, const Call& call, int ranks, const std::string& algorithm) const;
 };
-
-// Our algorithms, for ranks on `nodes` that share memory or don't; `no_pages`: why private memory can't be
-// read.
-std::vector<Offer> our_offers(const std::vector<int>& nodes, bool reach, const std::string& no_pages = {});
-// Those besides for ranks on `nodes` whose engine is composed of two.
-std::vector<Offer> composed_offers(const std::vector<int>& nodes);
 
 inline constexpr SetOf<ReduceOp> kEveryOp = {ReduceOp::sum,   ReduceOp::avg,     ReduceOp::min,
                                              ReduceOp::max,   ReduceOp::product, ReduceOp::bit_and,

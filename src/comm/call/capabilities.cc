@@ -1,16 +1,10 @@
-#include "comm/engine/capabilities.h"
-
-#include <algorithm>
-
-#include "comm/algo/algorithm.h"
-#include "comm/tune/selector.h"
+#include "comm/call/capabilities.h"
 
 namespace lockstep {
 namespace {
 
 std::string refuses_offer(const Offer& offer, const Call& call, int ranks) {
-  const Shape shape{.what = call.what, .ranks = ranks, .bytes = call.bytes()};
-  if (const std::size_t bytes = input_bytes(shape); bytes > offer.at_most_bytes)
+  if (const std::size_t bytes = input_bytes(call.what, call.bytes(), ranks); bytes > offer.at_most_bytes)
     return offer.name + " carries at most " + std::to_string(offer.at_most_bytes) + " bytes, this call has " +
            std::to_string(bytes);
   if (call.count > offer.at_most_count)
@@ -22,16 +16,6 @@ std::string refuses_offer(const Offer& offer, const Call& call, int ranks) {
     return offer.name + " needs the divisor from every rank";
   if (std::string why = offer.lack_of(call); !why.empty()) return why;
   return offer.looks_at ? offer.looks_at(call) : std::string();
-}
-
-Offer offer_of(const Algorithm& algorithm, const std::vector<int>& nodes) {
-  Offer offer{.name = std::string(algorithm.name()),
-              .collectives = {},
-              .canonical = algorithm.canonical(nodes),
-              .at_most_bytes = algorithm.needs().at_most_bytes};
-  for (int what = 0; what < kCollectives; ++what)
-    if (algorithm.has(static_cast<Collective>(what))) offer.collectives.add(static_cast<Collective>(what));
-  return offer;
 }
 
 }  // namespace
@@ -70,24 +54,6 @@ std::string Capabilities::refuses(const char* engine, const Call& call, int rank
   for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
   return std::string(to_string(call.what)) + " has no algorithm '" + algorithm + "' on engine " + engine +
          "; accepted: " + names;
-}
-
-std::vector<Offer> our_offers(const std::vector<int>& nodes, bool reach, const std::string& no_pages) {
-  std::vector<Offer> offers;
-  for (const Algorithm* algorithm : all_algorithms()) {
-    const Needs needs = algorithm->needs();
-    if (needs.levels || (needs.reach && !reach)) continue;
-    offers.push_back(offer_of(*algorithm, nodes));
-    if (needs.pages) offers.back().not_here = no_pages;
-  }
-  return offers;
-}
-
-std::vector<Offer> composed_offers(const std::vector<int>& nodes) {
-  std::vector<Offer> offers;
-  for (const Algorithm* algorithm : all_algorithms())
-    if (algorithm->needs().levels) offers.push_back(offer_of(*algorithm, nodes));
-  return offers;
 }
 
 }  // namespace lockstep

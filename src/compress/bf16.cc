@@ -80,7 +80,17 @@ Exchange bf16_exchange(Exchange::Leaves leaves) {
     return when_all(
         {scattered, gathered.then([from = halves.data, to = bucket.data, held = held] { widen(from, to); })});
   };
-  return {.name = "bf16", .run = std::move(run), .leaves = leaves};
+  // Without the conversions, of which nobody has measured what they cost.
+  auto expected = [gathers, plain](const Group& group, std::size_t count, DType dtype) {
+    if (dtype != DType::f32 || group.size() == 1) return plain.expected_seconds(group, count, dtype);
+    const double scattered = reduce_scatter_exchange().expected_seconds(group, count, DType::bf16);
+    if (!gathers || scattered == 0) return scattered;
+    const double gathered = group.expected_seconds({.what = Collective::all_gather,
+                                                    .count = count / static_cast<std::size_t>(group.size()),
+                                                    .dtype = DType::bf16});
+    return gathered == 0 ? 0 : scattered + gathered;
+  };
+  return {.name = "bf16", .run = std::move(run), .leaves = leaves, .expected_seconds = std::move(expected)};
 }
 
 }  // namespace lockstep

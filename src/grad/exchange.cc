@@ -17,6 +17,7 @@ bool is_its_own_mean(const Bucket& bucket) { return bucket.group.size() == 1 && 
 std::function<double(const Group&, std::size_t, DType)> expected(Collective what, ExchangeOptions options) {
   return [what, options = std::move(options)](const Group& group, std::size_t count, DType dtype) {
     if (group.size() == 1) return 0.0;
+    if (what == Collective::reduce_scatter) count /= static_cast<std::size_t>(group.size());
     return group.expected_seconds({.what = what,
                                    .count = count,
                                    .dtype = dtype,
@@ -51,7 +52,8 @@ Exchange reduce_scatter_exchange(ExchangeOptions options) {
                 return bucket.group.reduce_scatter_async(bucket.data, own_part(bucket),
                                                          call_options(options, bucket));
               },
-          .leaves = Exchange::Leaves::own_part};
+          .leaves = Exchange::Leaves::own_part,
+          .expected_seconds = expected(Collective::reduce_scatter, options)};
 }
 
 Exchange no_exchange() {

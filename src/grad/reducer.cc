@@ -259,6 +259,7 @@ void Reducer::reset() {
 
 const std::vector<NamedTensor>& Reducer::parameters() const { return impl_->parameters; }
 const ExchangeLog& Reducer::log() const { return impl_->exchange.log(); }
+ExchangeLog& Reducer::log() { return impl_->exchange.log(); }
 std::int64_t Reducer::exchanges() const { return impl_->exchanges; }
 int Reducer::bucket_of(std::size_t parameter) const {
   return impl_->store.layout().placements.at(parameter).bucket;

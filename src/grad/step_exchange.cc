@@ -39,7 +39,8 @@ bool StepExchange::open(const StepCard& card) {
   weighted_ = known.lanes == 1.0;
   lanes_ = idle_ || weighted_;  // without gradients: as a worker whose lanes are all empty
   divisor_ = *known.divisor;
-  log_.buckets.assign(missing_.size(), {});  // those of the exchange before stayed until now
+  log_ = {};  // that of the exchange before stayed until now
+  log_.buckets.resize(missing_.size());
   return true;
 }
 

@@ -35,7 +35,7 @@ class StepExchange {
   // Waits for what is under way and forgets it, errors too.
   void abandon() noexcept;
 
-  const ExchangeLog& log() const { return log_; }
+  ExchangeLog& log() { return log_; }
   // Did any rank have a gradient for it in the last exchange?
   bool used(std::size_t parameter) const { return used_[parameter] != 0; }
   bool any_used() const { return std::ranges::find(used_, 1) != used_.end(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "grad/torch_types.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -141,10 +142,24 @@ Work Zero1::gather(const Shard& shard, std::byte* memory) const {
 
 void Zero1::share_updates() {
   check_in_place();
+  ExchangeLog& log = reducer().log();
+  log.share_begin_ns = now_ns();
   std::vector<Work> works;
   if (group().size() > 1)
     for (const Shard& shard : shards_) works.push_back(gather(shard, shard.memory.as<std::byte>()));
   when_all(works).wait();
+  log.share_end_ns = now_ns();
+  log.shared.clear();
+  for (std::size_t b = 0; b < works.size(); ++b) {
+    const WorkTiming timing = works[b].timing();
+    log.shared.push_back({.bucket = static_cast<int>(b),
+                          .bytes = shards_[b].bucket.data.bytes(),
+                          .ready_ns = log.share_begin_ns,
+                          .start_ns = timing.begin_ns,
+                          .running_ns = timing.running_ns,
+                          .end_ns = timing.end_ns,
+                          .algorithm = timing.algorithm});
+  }
   for (std::size_t i = 0; i < parameters_.size(); ++i)  // a graph that saved it must notice
     if (reducer().used(i)) parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
 }

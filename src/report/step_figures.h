@@ -1,9 +1,12 @@
 // Where the time of a training step goes, and the figures made from it.
 //
 //   start    when all workers had a bucket ready and its data began to move
-//   T_comm   the length of the union of [start, end] over the step's buckets
-//   exposed  how long backward's thread waited at the end of backward, for the buckets and for slower workers
-//   hidden   the part of T_comm before that
+//   T_comm   the length of the union of [start, end] over the step's buckets, and over those of updated
+//            parameters where each worker updates a part
+//   exposed  how long backward's thread waited at the end of backward, for the buckets and for slower
+//   workers,
+//            and the optimizer for the others' parameters
+//   hidden   the part of T_comm before backward's end
 //   T_comp   step time - exposed - waiting for data
 //   communication share = ΣT_comm / (ΣT_comp + ΣT_comm);  overlap = Σhidden / ΣT_comm
 #pragma once

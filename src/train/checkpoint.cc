@@ -11,7 +11,8 @@ namespace lockstep {
 namespace fs = std::filesystem;
 
 fs::path save_training(const RunPlan& plan, const DataRecord& data, const TrainState& state,
-                       const torch::nn::Module& model, const TrainOptimizer::Writer& write_optimizer) {
+                       const torch::nn::Module& model, const TrainOptimizer::Writer& write_optimizer,
+                       const TrainOptimizer::Writer& write_exchange) {
   nlohmann::ordered_json json = {{"format", kStateFormat}, {"step", state.step},
                                  {"epoch", state.epoch},   {"best_accuracy", nullptr},
                                  {"options", plan.recipe}, {"data", to_json(data)}};
@@ -21,6 +22,7 @@ fs::path save_training(const RunPlan& plan, const DataRecord& data, const TrainS
     save_safetensors(folder / "model.safetensors", model_state(model),
                      {{"format", "pt"}, {"threads", std::to_string(plan.options.threads)}});
     write_optimizer(folder);
+    write_exchange(folder);
     write_file(folder / "state.json", json.dump(2) + "\n");
   });
 }

@@ -1,4 +1,4 @@
-// A training run on disk: model.safetensors, the optimizer's state, state.json.
+// A training run on disk: model.safetensors, the optimizer's state, what the exchange remembers, state.json.
 #pragma once
 
 #include <filesystem>
@@ -19,7 +19,8 @@ struct TrainState {
 // By rank 0 alone. Gives the checkpoint's folder.
 std::filesystem::path save_training(const RunPlan& plan, const DataRecord& data, const TrainState& state,
                                     const torch::nn::Module& model,
-                                    const TrainOptimizer::Writer& write_optimizer);
+                                    const TrainOptimizer::Writer& write_optimizer,
+                                    const TrainOptimizer::Writer& write_exchange);
 
 std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
 TensorMap read_weights(const std::filesystem::path& checkpoint);

@@ -70,6 +70,13 @@ class Probes {
   CommMemory memory_;
 };
 
+std::vector<BucketTimes> times_of(const std::vector<BucketEvent>& events) {
+  std::vector<BucketTimes> times;
+  for (const BucketEvent& e : events)
+    times.push_back({e.bucket, e.bytes, e.ready_ns, e.running_ns, e.end_ns, e.algorithm});
+  return times;
+}
+
 // Borrows the algorithm's name.
 CallQuestion all_reduce_of(const StrategyOptions& options, std::size_t count, DType dtype) {
   CallQuestion call{.what = Collective::all_reduce, .count = count, .dtype = dtype};
@@ -109,10 +116,15 @@ std::size_t largest_bucket_bytes(const Strategy& strategy) {
   return largest;
 }
 
+std::vector<BucketTimes> take_shared(const ExchangeLog& log, StepRecord& record) {
+  const std::vector<BucketTimes> shared = times_of(log.shared);
+  record.comm_ns += union_ns(shared);
+  if (!shared.empty()) record.exposed_ns += log.share_end_ns - log.share_begin_ns;
+  return shared;
+}
+
 std::vector<BucketTimes> take_exchange(const ExchangeLog& log, StepRecord& record) {
-  std::vector<BucketTimes> buckets;
-  for (const BucketEvent& e : log.buckets)
-    buckets.push_back({e.bucket, e.bytes, e.ready_ns, e.running_ns, e.end_ns, e.algorithm});
+  std::vector<BucketTimes> buckets = times_of(log.buckets);
   record.comm_ns = union_ns(buckets);
   record.hidden_ns = union_ns(buckets, log.wait_begin_ns);
   record.exposed_ns = buckets.empty() ? 0 : log.wait_end_ns - log.wait_begin_ns;
@@ -127,6 +139,13 @@ bool expect_exchange(const Strategy& strategy, StepProfile& profile, double& buf
   for (std::size_t b = 0; b < events.size(); ++b) {
     profile.buckets[b].exchange_s = expected(world, events[b].bytes / sizeof(float), DType::f32);
     if (world.size() > 1 && !(profile.buckets[b].exchange_s > 0)) return false;
+  }
+  for (const BucketEvent& event : strategy.last_exchange().shared) {
+    const double share_s = world.expected_seconds(
+        {.what = Collective::all_gather,
+         .count = event.bytes / sizeof(float) / static_cast<std::size_t>(world.size())});
+    if (!(share_s > 0)) return false;
+    profile.share_s += share_s;
   }
   const StrategyOptions any;
   profile.counts_s = expected_all_reduce(world, any, strategy.parameters().size(), DType::i32);

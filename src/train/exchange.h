@@ -13,6 +13,8 @@ namespace lockstep {
 
 // Fills in the record's comm, hidden and exposed.
 std::vector<BucketTimes> take_exchange(const ExchangeLog& log, StepRecord& record);
+// Adds what came behind the optimizer, none of which is hidden.
+std::vector<BucketTimes> take_shared(const ExchangeLog& log, StepRecord& record);
 
 // Throws UsageError when the run's algorithm can't carry a bucket of so many bytes in this group: by an
 // all-reduce, or by a reduce-scatter, as `strategy` does it. A program's own exchange has none to check.

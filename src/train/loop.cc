@@ -81,7 +81,7 @@ StepResult StepLoop::train(Step& step) {
   record.loss = share_losses(std::move(losses));
   const std::int64_t synchronized = now_ns();
   if (finite_.accept(record.loss, bad_lanes_))
-    optimizer_.step();
+    step_and_share(step.number);
   else
     strategy_.end_step();  // the weights stay as they were
   add_span("optimizer", synchronized, now_ns(), step.number);
@@ -96,15 +96,27 @@ StepResult StepLoop::train(Step& step) {
 void StepLoop::take_buckets(std::int64_t step) {
   const ExchangeLog& log = strategy_.last_exchange();
   now_.buckets = take_exchange(log, now_.record);
-  for (const BucketTimes& b : now_.buckets) {
-    if (options_.trace_steps == 0) break;
-    now_.spans.push_back({.name = fmt::format("bucket {}", b.bucket),
+  add_buckets("bucket", now_.buckets, step);
+  if (!now_.buckets.empty()) add_span("wait for buckets", log.wait_begin_ns, log.wait_end_ns, step);
+}
+
+// The optimizer's step, and how the workers' updates came together, where each has a part of them.
+void StepLoop::step_and_share(std::int64_t step) {
+  optimizer_.step();
+  const ExchangeLog& log = strategy_.last_exchange();
+  const std::vector<BucketTimes> shared = take_shared(log, now_.record);
+  add_buckets("parameters of bucket", shared, step);
+  if (!shared.empty()) add_span("wait for parameters", log.share_begin_ns, log.share_end_ns, step);
+}
+
+void StepLoop::add_buckets(const char* name, const std::vector<BucketTimes>& buckets, std::int64_t step) {
+  if (options_.trace_steps == 0) return;
+  for (const BucketTimes& b : buckets)
+    now_.spans.push_back({.name = fmt::format("{} {}", name, b.bucket),
                           .track = kCommunicationTrack,
                           .begin_ns = b.start_ns,
                           .end_ns = b.end_ns,
                           .details = {{"step", step + 1}, {"bytes", static_cast<std::int64_t>(b.bytes)}}});
-  }
-  if (!now_.buckets.empty()) add_span("wait for buckets", log.wait_begin_ns, log.wait_end_ns, step);
 }
 
 // The step's loss over all lanes of all workers, added in the order of lanes: the same bits everywhere. Also

@@ -38,6 +38,8 @@ class StepLoop {
  private:
   void add_span(const char* name, std::int64_t begin, std::int64_t end, std::int64_t step, int lane = -1);
   void take_buckets(std::int64_t step);
+  void step_and_share(std::int64_t step);
+  void add_buckets(const char* name, const std::vector<BucketTimes>& buckets, std::int64_t step);
   double share_losses(std::vector<double> mine);
 
   const TrainerOptions& options_;

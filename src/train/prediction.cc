@@ -33,10 +33,10 @@ class Timeline {
 
   StepPrediction end(const StepProfile& profile) {
     compute_until(backward_s_);
-    const double exposed = now_ - backward_end_ + profile.counts_s;
+    const double exposed = now_ - backward_end_ + profile.counts_s + profile.share_s;
     return {.step_s = profile.waiting_s + profile.before_s + backward_end_ + exposed + profile.after_s,
             .compute_s = profile.before_s + backward_end_ + profile.after_s,
-            .comm_s = comm_s_,
+            .comm_s = comm_s_ + profile.share_s,
             .hidden_s = hidden_s_,
             .exposed_s = exposed};
   }

@@ -28,6 +28,7 @@ struct StepProfile {
   double before_s = 0;    // from the step's beginning to the backward that exchanges
   double backward_s = 0;  // alone
   double after_s = 0;     // from the end of the exchange to that of the step: buffers, optimizer
+  double share_s = 0;     // what workers that update a part each are expected to take to share their updates
   std::vector<BucketProfile> buckets = {};
   double counts_s = 0;  // the small exchange behind the buckets
   Crowding crowding = {};
@@ -38,7 +39,7 @@ struct StepTimes {
   double waiting_s = 0;
   double before_s = 0;
   double backward_s = 0;
-  double after_s = 0;
+  double after_s = 0;                // without the sharing of updates
   std::vector<double> ready_s = {};  // of each bucket, from backward's beginning
   double exchange_s = 0;             // its buckets' all-reduces took, together
 };
@@ -53,9 +54,9 @@ Crowding crowding_of(std::span<const StepTimes> steps, const StepProfile& profil
 struct StepPrediction {
   double step_s = 0;
   double compute_s = 0;
-  double comm_s = 0;     // the exchanges of all buckets
+  double comm_s = 0;     // the exchanges of all buckets, and the sharing of updates
   double hidden_s = 0;   // of that, before backward's end
-  double exposed_s = 0;  // backward's thread waits
+  double exposed_s = 0;  // backward's thread waits, and the optimizer for the others' updates
   double comm_fraction() const { return compute_s + comm_s > 0 ? comm_s / (compute_s + comm_s) : 0; }
 };
 

@@ -23,7 +23,7 @@ void StepProfiler::add(std::int64_t number, const StepRecord& step, const std::v
   StepTimes t{.waiting_s = seconds(step.data_wait_ns),
               .before_s = seconds(backward_begin_ns - step.begin_ns - step.data_wait_ns),
               .backward_s = seconds(log.wait_begin_ns - backward_begin_ns),
-              .after_s = seconds(step.end_ns - log.wait_end_ns)};
+              .after_s = seconds(step.end_ns - log.wait_end_ns - (log.share_end_ns - log.share_begin_ns))};
   for (const BucketTimes& b : buckets) {
     t.ready_s.push_back(seconds(b.ready_ns - backward_begin_ns));
     t.exchange_s += seconds(b.end_ns - b.start_ns);

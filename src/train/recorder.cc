@@ -26,7 +26,7 @@ int colour_of(const std::string& span) {
   if (span == "backward") return 2;
   if (span == "optimizer") return 5;
   if (span == "data") return 4;
-  return span.starts_with("bucket") ? 1 : 3;
+  return span.find("bucket") != std::string::npos && !span.starts_with("wait") ? 1 : 3;
 }
 
 std::span<const StepRecord> last_of(std::span<const StepRecord> steps, std::size_t count) {
@@ -190,7 +190,7 @@ std::vector<TimelineRow> TrainRecorder::timeline() const {
   std::int64_t begin = INT64_MAX;
   for (const TraceSpan& span : shown_spans_) begin = std::min(begin, span.begin_ns);
   for (const TraceSpan& span : shown_spans_) {
-    const std::size_t row = span.track == kCommunicationTrack ? 2 : span.name == "wait for buckets" ? 1 : 0;
+    const std::size_t row = span.track == kCommunicationTrack ? 2 : span.name.starts_with("wait for") ? 1 : 0;
     rows[row].spans.push_back({.begin_ms = static_cast<double>(span.begin_ns - begin) / 1e6,
                                .end_ms = static_cast<double>(span.end_ns - begin) / 1e6,
                                .label = span.name,

@@ -15,6 +15,7 @@
 #include "report/folder_lock.h"
 #include "report/table.h"
 #include "train/exchange.h"
+#include "train/exchange_state.h"
 #include "train/memory_use.h"
 #include "train/stop_watch.h"
 
@@ -83,6 +84,7 @@ TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Mod
   if (!plan_->checkpoint.empty()) {
     run_on_leader(world_, "reading the optimizer's state", [&] { optimizer_->load(plan_->checkpoint); });
     optimizer_->share(world_);
+    about_exchange_ = load_exchange(plan_->checkpoint, strategy_->exchange(), world_);
   }
   check_algorithm(world_, options_.strategy, options_.parallel, largest_bucket_bytes(*strategy_));
 }
@@ -194,6 +196,11 @@ void TrainRun::announce() const {
                             in_words(parameters), options_.data_name, counted(task_.train->size(), "example"),
                             floor, counted(world_.size(), "worker"), counted(options_.lanes, "lane"),
                             options_.lane_batch, counted(loader_.steps(), "step"), from)}});
+  if (!about_exchange_.empty()) tell({{"event", "note"}, {"text", about_exchange_}});
+  if (world_.size() == 1 && options_.parallel.exchange)
+    tell({{"event", "note"},
+          {"text", fmt::format("one worker has nobody to exchange gradients with: {} changes nothing",
+                               strategy_->exchange().name)}});
 }
 
 void TrainRun::train_step(Step& step) {
@@ -247,9 +254,12 @@ void TrainRun::checkpoint() {
     return;
   }
   const TrainOptimizer::Writer write_optimizer = optimizer_->writer(world_);
+  const Exchange& exchange = strategy_->exchange();
+  const TensorMap remembered = exchange.state ? exchange.state() : TensorMap();
   // Nobody changes the weights, or ends, before they are on disk.
   run_on_leader(world_, "writing a checkpoint", [&] {
-    checkpoint_ = save_training(*plan_, data_record_, state_, *model_, write_optimizer);
+    checkpoint_ = save_training(*plan_, data_record_, state_, *model_, write_optimizer,
+                                [&](const auto& folder) { save_exchange(folder, exchange, remembered); });
     // Here, where it is there: a peer that was lost meanwhile is told only behind it.
     tell({{"event", "checkpoint"}, {"path", checkpoint_.string()}, {"resume", plan_->how_to_resume}});
   });

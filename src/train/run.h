@@ -66,6 +66,7 @@ class TrainRun {
   std::filesystem::path checkpoint_;
   std::optional<Evaluation> evaluation_;
   std::optional<double> final_loss_;
+  std::string about_exchange_;  // what is to be told of what it remembers
   int stopped_by_ = 0;
 };
 

@@ -1,4 +1,5 @@
 """--strategy and --compress: how workers share a model changes no bit, what gradients travel as does."""
+import json
 import os
 import unittest
 
@@ -43,6 +44,20 @@ class Strategies(Case):
         self.assertAlmostEqual(rough["final_loss"], exact["final_loss"], delta=0.02 * exact["final_loss"])
         both = self.train("both", *run, "--compress", "bf16", "--strategy", "zero1")
         self.assertEqual(both["params_sha256"], rough["params_sha256"])
+        for summary in (exact, rough, both):
+            self.assertGreater(summary["predicted_step_ms"], 0)
+            self.assertGreater(summary["predicted_comm_fraction"], 0)
+
+    def test_one_worker_compresses_nothing_and_says_so(self):
+        done = self.run_program("train", *RUN, "-n", 1, "--steps", 2, "--compress", "bf16", "--out", self.path("one"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("one worker has nobody to exchange gradients with: bf16 changes nothing", done.stdout + done.stderr)
+
+    def test_shared_updates_are_in_the_trace(self):
+        self.train("zero1", *RUN, "-n", 2, "--steps", 5, "--strategy", "zero1")
+        with open(self.path("zero1", "trace.json")) as file:
+            names = {event["name"] for event in json.load(file)["traceEvents"]}
+        self.assertLessEqual({"bucket 0", "parameters of bucket 0", "wait for buckets", "wait for parameters"}, names)
 
     def test_a_compressed_run_goes_on_without_an_algorithm(self):
         self.train("rough", *RUN, "-n", 2, "--steps", 3, "--checkpoint-every", 2, "--compress", "bf16")

@@ -247,6 +247,36 @@ TEST(Zero1, SlicesAreACutOfTheParameters) {
   });
 }
 
+// What the workers wait for behind the optimizer is in the log too.
+TEST(Zero1, TellsHowItsUpdatesWereShared) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    SmallNet net, other;
+    Zero1 zero1(net, group, small());
+    DataParallel ddp(other, group, small());
+    SGD optimizer(zero1), whole(ddp);
+    for (int step = 0; step < 2; ++step) {
+      net.forward(small_batch(group.rank(), step)).square().mean().backward();
+      zero1.synchronize();
+      EXPECT_TRUE(zero1.last_exchange().shared.empty());  // those of the step before are forgotten
+      optimizer.step();
+      const ExchangeLog& log = zero1.last_exchange();
+      ASSERT_EQ(log.shared.size(), log.buckets.size());
+      for (std::size_t b = 0; b < log.shared.size(); ++b) {
+        EXPECT_EQ(log.shared[b].bytes, log.buckets[b].bytes);
+        EXPECT_GE(log.shared[b].start_ns, log.share_begin_ns);
+        EXPECT_GE(log.shared[b].running_ns, log.shared[b].start_ns);
+        EXPECT_GE(log.shared[b].end_ns, log.shared[b].running_ns);
+        EXPECT_LE(log.shared[b].end_ns, log.share_end_ns);
+        EXPECT_FALSE(log.shared[b].algorithm.empty());
+      }
+      EXPECT_GE(log.share_begin_ns, log.wait_end_ns);
+    }
+    other.forward(small_batch(group.rank(), 0)).square().mean().backward();
+    whole.step();
+    EXPECT_TRUE(ddp.last_exchange().shared.empty());
+  });
+}
+
 TEST(Zero1, LeavesNoGradientThatIsNotTheMean) {
   on_threads(thread_groups(2), [](const Group& group) {
     SmallNet net;

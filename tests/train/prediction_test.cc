@@ -49,6 +49,18 @@ TEST(Prediction, WhatFollowsTheBucketsIsWaitedFor) {
   EXPECT_DOUBLE_EQ(predict_step(p).comm_fraction(), 3.0 / 18.0);
 }
 
+TEST(Prediction, NothingHidesTheSharingOfUpdates) {
+  StepProfile p = profile({{0.5, 3}});
+  const StepPrediction without = predict_step(p);
+  p.share_s = 2;
+  const StepPrediction with = predict_step(p);
+  EXPECT_DOUBLE_EQ(with.step_s, without.step_s + 2);
+  EXPECT_DOUBLE_EQ(with.compute_s, without.compute_s);
+  EXPECT_DOUBLE_EQ(with.comm_s, without.comm_s + 2);
+  EXPECT_DOUBLE_EQ(with.hidden_s, without.hidden_s);
+  EXPECT_DOUBLE_EQ(with.exposed_s, without.exposed_s + 2);
+}
+
 TEST(Prediction, ExchangeAndBackwardCostEachOther) {
   // [5, 9] at a rate of 3/4: backward ends a second later.
   const StepPrediction light = predict_step(profile({{0.5, 4}}, {.backward_rate = 0.75}));

@@ -206,6 +206,73 @@ TEST_F(TrainerTest, ARunInPartsEndsWhereAWholeOneDoes) {
   EXPECT_EQ(text("parts/summary.json"), summary);
 }
 
+// Sends whole numbers and keeps the rest for the next step: without what it remembers a run goes another way.
+struct Coarse {
+  Group group;
+  std::shared_ptr<Exchange::State> kept = std::make_shared<Exchange::State>();
+
+  Exchange exchange() const {
+    return {.name = "coarse",
+            .run =
+                [*this](const Bucket& bucket) {
+                  for (const BucketTensor& tensor : bucket.tensors) round(bucket, tensor);
+                  return all_reduce_exchange().run(bucket);
+                },
+            .state = [*this] { return gathered(); },
+            .load =
+                [*this](const Exchange::State& state) {
+                  for (const auto& [name, rows] : state) (*kept)[name] = rows[group.rank()].clone();
+                }};
+  }
+  void round(const Bucket& bucket, const BucketTensor& tensor) const {
+    const torch::Tensor data = torch::from_blob(static_cast<float*>(bucket.data.data) + tensor.offset,
+                                                {static_cast<std::int64_t>(tensor.count)});
+    torch::Tensor& rest = kept->try_emplace(tensor.name, torch::zeros_like(data)).first->second;
+    rest += data;
+    data.copy_(rest.round());
+    rest -= data;
+  }
+  // A row a rank.
+  Exchange::State gathered() const {
+    Exchange::State state;
+    for (const auto& [name, own] : *kept) {
+      torch::Tensor& rows = state[name] = torch::empty({group.size(), own.numel()});
+      group.all_gather(ConstBuffer{own.data_ptr(), static_cast<std::size_t>(own.numel()), DType::f32},
+                       Buffer{rows.data_ptr(), static_cast<std::size_t>(rows.numel()), DType::f32});
+    }
+    return state;
+  }
+};
+
+TEST_F(TrainerTest, WhatAnExchangeRemembersIsInTheCheckpoint) {
+  const auto run = [&](const std::string& name, std::int64_t epochs, bool takes = true) {
+    TrainerResult first;
+    on_threads(thread_groups(2), [&](const Group& group) {
+      TrainerOptions how = options(name);
+      how.epochs = epochs;
+      how.optimizer = "sgd";
+      how.schedule.lr = 0.001;
+      how.if_there = IfThere::resume;
+      how.parallel.exchange = [coarse = Coarse{group}, takes](Exchange::Leaves) {
+        Exchange exchange = coarse.exchange();
+        if (!takes) exchange.load = {};
+        return exchange;
+      };
+      torch::nn::Linear model(1, 1);
+      torch::nn::init::constant_(model->weight, 0.5);
+      torch::nn::init::constant_(model->bias, 0);
+      const TrainerResult result = Trainer(model, task(), how, group).run();
+      if (group.rank() == 0) first = result;
+    });
+    return first.params_sha256;
+  };
+  const std::string whole = run("whole", 3);
+  run("parts", 1);
+  fs::copy(folder_ / "parts", folder_ / "forgetful", fs::copy_options::recursive);
+  EXPECT_EQ(run("parts", 3), whole);
+  EXPECT_NE(run("forgetful", 3, false), whole);  // so it matters
+}
+
 TEST_F(TrainerTest, ASignalStopsItWithACheckpoint) {
   const TrainerResult whole = train(2, task(), options("whole"));
   auto data = std::make_shared<Line>();

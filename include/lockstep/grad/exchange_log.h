@@ -23,6 +23,12 @@ struct ExchangeLog {
   // When the backward thread had nothing left to do but wait for them, and when they were there.
   std::int64_t wait_begin_ns = 0;
   std::int64_t wait_end_ns = 0;
+
+  // Where each worker updates a part: how the updated parameters came to all, bucket by bucket, behind the
+  // optimizer, which waited for them in the meantime. Empty where everybody updates everything.
+  std::vector<BucketEvent> shared = {};
+  std::int64_t share_begin_ns = 0;
+  std::int64_t share_end_ns = 0;
 };
 
 }  // namespace lockstep

@@ -96,6 +96,7 @@ class Reducer {
   const std::vector<NamedTensor>& parameters() const;
   // Of the last exchange, until the next begins.
   const ExchangeLog& log() const;
+  ExchangeLog& log();              // for a strategy to add what follows
   std::int64_t exchanges() const;  // so far
   int bucket_of(std::size_t parameter) const;
   // As they are laid out now.

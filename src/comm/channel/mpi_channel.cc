@@ -20,41 +20,6 @@ std::string seconds(std::chrono::milliseconds span) {
   return text + " s";
 }
 
-bool is_message(const CallCard& card) {
-  return card.what == static_cast<std::uint8_t>(Collective::send) ||
-         card.what == static_cast<std::uint8_t>(Collective::recv);
-}
-
-// Who called what, ranks that agree together; empty when all do. Divisors are held against the first that is
-// said: a rank that leaves it to the others agrees with any.
-std::string differences(const std::string& group, const std::vector<CallCard>& cards,
-                        const RankNames& names) {
-  const auto says =
-      std::ranges::find_if(cards, [](const CallCard& c) { return c.divisor != kDivisorOfOthers; });
-  CallCard first = cards.front();
-  if (says != cards.end()) first.divisor = says->divisor;
-  if (std::ranges::all_of(cards, [&](const CallCard& c) { return same_call(c, first); })) return "";
-  std::vector<std::pair<CallCard, std::string>> callers;
-  for (std::size_t r = 0; r < cards.size(); ++r) {
-    const auto like = std::ranges::find_if(callers, [&](const auto& caller) {
-      return same_call(caller.first, cards[r]) && caller.first.divisor == cards[r].divisor;
-    });
-    const std::string name = names.brief(static_cast<int>(r));
-    if (like == callers.end())
-      callers.emplace_back(cards[r], name);
-    else
-      like->second += ", " + name;
-  }
-  std::string text = "operation " + std::to_string(first.sequence) + " of group " + group +
-                     ": ranks called different things: ";
-  for (std::size_t i = 0; i < callers.size(); ++i) {
-    const CallCard& card = callers[i].first;
-    text += (i == 0 ? "rank " : "; rank ") + callers[i].second + " called " + describe(card);
-    if (card.sequence != first.sequence) text += " as operation " + std::to_string(card.sequence);
-  }
-  return text;
-}
-
 }  // namespace
 
 MpiChannel::MpiChannel(MPI_Comm comm, RankNames names, std::chrono::nanoseconds spin)
@@ -83,6 +48,7 @@ void MpiChannel::begin(Call& call, const CallCard& card, Kind kind) {
   card_ = card;
   card_.check = kCheck;
   kind_ = kind;
+  if (kind == Kind::collective) history_.add(card_);
   deadline_ = Deadline::after(call.timeout.count() > 0 ? call.timeout : kLongestTimeout);
 }
 
@@ -99,33 +65,22 @@ void MpiChannel::learn_divisor(const CallCard& card) {
 }
 
 void MpiChannel::judge(int from, const CallCard& card, std::uint64_t bytes, std::uint64_t expected) {
-  const std::string peer = named(from);
   if (card.check != kCheck)
-    throw MismatchError(where() + ": " + peer +
+    throw MismatchError(where() + ": " + named(from) +
                         " sent something that is no message of ours, or in another order; "
                         "all ranks need the same version, cost table and LOCKSTEP_ settings");
   if (met_ != nullptr) {
     (*met_)[static_cast<std::size_t>(from)] = card;
     // Another length is another call, which the cards will show.
     if (bytes != expected && same_call(card, card_))
-      throw MismatchError(where() + ": " + peer +
+      throw MismatchError(where() + ": " + named(from) +
                           " runs it by another algorithm; all ranks need the same cost "
                           "table and LOCKSTEP_ settings");
-    if (bytes != expected)
-      throw MismatchError(describe_mismatch(names().group(), names(), rank(), card_, from, card));
+    if (bytes != expected) throw MismatchError(who_called_what(names(), {rank(), card_}, {from, card}));
     return;
   }
-  if (kind_ == Kind::point_to_point) {
-    if (card.count != card_.count || card.dtype != card_.dtype)
-      throw MismatchError("group " + names().group() + ": " + named(rank()) + " called " + describe(card_) +
-                          " but " + peer + " called " + describe(card));
-  } else if (!same_call(card, card_)) {
-    throw MismatchError(describe_mismatch(names().group(), names(), rank(), card_, from, card));
-  }
-  if (bytes != expected)
-    throw MismatchError(where() + ": " + peer + " sent " + std::to_string(bytes) + " bytes where " +
-                        named(rank()) + " expected " + std::to_string(expected) +
-                        "; all ranks need the same cost table and LOCKSTEP_ settings");
+  const Arrived message{.from = from, .card = card, .bytes = bytes, .expected = expected};
+  if (!fits(card_, message)) throw MismatchError(why_unfit(names(), {rank(), card_}, where(), message));
   learn_divisor(card);
 }
 
@@ -176,11 +131,10 @@ void MpiChannel::run(std::span<const Outgoing> sends, std::span<const Incoming> 
 void MpiChannel::hear() {
   line_->listen();
   line_->check();
-  if (kind_ != Kind::collective) return;
   for (int r = 0; r < size(); ++r)
-    if (const auto card = line_->waits_in(r);
-        card && card->sequence == card_.sequence && !is_message(*card) && !same_call(*card, card_))
-      throw MismatchError(describe_mismatch(names().group(), names(), rank(), card_, r, *card));
+    if (const auto card = line_->waits_in(r))
+      if (const CallCard* const own = history_.other_than(*card))
+        throw MismatchError(who_called_what(names(), {rank(), *own}, {r, *card}));
 }
 
 void MpiChannel::look(const std::vector<int>& waits_for) {
@@ -267,8 +221,11 @@ std::vector<std::byte> MpiChannel::meet(std::span<const std::byte> word) {
     } collecting{met_};
     met_ = &cards;
     run(sends, recvs, {});
-    if (const std::string text = differences(names().group(), cards, names()); !text.empty())
-      throw MismatchError(text);
+    if (!all_same(size(), [&](int r) -> const CallCard& { return cards[static_cast<std::size_t>(r)]; })) {
+      std::vector<Caller> callers;
+      for (int r = 0; r < size(); ++r) callers.push_back({r, cards[static_cast<std::size_t>(r)]});
+      throw MismatchError(who_called_what(names(), callers));
+    }
     for (const CallCard& card : cards) learn_divisor(card);
   });
   return words;

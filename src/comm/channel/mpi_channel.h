@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/agree/mismatch.h"
 #include "comm/call/spin.h"
 #include "comm/channel/mpi_line.h"
 #include "comm/channel/mpi_patience.h"
@@ -92,6 +93,7 @@ class MpiChannel final : public WireChannel {
   Call* call_ = nullptr;
   CallCard card_;
   Kind kind_ = Kind::collective;
+  CallHistory history_;
   Deadline deadline_ = Deadline::never();
   std::int64_t told_ns_ = 0;   // when this rank last said that it waits, or began to
   std::int64_t since_ns_ = 0;  // that nothing has moved

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/call/call_card.h"
+#include "comm/agree/call_card.h"
 #include "comm/call/failure_record.h"
 #include "comm/call/rank_mask.h"
 #include "comm/channel/mpi_runtime.h"

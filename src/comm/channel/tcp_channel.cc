@@ -23,8 +23,6 @@ constexpr std::chrono::milliseconds kLookAroundEvery{100};  // looks at the worl
 constexpr std::chrono::milliseconds kQuiet{500};  // of waiting before it is told to the peers, at most
 constexpr std::chrono::milliseconds kWaitForReason{200};  // for the reason of a peer that went
 
-bool is_message(const CallCard& card) { return is_message(static_cast<Collective>(card.what)); }
-
 }  // namespace
 
 TcpChannel::TcpChannel(std::shared_ptr<TcpFabric> fabric, std::string group, int rank,
@@ -61,7 +59,7 @@ void TcpChannel::begin(Call& call, const CallCard& card, Kind kind) {
   deadline_ = Deadline::after(call.timeout);
   // Soon enough for the chain of who waits for whom to be known when the time is over.
   quiet_ = std::clamp<std::chrono::nanoseconds>(call.timeout / 4, std::chrono::milliseconds(20), kQuiet);
-  if (kind == Kind::collective) past_[card.sequence % past_.size()] = card;
+  if (kind == Kind::collective) history_.add(card);
 }
 
 void TcpChannel::check() {
@@ -162,21 +160,10 @@ bool TcpChannel::open(Receiving& recv) {
   attend(recv.what.peer, *recv.stream);
   if (!recv.stream->has_head()) return false;
   const FrameHeader& header = *recv.stream->head();
-  const int from = recv.what.peer;
-  if (kind_ == Kind::point_to_point) {
-    if (header.card.count != card_.count || header.card.dtype != card_.dtype ||
-        header.kind != FrameKind::message)
-      differ(MismatchError("group " + names().group() + ": " + named(rank_) + " called " + describe(card_) +
-                           " but " + named(from) + " called " + describe(header.card)));
-  } else if (header.kind != FrameKind::data || !same_call(header.card, card_)) {
-    differ(MismatchError(describe_mismatch(names().group(), names(), rank_, card_, from, header.card)));
-  }
-  if (header.bytes != recv.what.bytes.size())
-    throw MismatchError(where() + ": " + named(from) + " sent " + std::to_string(header.bytes) +
-                        " bytes where " + named(rank_) + " expected " +
-                        std::to_string(recv.what.bytes.size()) +
-                        "; all ranks need the same cost table and LOCKSTEP_ settings");
-  if (call_->divisor == kDivisorOfOthers && header.card.divisor > 0) {
+  const Arrived message{
+      .from = recv.what.peer, .card = header.card, .bytes = header.bytes, .expected = recv.what.bytes.size()};
+  if (!fits(card_, message)) differ(why_unfit(names(), {rank_, card_}, where(), message));
+  if (call_->divisor == kDivisorOfOthers && header.card.divisor != kDivisorOfOthers) {
     call_->divisor = header.card.divisor;
     card_.divisor = header.card.divisor;
   }
@@ -366,18 +353,14 @@ void TcpChannel::attend(int peer, FrameStream& stream) {
 }
 
 // A rank that calls something else may do so because it knows of a death that this one has not noticed yet.
-void TcpChannel::differ(const MismatchError& error) {
+void TcpChannel::differ(const std::string& line) {
   if (!std::exchange(differing_, true)) attend();
-  throw error;
+  throw MismatchError(line);
 }
 
 void TcpChannel::compare(int peer, const CallCard& card) {
-  // Of later calls nothing is known yet; of those long ago nothing any more. Those that the engine makes of
-  // itself have no number.
-  const CallCard& own = past_[card.sequence % past_.size()];
-  if (card.sequence == 0 || card.sequence > card_.sequence || own.sequence != card.sequence) return;
-  if (!same_call(card, own))
-    differ(MismatchError(describe_mismatch(names().group(), names(), rank_, own, peer, card)));
+  if (const CallCard* const own = history_.other_than(card))
+    differ(who_called_what(names(), {rank_, *own}, {peer, card}));
 }
 
 // It has not come to the collective and can't before the peer has left it. The peer said so on the connection
@@ -388,8 +371,7 @@ void TcpChannel::compare_waits(int peer, const CallCard& card) {
   if (!peers_[static_cast<std::size_t>(peer)].waits.ranks.has(rank_) ||
       std::find(ranks.begin(), ranks.end(), peer) == ranks.end())
     return;
-  differ(MismatchError("group " + names().group() + ": ranks called different things: " + named(rank_) +
-                       " called " + describe(card_) + " but " + named(peer) + " called " + describe(card)));
+  differ(who_waits_elsewhere(names(), {rank_, card_}, {peer, card}));
 }
 
 void TcpChannel::heard(int peer, const FrameStream& stream, const FrameHeader& header,

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/agree/mismatch.h"
 #include "comm/call/spin.h"
 #include "comm/channel/frame_stream.h"
 #include "comm/channel/wire_channel.h"
@@ -110,7 +111,7 @@ class TcpChannel final : public WireChannel {
   void compare(int peer, const CallCard& card);
   // Throws MismatchError when this rank is in send or recv with a peer that waits for it in a collective.
   void compare_waits(int peer, const CallCard& card);
-  [[noreturn]] void differ(const MismatchError& error);
+  [[noreturn]] void differ(const std::string& line);  // throws MismatchError
   [[noreturn]] void lost(int peer, const std::string& reason);
   void tell(FrameKind kind, std::span<const std::byte> payload) noexcept;
   void tell_failure() noexcept;  // once
@@ -135,7 +136,7 @@ class TcpChannel final : public WireChannel {
   Call* call_ = nullptr;
   CallCard card_;
   Kind kind_ = Kind::collective;
-  std::array<CallCard, 8> past_;       // of the last collectives, by their number
+  CallHistory history_;
   std::chrono::nanoseconds quiet_{0};  // of waiting before it is told to the peers
   TcpChannel* whole_ = nullptr;        // attended too while this one waits
   std::function<void()> idle_;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/call/call_card.h"
+#include "comm/agree/call_card.h"
 #include "comm/call/rank_names.h"
 #include "comm/channel/channel.h"
 #include "lockstep/base/error.h"

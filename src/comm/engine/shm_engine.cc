@@ -7,6 +7,7 @@
 #include <new>
 #include <thread>
 
+#include "comm/agree/mismatch.h"
 #include "comm/algo/team.h"
 #include "comm/engine/offers.h"
 #include "comm/shm/pages.h"
@@ -27,44 +28,11 @@ std::vector<int> pick(const std::vector<int>& all, const std::vector<int>& which
   return picked;
 }
 
-// What was called, out of a descriptor.
-Call call_from(const Descriptor& d) {
-  Call call;
-  call.what = static_cast<Collective>(d.what);
-  call.count = d.count;
-  call.dtype = static_cast<DType>(d.dtype);
-  call.op = static_cast<ReduceOp>(d.op);
-  call.root = d.root;
-  call.order = static_cast<Order>(d.order);
-  call.divisor = d.divisor;
-  call.algorithm.assign(d.algorithm, ::strnlen(d.algorithm, sizeof(d.algorithm)));
-  return call;
-}
-
-// Do they divide by the same, as far as both say?
-bool same_divisor(const Descriptor& a, const Descriptor& b) {
-  return a.divisor == b.divisor || a.divisor == kDivisorOfOthers || b.divisor == kDivisorOfOthers;
-}
-
-bool same_call(const Descriptor& a, const Descriptor& b) {
-  return same_divisor(a, b) && a.what == b.what && a.count == b.count && a.dtype == b.dtype && a.op == b.op &&
-         a.root == b.root && a.order == b.order &&
-         std::memcmp(a.algorithm, b.algorithm, sizeof(a.algorithm)) == 0;
-}
-
 // Does this rank's input matter to anybody?
 bool gives(const Call& call, int rank) {
   const bool from_root = call.what == Collective::broadcast || call.what == Collective::scatter;
   return call.in != nullptr && (!from_root || rank == call.root);
 }
-
-// The header of a message between two ranks.
-struct Envelope {
-  std::uint64_t count;
-  std::uint32_t dtype;
-  std::uint32_t check;
-};
-constexpr std::uint32_t kEnvelopeCheck = 0x4c534d53;
 
 }  // namespace
 
@@ -186,21 +154,10 @@ void ShmEngine::gather(const Call& call, const Algorithm* planned, std::int64_t 
   const std::size_t in_bytes = input_bytes(call.what, call.bytes(), size());
   Seat& seat = meeting_.own_seat();
   Descriptor& d = seat.descriptor[round_ % 2];
-  d.sequence = call.sequence;
-  d.count = call.count;
-  d.what = static_cast<std::uint8_t>(call.what);
-  d.dtype = static_cast<std::uint8_t>(call.dtype);
-  d.op = static_cast<std::uint8_t>(reduces(call.what) ? call.op : ReduceOp::sum);
-  d.order = static_cast<std::uint8_t>(call.order);
-  d.root = call.shown().root;
-  d.divisor = reduces(call.what) && call.op == ReduceOp::avg ? call.divisor : 0;
+  d.card =
+      card_of(call, selector_.forced());  // a forced one too: LOCKSTEP_ALGORITHM may differ between ranks
   d.payload[0] = first;
   d.payload[1] = second;
-  std::memset(d.algorithm, 0, sizeof(d.algorithm));
-  // A forced one too: LOCKSTEP_ALGORITHM may differ between ranks.
-  const std::string& asked = call.shown().algorithm;
-  const std::string_view algorithm = asked.empty() ? selector_.forced() : asked;
-  algorithm.copy(d.algorithm, sizeof(d.algorithm));
   const auto place = [&](const void* data) {
     return data == nullptr ? kAbsent : session_->arena().offset_of(data, 1).value_or(kPrivate);
   };
@@ -213,39 +170,15 @@ void ShmEngine::gather(const Call& call, const Algorithm* planned, std::int64_t 
   if (d.posts != 0 && gives(call, rank()) && in_bytes > 0)
     std::memcpy(seat.eager[round_ % 2], call.in, in_bytes);
   meeting_.barrier();
-  compare(call);
+  compare();
 }
 
-void ShmEngine::compare(const Call& call) {
-  bool same = true;
-  // Against rank 0, and the divisor against the first rank that says one.
-  int says = 0;
-  while (says + 1 < size() && descriptor(says).divisor == kDivisorOfOthers) ++says;
-  for (int r = 0; r < size(); ++r)
-    same &= same_call(descriptor(r), descriptor(0)) && same_divisor(descriptor(r), descriptor(says));
-  if (same) return;
-  // Everybody sees the same descriptors and writes the same line: who called what, ranks that agree together.
-  const RankNames names = meeting_.rank_names();
-  std::vector<std::pair<int, std::string>> callers;
-  for (int r = 0; r < size(); ++r) {
-    const int first =
-        static_cast<int>(std::find_if(callers.begin(), callers.end(),
-                                      [&](const auto& c) {
-                                        return same_call(descriptor(c.first), descriptor(r)) &&
-                                               descriptor(c.first).divisor == descriptor(r).divisor;
-                                      }) -
-                         callers.begin());
-    if (first < static_cast<int>(callers.size()))
-      callers[static_cast<std::size_t>(first)].second += ", " + names.brief(r);
-    else
-      callers.emplace_back(r, names.brief(r));
-  }
-  std::string text = "operation " + std::to_string(call.sequence) + " of group " + name_ +
-                     ": ranks called different things: ";
-  for (std::size_t i = 0; i < callers.size(); ++i)
-    text += (i == 0 ? "rank " : "; rank ") + callers[i].second + " called " +
-            call_from(descriptor(callers[i].first)).describe();
-  meeting_.fail(MismatchError(text));
+// Everybody sees the same cards and writes the same line.
+void ShmEngine::compare() {
+  if (all_same(size(), [&](int r) -> const CallCard& { return descriptor(r).card; })) return;
+  std::vector<Caller> callers;
+  for (int r = 0; r < size(); ++r) callers.push_back({r, descriptor(r).card});
+  meeting_.fail(MismatchError(who_called_what(rank_names(), callers)));
   meeting_.rethrow();
 }
 
@@ -270,7 +203,7 @@ const Algorithm* ShmEngine::agree(const Call& call, const Algorithm* planned) co
 
 double ShmEngine::divisor_of_others() const {
   for (int r = 0; r < size(); ++r)
-    if (const double divisor = descriptor(r).divisor; divisor != kDivisorOfOthers) return divisor;
+    if (const double divisor = descriptor(r).card.divisor; divisor != kDivisorOfOthers) return divisor;
   return kDivisorOfOthers;
 }
 
@@ -404,25 +337,17 @@ void ShmEngine::point_to_point(const Call& call) {
   call.running("message");
   auto data = [&](auto* p) { return std::span(reinterpret_cast<std::byte*>(p), call.bytes()); };
   const kernel::Reduction none{};
-  Envelope envelope{call.count, static_cast<std::uint32_t>(call.dtype), kEnvelopeCheck};
+  const CallCard card = card_of(call, "");  // goes before its bytes
   Team team = Team::whole(messages_);
   if (call.what == Collective::send) {
-    team.send(call.root, std::as_bytes(std::span(&envelope, 1)), none);
+    team.send(call.root, std::as_bytes(std::span(&card, 1)), none);
     team.send(call.root, data(const_cast<void*>(call.in)), none);
     return;
   }
-  Envelope came{};
+  CallCard came;
   team.recv(call.root, std::as_writable_bytes(std::span(&came, 1)), Arrival::store, none);
-  if (came.count != envelope.count || came.dtype != envelope.dtype || came.check != kEnvelopeCheck) {
-    Call sent = call;
-    sent.whole = nullptr;
-    sent.what = Collective::send;
-    sent.count = came.count;
-    sent.dtype = static_cast<DType>(came.dtype);
-    sent.root = meeting_.number_of(rank());
-    meeting_.fail(MismatchError("group " + name_ + ": " + meeting_.named(rank()) + " called " +
-                                call.describe() + " but " + meeting_.named(call.root) + " called " +
-                                sent.describe()));
+  if (!same_message(card, came)) {
+    meeting_.fail(MismatchError(who_called_instead(rank_names(), {rank(), card}, {call.root, came})));
     meeting_.rethrow();
   }
   team.recv(call.root, data(call.out), Arrival::store, none);

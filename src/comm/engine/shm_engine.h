@@ -85,7 +85,7 @@ class ShmEngine final : public Engine, private Reach {
   int peer_pid(int rank) const { return meeting_.seat(rank).pid.load(std::memory_order_relaxed); }
   // Says what this rank calls, waits for all, and throws MismatchError when they don't agree.
   void gather(const Call& call, const Algorithm* planned, std::int64_t first = 0, std::int64_t second = 0);
-  void compare(const Call& call);
+  void compare();
   const Algorithm* agree(const Call& call, const Algorithm* planned) const;
   double divisor_of_others() const;  // kDivisorOfOthers when nobody says it
   CallShape shape_of(const Call& call, bool reachable) const;

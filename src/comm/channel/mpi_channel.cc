@@ -3,22 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/call/stall.h"
-
 namespace lockstep {
 namespace {
 
 constexpr std::uint32_t kCheck = 0x4c53'4d31;  // that a head is one of ours
 // What a rank sent before it left is there soon after the news that it has.
-constexpr std::chrono::nanoseconds kLastBytes = std::chrono::milliseconds(200);
-
-// "2.5 s"
-std::string seconds(std::chrono::milliseconds span) {
-  std::string text = std::to_string(static_cast<double>(span.count()) / 1000);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text + " s";
-}
+constexpr std::chrono::nanoseconds kLastBytesWithin = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -26,6 +16,7 @@ MpiChannel::MpiChannel(MPI_Comm comm, RankNames names, std::chrono::nanoseconds 
     : WireChannel(std::move(names)),
       line_(std::make_shared<mpi::Line>(comm)),
       most_spin_(spin),
+      agreement_(*this, line_->rank(), line_->size(), naming()),
       transfer_(*line_, [this](int from, const CallCard& card, std::uint64_t bytes, std::uint64_t expected) {
         judge(from, card, bytes, expected);
       }) {
@@ -49,13 +40,8 @@ void MpiChannel::begin(Call& call, const CallCard& card, Kind kind) {
   card_.check = kCheck;
   kind_ = kind;
   if (kind == Kind::collective) history_.add(card_);
-  deadline_ = Deadline::after(call.timeout.count() > 0 ? call.timeout : kLongestTimeout);
-}
-
-std::string MpiChannel::where() const {
-  const std::string operation =
-      is_message(card_) ? " in group " : ", operation " + std::to_string(card_.sequence) + " of group ";
-  return call_->describe() + operation + names().group() + call_->for_what();
+  if (call.timeout.count() <= 0) call.timeout = kLongestTimeout;
+  agreement_.begin(call, mpi::Line::kSayEvery);
 }
 
 void MpiChannel::learn_divisor(const CallCard& card) {
@@ -105,14 +91,13 @@ void MpiChannel::exchange(std::span<const Outgoing> sends, std::span<const Incom
 
 template <class Turn, class Finished, class WaitsFor>
 void MpiChannel::wait_until(std::size_t bytes, Turn&& turn, Finished&& finished, WaitsFor&& waits_for) {
-  told_ns_ = now_ns();
-  since_ns_ = told_ns_;
+  agreement_.start_wait();
   gone_ns_ = 0;
   mpi::Patience patience(spin_.now(), bytes);
   while (!finished()) {
     if (turn()) {
       patience.moved();
-      since_ns_ = 0;
+      agreement_.moved();
     } else if (patience.wait())
       look(waits_for());
   }
@@ -132,70 +117,32 @@ void MpiChannel::hear() {
   line_->listen();
   line_->check();
   for (int r = 0; r < size(); ++r)
-    if (const auto card = line_->waits_in(r))
-      if (const CallCard* const own = history_.other_than(*card))
-        throw MismatchError(who_called_what(names(), {rank(), *own}, {r, *card}));
+    if (const auto said = line_->waits(r))
+      if (const CallCard* const own = history_.other_than(said->card))
+        throw MismatchError(who_called_what(names(), {rank(), *own}, {r, said->card}));
 }
 
 void MpiChannel::look(const std::vector<int>& waits_for) {
   hear();
   if (whole_ != nullptr) whole_->hear();
   if (idle_) idle_();
-  const std::int64_t now = now_ns();
-  if (since_ns_ == 0) since_ns_ = now;
-  if (call_->stall != nullptr) call_->stall->look_for_stop(since_ns_);
-  for (const int r : waits_for) {
-    if (!line_->has_left(r)) continue;
-    if (gone_ns_ == 0) gone_ns_ = now;
-    if (now - gone_ns_ > kLastBytes.count())
-      throw PeerError(number_of(r), named(r) + " left group " + names().group() + " while " + named(rank()) +
-                                        " waits for it in " + where());
-    break;
+  const auto gone = std::ranges::find_if(waits_for, [&](int r) { return line_->has_left(r); });
+  if (gone != waits_for.end()) {
+    if (gone_ns_ == 0) gone_ns_ = now_ns();
+    if (now_ns() - gone_ns_ > kLastBytesWithin.count()) throw agreement_.left(*gone);
   }
-  if (deadline_.passed()) throw late(waits_for);
-  if (now - told_ns_ <= std::chrono::nanoseconds(mpi::Line::kSayEvery).count()) return;
-  told_ns_ = now;
-  line_->say_waiting(card_, waits_for);
-  mention_wait(waits_for);
-  if (whole_ == nullptr) return;
-  std::vector<int> names;  // the whole's ranks
-  for (const int r : waits_for) names.push_back(number_of(r));
-  whole_->line_->say_waiting(whole_->card_, names);
+  if (const auto late = agreement_.overdue(waits_for)) throw *late;
+  agreement_.look(waits_for);
 }
 
-void MpiChannel::tell_waits(const std::vector<int>& ranks) noexcept {
-  try {
-    line_->say_waiting(card_, ranks);
-  } catch (const std::exception&) {  // no memory: it is said again soon
-  }
-}
+void MpiChannel::post(const Notice& mine) { line_->say_waiting(card_, mine.waits_for); }
 
-bool MpiChannel::lower_rank_waits() const {
-  if (whole_ != nullptr) return whole_->lower_rank_waits();
-  for (int r = 0; r < rank(); ++r)
-    if (line_->waits_in(r)) return true;
-  return false;
-}
-
-void MpiChannel::mention_wait(const std::vector<int>& waits_for) {
-  if (call_->stall == nullptr || !call_->stall->due(since_ns_) || lower_rank_waits()) return;
-  std::string whom;
-  for (const int r : line_->at_fault(card_.sequence, waits_for))
-    whom += (whom.empty() ? "" : "; ") + named(r);
-  call_->stall->say({.who = named(rank()),
-                     .whom = whom.empty() ? "others, MPI does not say whom," : whom,
-                     .where = where()});
-}
-
-TimeoutError MpiChannel::late(const std::vector<int>& waits_for) const {
-  std::vector<int> missing = line_->at_fault(card_.sequence, waits_for);
-  std::string names;
-  for (int& r : missing) {
-    names += (names.empty() ? "" : "; ") + named(r);
-    r = number_of(r);
-  }
-  return {missing, where() + ": no answer within " + seconds(call_->timeout) + " on " + named(rank()) +
-                       "; missing: " + (names.empty() ? "unknown, MPI does not say" : names)};
+// MPI's notes may be long on the way and are never taken back: one of another operation says nothing about
+// now.
+std::optional<Notice> MpiChannel::read(int rank) const {
+  auto said = line_->waits(rank);
+  if (!said || said->card.sequence != card_.sequence) return std::nullopt;
+  return Notice{.waits_for = std::move(said->waits_for)};
 }
 
 std::vector<std::byte> MpiChannel::meet(std::span<const std::byte> word) {
@@ -244,23 +191,11 @@ void MpiChannel::wait(MPI_Request& request, const char* what, std::size_t bytes,
   });
 }
 
+// MPI's own call waits without limit, so its ranks meet before it, as a part of the call that is being made.
 std::unique_ptr<WireChannel> MpiChannel::among(const std::vector<int>& ranks, const std::string& group,
                                                std::chrono::milliseconds timeout) {
-  return part(ranks, group, timeout);
-}
-
-// MPI's own call waits without limit, so its ranks meet before it, within the timeout.
-std::unique_ptr<MpiChannel> MpiChannel::part(const std::vector<int>& ranks, const std::string& group,
-                                             std::chrono::milliseconds timeout) {
-  Call* const outer_call = call_;
-  const CallCard outer_card = card_;
-  const Deadline outer_deadline = deadline_;
-  const Kind outer_kind = kind_;
-  Call call;
-  call.what = Collective::split;
-  call.timeout = timeout;
-  call.sequence = card_.sequence;
-  begin(call, card_of(call, ""), Kind::collective);
+  call_->timeout = timeout;
+  agreement_.begin(*call_, mpi::Line::kSayEvery);  // its time starts anew
   std::vector<Outgoing> sends;
   std::vector<Incoming> recvs;
   for (const int r : ranks) {
@@ -283,10 +218,6 @@ std::unique_ptr<MpiChannel> MpiChannel::part(const std::vector<int>& ranks, cons
       return code;
     });
   });
-  call_ = outer_call;
-  card_ = outer_card;
-  deadline_ = outer_deadline;
-  kind_ = outer_kind;
   return std::make_unique<MpiChannel>(comm, names().split(group, ranks), most_spin_);
 }
 

@@ -47,10 +47,10 @@ struct alignas(4096) Seat {
   std::atomic<std::int32_t> pid;
   std::atomic<std::uint64_t> phase;     // barriers this rank has come to
   std::atomic<std::uint64_t> sequence;  // of the call it is in, or was in last
-  // Once a wait has outlasted a nap: when the owner last looked around, and for whom it waits. 0: it does
-  // not.
-  std::atomic<std::int64_t> waiting_ns;
-  std::atomic<std::uint64_t> waits_for[RankMask::kWords];  // a RankMask
+  // The owner's notice (comm/agree/notices.h), once a wait has outlasted its first sleep.
+  std::atomic<std::int64_t> waiting_ns;                    // when it was last renewed; 0: it does not wait
+  std::atomic<std::uint32_t> waits_outside;                // 1: for somebody who is not in this group
+  std::atomic<std::uint64_t> waits_for[RankMask::kWords];  // a RankMask of this group's
 
   alignas(kLine) Descriptor descriptor[2];  // by the parity of the round
   FailureRecord failure;                    // complete before Control::failed points to it

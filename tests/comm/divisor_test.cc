@@ -31,6 +31,10 @@ TEST(Divisor, MayBeLeftToTheOthers) {
     group.all_reduce(buffer(x), {.op = ReduceOp::avg, .divisor = group.rank() == 2 ? 4 : kDivisorOfOthers});
     EXPECT_EQ(x.front(), 2.0);
     EXPECT_EQ(x.back(), 2.0);
+    std::vector<double> mean(3, 7.0);
+    group.all_reduce(buffer(mean),
+                     {.op = ReduceOp::avg, .divisor = group.rank() == 1 ? 0 : kDivisorOfOthers});
+    EXPECT_EQ(mean[0], 7.0);
     std::vector<double> y(3, 7.0);
     group.all_reduce(buffer(y), {.op = ReduceOp::avg, .divisor = kDivisorOfOthers});
     EXPECT_EQ(y[0], 21.0);

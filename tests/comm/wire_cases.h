@@ -9,15 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "comm/expect_error.h"
 #include "comm/fault_plan.h"
-#include "comm/thread_ranks.h"
+#include "comm/group_cases.h"
 #include "comm/wire_ranks.h"
 
 namespace lockstep::testing {
-
-using std::chrono::milliseconds;
-using Floats = std::vector<float>;
 
 inline constexpr milliseconds kPatient{60'000};
 // A difference between ranks or a rank that went is told within this.
@@ -59,20 +55,6 @@ inline std::vector<Wire> wires() {
 class OverWires : public ::testing::TestWithParam<Wire> {};
 
 inline std::string wire_name(const ::testing::TestParamInfo<Wire>& info) { return info.param.name; }
-
-inline milliseconds time_of(const std::function<void()>& body) {
-  const auto start = Clock::now();
-  body();
-  return std::chrono::duration_cast<milliseconds>(Clock::now() - start);
-}
-
-// The group still does its work.
-inline void expect_usable(const Group& group) {
-  Floats x(5, static_cast<float>(group.rank() + 1));
-  group.all_reduce(buffer(x));
-  const int n = group.size();
-  EXPECT_EQ(x, Floats(5, static_cast<float>(n * (n + 1)) / 2));
-}
 
 // Sets a variable while it lives; no other thread runs then.
 class Variable {

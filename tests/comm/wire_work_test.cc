@@ -89,6 +89,10 @@ TEST_P(WireDivisor, MayBeLeftToTheOthersInEveryAlgorithm) {
           ASSERT_EQ(std::count(x.begin(), x.end(), 2.0), static_cast<std::ptrdiff_t>(count))
               << algorithm << ", rank " << knows << " knows";
         }
+    // Who says nothing about it knows it too: it is the number of ranks.
+    std::vector<double> mean(3, 7.0);
+    g.all_reduce(buffer(mean), {.op = ReduceOp::avg, .divisor = g.rank() == 1 ? 0 : kDivisorOfOthers});
+    EXPECT_EQ(mean[0], 7.0);
     std::vector<double> y(3, 7.0);
     g.all_reduce(buffer(y), {.op = ReduceOp::avg, .divisor = kDivisorOfOthers});
     EXPECT_EQ(y[0], 28.0);

@@ -41,7 +41,7 @@ std::size_t input_bytes(Collective what, std::size_t bytes, int ranks) {
 
 std::string Call::where(const std::string& group) const {
   const std::string operation =
-      is_message(what) ? " in group " : ", operation " + std::to_string(sequence) + " of group ";
+      is_message(what) ? " in group " : ", operation " + std::to_string(shown().sequence) + " of group ";
   return describe() + operation + group + for_what();
 }
 

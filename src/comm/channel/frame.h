@@ -9,7 +9,7 @@
 #include <optional>
 #include <span>
 
-#include "comm/call/call_card.h"
+#include "comm/agree/call_card.h"
 #include "comm/call/failure_record.h"
 #include "comm/call/rank_mask.h"
 

@@ -3,57 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/call/stall.h"
-
 namespace lockstep {
 namespace {
 
 constexpr std::uint32_t kCheck = 0x4c53'4d31;  // that a head is one of ours
 // What a rank sent before it left is there soon after the news that it has.
-constexpr std::chrono::nanoseconds kLastBytes = std::chrono::milliseconds(200);
-
-// "2.5 s"
-std::string seconds(std::chrono::milliseconds span) {
-  std::string text = std::to_string(static_cast<double>(span.count()) / 1000);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text + " s";
-}
-
-bool is_message(const CallCard& card) {
-  return card.what == static_cast<std::uint8_t>(Collective::send) ||
-         card.what == static_cast<std::uint8_t>(Collective::recv);
-}
-
-// Who called what, ranks that agree together; empty when all do. Divisors are held against the first that is
-// said: a rank that leaves it to the others agrees with any.
-std::string differences(const std::string& group, const std::vector<CallCard>& cards,
-                        const RankNames& names) {
-  const auto says =
-      std::ranges::find_if(cards, [](const CallCard& c) { return c.divisor != kDivisorOfOthers; });
-  CallCard first = cards.front();
-  if (says != cards.end()) first.divisor = says->divisor;
-  if (std::ranges::all_of(cards, [&](const CallCard& c) { return same_call(c, first); })) return "";
-  std::vector<std::pair<CallCard, std::string>> callers;
-  for (std::size_t r = 0; r < cards.size(); ++r) {
-    const auto like = std::ranges::find_if(callers, [&](const auto& caller) {
-      return same_call(caller.first, cards[r]) && caller.first.divisor == cards[r].divisor;
-    });
-    const std::string name = names.brief(static_cast<int>(r));
-    if (like == callers.end())
-      callers.emplace_back(cards[r], name);
-    else
-      like->second += ", " + name;
-  }
-  std::string text = "operation " + std::to_string(first.sequence) + " of group " + group +
-                     ": ranks called different things: ";
-  for (std::size_t i = 0; i < callers.size(); ++i) {
-    const CallCard& card = callers[i].first;
-    text += (i == 0 ? "rank " : "; rank ") + callers[i].second + " called " + describe(card);
-    if (card.sequence != first.sequence) text += " as operation " + std::to_string(card.sequence);
-  }
-  return text;
-}
+constexpr std::chrono::nanoseconds kLastBytesWithin = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -61,6 +16,7 @@ MpiChannel::MpiChannel(MPI_Comm comm, RankNames names, std::chrono::nanoseconds 
     : WireChannel(std::move(names)),
       line_(std::make_shared<mpi::Line>(comm)),
       most_spin_(spin),
+      agreement_(*this, line_->rank(), line_->size(), naming()),
       transfer_(*line_, [this](int from, const CallCard& card, std::uint64_t bytes, std::uint64_t expected) {
         judge(from, card, bytes, expected);
       }) {
@@ -83,13 +39,9 @@ void MpiChannel::begin(Call& call, const CallCard& card, Kind kind) {
   card_ = card;
   card_.check = kCheck;
   kind_ = kind;
-  deadline_ = Deadline::after(call.timeout.count() > 0 ? call.timeout : kLongestTimeout);
-}
-
-std::string MpiChannel::where() const {
-  const std::string operation =
-      is_message(card_) ? " in group " : ", operation " + std::to_string(card_.sequence) + " of group ";
-  return call_->describe() + operation + names().group() + call_->for_what();
+  if (kind == Kind::collective) history_.add(card_);
+  if (call.timeout.count() <= 0) call.timeout = kLongestTimeout;
+  agreement_.begin(call, mpi::Line::kSayEvery);
 }
 
 void MpiChannel::learn_divisor(const CallCard& card) {
@@ -99,33 +51,22 @@ void MpiChannel::learn_divisor(const CallCard& card) {
 }
 
 void MpiChannel::judge(int from, const CallCard& card, std::uint64_t bytes, std::uint64_t expected) {
-  const std::string peer = named(from);
   if (card.check != kCheck)
-    throw MismatchError(where() + ": " + peer +
+    throw MismatchError(where() + ": " + named(from) +
                         " sent something that is no message of ours, or in another order; "
                         "all ranks need the same version, cost table and LOCKSTEP_ settings");
   if (met_ != nullptr) {
     (*met_)[static_cast<std::size_t>(from)] = card;
     // Another length is another call, which the cards will show.
     if (bytes != expected && same_call(card, card_))
-      throw MismatchError(where() + ": " + peer +
+      throw MismatchError(where() + ": " + named(from) +
                           " runs it by another algorithm; all ranks need the same cost "
                           "table and LOCKSTEP_ settings");
-    if (bytes != expected)
-      throw MismatchError(describe_mismatch(names().group(), names(), rank(), card_, from, card));
+    if (bytes != expected) throw MismatchError(who_called_what(names(), {rank(), card_}, {from, card}));
     return;
   }
-  if (kind_ == Kind::point_to_point) {
-    if (card.count != card_.count || card.dtype != card_.dtype)
-      throw MismatchError("group " + names().group() + ": " + named(rank()) + " called " + describe(card_) +
-                          " but " + peer + " called " + describe(card));
-  } else if (!same_call(card, card_)) {
-    throw MismatchError(describe_mismatch(names().group(), names(), rank(), card_, from, card));
-  }
-  if (bytes != expected)
-    throw MismatchError(where() + ": " + peer + " sent " + std::to_string(bytes) + " bytes where " +
-                        named(rank()) + " expected " + std::to_string(expected) +
-                        "; all ranks need the same cost table and LOCKSTEP_ settings");
+  const Arrived message{.from = from, .card = card, .bytes = bytes, .expected = expected};
+  if (!fits(card_, message)) throw MismatchError(why_unfit(names(), {rank(), card_}, where(), message));
   learn_divisor(card);
 }
 
@@ -150,14 +91,13 @@ void MpiChannel::exchange(std::span<const Outgoing> sends, std::span<const Incom
 
 template <class Turn, class Finished, class WaitsFor>
 void MpiChannel::wait_until(std::size_t bytes, Turn&& turn, Finished&& finished, WaitsFor&& waits_for) {
-  told_ns_ = now_ns();
-  since_ns_ = told_ns_;
+  agreement_.start_wait();
   gone_ns_ = 0;
   mpi::Patience patience(spin_.now(), bytes);
   while (!finished()) {
     if (turn()) {
       patience.moved();
-      since_ns_ = 0;
+      agreement_.moved();
     } else if (patience.wait())
       look(waits_for());
   }
@@ -176,72 +116,33 @@ void MpiChannel::run(std::span<const Outgoing> sends, std::span<const Incoming> 
 void MpiChannel::hear() {
   line_->listen();
   line_->check();
-  if (kind_ != Kind::collective) return;
   for (int r = 0; r < size(); ++r)
-    if (const auto card = line_->waits_in(r);
-        card && card->sequence == card_.sequence && !is_message(*card) && !same_call(*card, card_))
-      throw MismatchError(describe_mismatch(names().group(), names(), rank(), card_, r, *card));
+    if (const auto said = line_->waits(r))
+      if (const CallCard* const own = history_.other_than(said->card))
+        throw MismatchError(who_called_what(names(), {rank(), *own}, {r, said->card}));
 }
 
 void MpiChannel::look(const std::vector<int>& waits_for) {
   hear();
   if (whole_ != nullptr) whole_->hear();
   if (idle_) idle_();
-  const std::int64_t now = now_ns();
-  if (since_ns_ == 0) since_ns_ = now;
-  if (call_->stall != nullptr) call_->stall->look_for_stop(since_ns_);
-  for (const int r : waits_for) {
-    if (!line_->has_left(r)) continue;
-    if (gone_ns_ == 0) gone_ns_ = now;
-    if (now - gone_ns_ > kLastBytes.count())
-      throw PeerError(number_of(r), named(r) + " left group " + names().group() + " while " + named(rank()) +
-                                        " waits for it in " + where());
-    break;
+  const auto gone = std::ranges::find_if(waits_for, [&](int r) { return line_->has_left(r); });
+  if (gone != waits_for.end()) {
+    if (gone_ns_ == 0) gone_ns_ = now_ns();
+    if (now_ns() - gone_ns_ > kLastBytesWithin.count()) throw agreement_.left(*gone);
   }
-  if (deadline_.passed()) throw late(waits_for);
-  if (now - told_ns_ <= std::chrono::nanoseconds(mpi::Line::kSayEvery).count()) return;
-  told_ns_ = now;
-  line_->say_waiting(card_, waits_for);
-  mention_wait(waits_for);
-  if (whole_ == nullptr) return;
-  std::vector<int> names;  // the whole's ranks
-  for (const int r : waits_for) names.push_back(number_of(r));
-  whole_->line_->say_waiting(whole_->card_, names);
+  if (const auto late = agreement_.overdue(waits_for)) throw *late;
+  agreement_.look(waits_for);
 }
 
-void MpiChannel::tell_waits(const std::vector<int>& ranks) noexcept {
-  try {
-    line_->say_waiting(card_, ranks);
-  } catch (const std::exception&) {  // no memory: it is said again soon
-  }
-}
+void MpiChannel::post(const Notice& mine) { line_->say_waiting(card_, mine.waits_for); }
 
-bool MpiChannel::lower_rank_waits() const {
-  if (whole_ != nullptr) return whole_->lower_rank_waits();
-  for (int r = 0; r < rank(); ++r)
-    if (line_->waits_in(r)) return true;
-  return false;
-}
-
-void MpiChannel::mention_wait(const std::vector<int>& waits_for) {
-  if (call_->stall == nullptr || !call_->stall->due(since_ns_) || lower_rank_waits()) return;
-  std::string whom;
-  for (const int r : line_->at_fault(card_.sequence, waits_for))
-    whom += (whom.empty() ? "" : "; ") + named(r);
-  call_->stall->say({.who = named(rank()),
-                     .whom = whom.empty() ? "others, MPI does not say whom," : whom,
-                     .where = where()});
-}
-
-TimeoutError MpiChannel::late(const std::vector<int>& waits_for) const {
-  std::vector<int> missing = line_->at_fault(card_.sequence, waits_for);
-  std::string names;
-  for (int& r : missing) {
-    names += (names.empty() ? "" : "; ") + named(r);
-    r = number_of(r);
-  }
-  return {missing, where() + ": no answer within " + seconds(call_->timeout) + " on " + named(rank()) +
-                       "; missing: " + (names.empty() ? "unknown, MPI does not say" : names)};
+// MPI's notes may be long on the way and are never taken back: one of another operation says nothing about
+// now.
+std::optional<Notice> MpiChannel::read(int rank) const {
+  auto said = line_->waits(rank);
+  if (!said || said->card.sequence != card_.sequence) return std::nullopt;
+  return Notice{.waits_for = std::move(said->waits_for)};
 }
 
 std::vector<std::byte> MpiChannel::meet(std::span<const std::byte> word) {
@@ -267,8 +168,11 @@ std::vector<std::byte> MpiChannel::meet(std::span<const std::byte> word) {
     } collecting{met_};
     met_ = &cards;
     run(sends, recvs, {});
-    if (const std::string text = differences(names().group(), cards, names()); !text.empty())
-      throw MismatchError(text);
+    if (!all_same(size(), [&](int r) -> const CallCard& { return cards[static_cast<std::size_t>(r)]; })) {
+      std::vector<Caller> callers;
+      for (int r = 0; r < size(); ++r) callers.push_back({r, cards[static_cast<std::size_t>(r)]});
+      throw MismatchError(who_called_what(names(), callers));
+    }
     for (const CallCard& card : cards) learn_divisor(card);
   });
   return words;
@@ -287,23 +191,11 @@ void MpiChannel::wait(MPI_Request& request, const char* what, std::size_t bytes,
   });
 }
 
+// MPI's own call waits without limit, so its ranks meet before it, as a part of the call that is being made.
 std::unique_ptr<WireChannel> MpiChannel::among(const std::vector<int>& ranks, const std::string& group,
                                                std::chrono::milliseconds timeout) {
-  return part(ranks, group, timeout);
-}
-
-// MPI's own call waits without limit, so its ranks meet before it, within the timeout.
-std::unique_ptr<MpiChannel> MpiChannel::part(const std::vector<int>& ranks, const std::string& group,
-                                             std::chrono::milliseconds timeout) {
-  Call* const outer_call = call_;
-  const CallCard outer_card = card_;
-  const Deadline outer_deadline = deadline_;
-  const Kind outer_kind = kind_;
-  Call call;
-  call.what = Collective::split;
-  call.timeout = timeout;
-  call.sequence = card_.sequence;
-  begin(call, card_of(call, ""), Kind::collective);
+  call_->timeout = timeout;
+  agreement_.begin(*call_, mpi::Line::kSayEvery);  // its time starts anew
   std::vector<Outgoing> sends;
   std::vector<Incoming> recvs;
   for (const int r : ranks) {
@@ -326,10 +218,6 @@ std::unique_ptr<MpiChannel> MpiChannel::part(const std::vector<int>& ranks, cons
       return code;
     });
   });
-  call_ = outer_call;
-  card_ = outer_card;
-  deadline_ = outer_deadline;
-  kind_ = outer_kind;
   return std::make_unique<MpiChannel>(comm, names().split(group, ranks), most_spin_);
 }
 

@@ -8,10 +8,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "comm/agree/agreement.h"
+#include "comm/agree/mismatch.h"
 #include "comm/call/spin.h"
 #include "comm/channel/mpi_line.h"
 #include "comm/channel/mpi_patience.h"
@@ -21,7 +24,7 @@
 
 namespace lockstep {
 
-class MpiChannel final : public WireChannel {
+class MpiChannel final : public WireChannel, private Notices {
  public:
   // Takes the communicator over. `spin`: how long a wait polls before it gives its core away.
   MpiChannel(MPI_Comm comm, RankNames names, std::chrono::nanoseconds spin);
@@ -36,13 +39,12 @@ class MpiChannel final : public WireChannel {
   void check() override { line_->check(); }
   std::unique_ptr<WireChannel> among(const std::vector<int>& ranks, const std::string& group,
                                      std::chrono::milliseconds timeout) override;
-  std::unique_ptr<MpiChannel> part(const std::vector<int>& ranks, const std::string& group,
-                                   std::chrono::milliseconds timeout);  // the same, by its own type
-  void watch(WireChannel* whole, std::function<void()> idle, std::vector<int> /*mates*/) override {
+  void watch(WireChannel* whole, std::function<void()> idle, std::vector<int> mates) override {
     whole_ = dynamic_cast<MpiChannel*>(whole);
     idle_ = std::move(idle);
+    agreement_.is_part_of(whole_ == nullptr ? nullptr : &whole_->agreement_, std::move(mates));
   }
-  void tell_waits(const std::vector<int>& ranks) noexcept override;
+  void tell_waits(const std::vector<int>& ranks) noexcept override { agreement_.post(ranks); }
   // MPI hides how its messages arrive: nothing is seen of the links.
   double observed_s_per_byte(int /*rank*/) const override { return 0; }
   void forget_observed() override {}
@@ -71,14 +73,14 @@ class MpiChannel final : public WireChannel {
   // Takes turns until finished(), with `bytes` that move without a turn saying so.
   template <class Turn, class Finished, class WaitsFor>
   void wait_until(std::size_t bytes, Turn&& turn, Finished&& finished, WaitsFor&& waits_for);
-  void hear();  // the news; throws what they mean
-  TimeoutError late(const std::vector<int>& waits_for) const;
+  void hear();                                   // the news; throws what they mean
   void look(const std::vector<int>& waits_for);  // what a waiting rank does now and then
-  // Says to people that this rank waits, when it is time for that and it is the one to speak.
-  void mention_wait(const std::vector<int>& waits_for);
-  bool lower_rank_waits() const;
-  std::string where() const;
-  int number_of(int rank) const { return names().number(rank); }
+  // Notices
+  void post(const Notice& mine) override;
+  std::optional<Notice> read(int rank) const override;
+  std::string where() const override { return call_->where(names().group()); }
+  std::string seen(int /*rank*/) const override { return ""; }
+  std::string silent() const override { return "MPI"; }
   std::string named(int rank) const { return names().named(rank); }
   template <class Body>
   void guarded(Body&& body);
@@ -86,16 +88,15 @@ class MpiChannel final : public WireChannel {
   std::shared_ptr<mpi::Line> line_;
   std::chrono::nanoseconds most_spin_;
   SpinBudget spin_;
+  Agreement agreement_;
   mpi::Transfer transfer_;
   MpiChannel* whole_ = nullptr;  // that is watched; its call is announced by its own begin()
   std::function<void()> idle_;
   Call* call_ = nullptr;
   CallCard card_;
   Kind kind_ = Kind::collective;
-  Deadline deadline_ = Deadline::never();
-  std::int64_t told_ns_ = 0;   // when this rank last said that it waits, or began to
-  std::int64_t since_ns_ = 0;  // that nothing has moved
-  std::int64_t gone_ns_ = 0;   // since when a rank that it waits for is known to have left; 0: none
+  CallHistory history_;
+  std::int64_t gone_ns_ = 0;  // since when a rank that it waits for is known to have left; 0: none
   std::vector<CallCard>* met_ = nullptr;  // where cards are collected instead of being judged
 };
 

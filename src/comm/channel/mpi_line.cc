@@ -1,6 +1,5 @@
 #include "comm/channel/mpi_line.h"
 
-#include <algorithm>
 #include <new>
 
 namespace lockstep::mpi {
@@ -15,33 +14,15 @@ Line::Line(MPI_Comm comm) : comm_(comm) {
 Line::~Line() {
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (finalized != 0 || failure_) return;
+  if (finalized != 0 || failure_.any()) return;
   const auto door = Runtime::get().door();
   MPI_Comm_free(&comm_);
-}
-
-bool Line::failed() const {
-  const std::lock_guard lock(mutex_);
-  return failure_.has_value();
-}
-
-void Line::check() const {
-  std::optional<FailureRecord> failure;
-  {
-    const std::lock_guard lock(mutex_);
-    failure = failure_;
-  }
-  if (failure) throw_record(*failure);
 }
 
 void Line::fail(const Error& error) noexcept {
   try {
     Note note{.kind = Kind::failure, .record = record_of(error)};
-    {
-      const std::lock_guard lock(mutex_);
-      if (failure_) return;
-      failure_ = note.record;
-    }
+    if (!failure_.keep(note.record)) return;
     Runtime::get().failed();
     tell(note);
   } catch (...) {  // the peers run into their timeouts, then
@@ -84,9 +65,7 @@ void Line::listen() {
 void Line::take(int from, const Note& note) {
   Peer& peer = peers_.at(static_cast<std::size_t>(from));
   switch (note.kind) {
-    case Kind::failure:
-      if (!failure_) failure_ = note.record;
-      return;
+    case Kind::failure: failure_.keep(note.record); return;
     case Kind::waiting:
       peer.waits_ns = now_ns();
       peer.waits_in = note.card;
@@ -102,33 +81,11 @@ void Line::say_waiting(const CallCard& card, const std::vector<int>& waits_for) 
   tell(note);
 }
 
-std::optional<CallCard> Line::waits_in(int rank) const {
+std::optional<Line::Waiting> Line::waits(int rank) const {
   const std::lock_guard lock(mutex_);
   const Peer& peer = peers_[static_cast<std::size_t>(rank)];
-  return peer.waits() ? std::optional(peer.waits_in) : std::nullopt;
-}
-
-std::vector<int> Line::at_fault(std::uint64_t sequence, const std::vector<int>& ranks) const {
-  const std::lock_guard lock(mutex_);
-  std::vector<bool> seen(static_cast<std::size_t>(size_));
-  seen[static_cast<std::size_t>(rank_)] = true;
-  std::vector<int> chain = ranks;
-  std::vector<int> found;
-  for (std::size_t i = 0; i < chain.size(); ++i) {
-    const int r = chain[i];
-    if (seen[static_cast<std::size_t>(r)]) continue;
-    seen[static_cast<std::size_t>(r)] = true;
-    const Peer& peer = peers_[static_cast<std::size_t>(r)];
-    if (!peer.waits() || peer.waits_in.sequence != sequence) {
-      found.push_back(r);
-      continue;
-    }
-    for (const int next : peer.waits_for.ranks())
-      if (next < size_) chain.push_back(next);
-  }
-  if (found.empty()) return ranks;
-  std::ranges::sort(found);
-  return found;
+  if (!peer.waits()) return std::nullopt;
+  return Waiting{peer.waits_in, peer.waits_for.ranks()};
 }
 
 void Line::leave() { tell({.kind = Kind::leaving}); }
@@ -149,7 +106,7 @@ void Line::forget_sent() {
 
 bool Line::deserted() {
   const std::lock_guard lock(mutex_);
-  if (failure_) return false;
+  if (failure_.any()) return false;
   for (int r = 0; r < size_; ++r)
     if (r != rank_ && !peers_[static_cast<std::size_t>(r)].left) return false;
   forget_sent();

@@ -11,7 +11,8 @@
 #include <optional>
 #include <vector>
 
-#include "comm/call/call_card.h"
+#include "comm/agree/call_card.h"
+#include "comm/agree/group_failure.h"
 #include "comm/call/failure_record.h"
 #include "comm/call/rank_mask.h"
 #include "comm/channel/mpi_runtime.h"
@@ -36,20 +37,21 @@ class Line {
 
   // Makes `error` the group's failure unless it has one, and tells everybody. Waits for nobody.
   void fail(const Error& error) noexcept;
-  bool failed() const;
-  void check() const;  // throws the failure, if there is one
+  bool failed() const { return failure_.any(); }
+  void check() const { failure_.check(); }  // throws the failure, if there is one
 
   // Takes what has come. From any thread.
   void listen();
 
   // "I wait, in this call, for these ranks", to everybody. Said again every kSayEvery while it is so.
   static constexpr std::chrono::milliseconds kSayEvery{500};
+  struct Waiting {
+    CallCard card;
+    std::vector<int> waits_for;
+  };
   void say_waiting(const CallCard& card, const std::vector<int>& waits_for);
-  // The call in which `rank` said that it waits, if it did so lately.
-  std::optional<CallCard> waits_in(int rank) const;
-  // Of `ranks`, for which this rank waits in operation `sequence`, and of those for which they wait: the ones
-  // that wait for nobody, which are the ones to name. All of `ranks` when they wait for each other.
-  std::vector<int> at_fault(std::uint64_t sequence, const std::vector<int>& ranks) const;
+  // What `rank` said so lately.
+  std::optional<Waiting> waits(int rank) const;
 
   void leave();  // "I take part no more", to everybody
   bool has_left(int rank) const;
@@ -89,7 +91,7 @@ class Line {
   int rank_ = 0;
   int size_ = 1;
   mutable std::mutex mutex_;
-  std::optional<FailureRecord> failure_;
+  GroupFailure failure_;
   std::vector<Peer> peers_;
   std::list<Sent> sent_;
   std::vector<std::shared_ptr<void>> kept_;

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/call/call_card.h"
+#include "comm/agree/call_card.h"
 #include "comm/channel/channel.h"
 #include "comm/channel/mpi_line.h"
 

@@ -9,6 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "comm/agree/agreement.h"
+#include "comm/agree/group_failure.h"
+#include "comm/agree/mismatch.h"
 #include "comm/call/spin.h"
 #include "comm/channel/frame_stream.h"
 #include "comm/channel/wire_channel.h"
@@ -24,7 +27,7 @@ struct TcpPeer {
   std::vector<FrameStream> side;  // one
 };
 
-class TcpChannel final : public WireChannel {
+class TcpChannel final : public WireChannel, private Notices {
  public:
   // `members[i]`: the world rank of rank i, for sub-channels. Made by TcpFabric::connect.
   TcpChannel(std::shared_ptr<TcpFabric> fabric, std::string group, int rank, std::vector<int> members,
@@ -37,11 +40,11 @@ class TcpChannel final : public WireChannel {
   void exchange(std::span<const Outgoing> sends, std::span<const Incoming> recvs,
                 const kernel::Reduction& reduction) override;
   void fail(const Error& error) noexcept override;
-  void check() override;
+  void check() override { failure_.check(); }
   std::unique_ptr<WireChannel> among(const std::vector<int>& ranks, const std::string& group,
                                      std::chrono::milliseconds timeout) override;
   std::string peer_state(int rank) const override;
-  void tell_waits(const std::vector<int>& ranks) noexcept override;
+  void tell_waits(const std::vector<int>& ranks) noexcept override { agreement_.post(ranks); }
   void catch_up() override;
   double observed_s_per_byte(int rank) const override {
     return peers_[static_cast<std::size_t>(rank)].s_per_byte;
@@ -52,10 +55,11 @@ class TcpChannel final : public WireChannel {
   void watch(WireChannel* whole, std::function<void()> idle, std::vector<int> mates) override {
     whole_ = dynamic_cast<TcpChannel*>(whole);
     idle_ = std::move(idle);
-    mates_ = std::move(mates);
+    agreement_.is_part_of(whole_ == nullptr ? nullptr : &whole_->agreement_, std::move(mates));
   }
 
  private:
+  static constexpr std::chrono::nanoseconds kLongestPostEvery = std::chrono::milliseconds(500);
   enum class State { joined, left, dead };
   struct Peer {
     TcpPeer streams;
@@ -89,18 +93,16 @@ class TcpChannel final : public WireChannel {
   void fold(Receiving& recv, const kernel::Reduction& reduction, std::size_t came);
   bool finished() const;
   bool awaited(const FrameStream& stream) const;  // this exchange still expects bytes there
-  struct Waiting {
-    std::int64_t told_ns = 0;    // when the peers were last told, or the first wait began
-    std::int64_t looked_ns = 0;  // when it last looked at all of them, likewise
-    std::int64_t since_ns = 0;   // that nothing has moved; 0: something just did
-  };
-  void wait(Waiting& waiting);
-  // Says it to people, when it is time for that and this rank is the one to speak.
-  void mention_wait(const std::vector<int>& ranks, std::int64_t since_ns);
-  bool lower_rank_waits() const;
-  // Has it said lately that it waits? And, along the chain of those that it waits for, for this rank?
-  bool waits(int peer) const;
-  bool waits_for_us(int peer) const;
+  void wait();
+  std::vector<int> waiting_for() const;
+
+  // Notices
+  void post(const Notice& mine) override;
+  std::optional<Notice> read(int rank) const override;
+  std::string where() const override;
+  std::string seen(int /*rank*/) const override { return ""; }
+  std::string silent() const override { return ""; }
+
   // Takes in the news on every connection; throws what they mean.
   void attend();
   void attend(int peer, FrameStream& stream);
@@ -110,23 +112,21 @@ class TcpChannel final : public WireChannel {
   void compare(int peer, const CallCard& card);
   // Throws MismatchError when this rank is in send or recv with a peer that waits for it in a collective.
   void compare_waits(int peer, const CallCard& card);
-  [[noreturn]] void differ(const MismatchError& error);
+  [[noreturn]] void differ(const std::string& line);  // throws MismatchError
   [[noreturn]] void lost(int peer, const std::string& reason);
   void tell(FrameKind kind, std::span<const std::byte> payload) noexcept;
   void tell_failure() noexcept;  // once
   bool last_words(int peer);
   void learn_end() noexcept;
   void flush_news() noexcept;
-  std::vector<int> waiting_for() const;
-  std::vector<int> at_fault(const std::vector<int>& ranks) const;
-  std::vector<int> numbers_at_fault(const std::vector<int>& ranks) const;
-  // "rank 1; rank 3", of ranks by their number in the group that the user knows.
-  std::string text_of(const std::vector<int>& numbers) const;
-  std::string where() const;
   int number_of(int rank) const { return names().number(rank); }
   std::string named(int rank) const { return names().named(rank); }
   template <class Body>
-  void each_stream(int peer, Body&& body);
+  void each_stream(int peer, Body&& body) {
+    TcpPeer& streams = peers_[static_cast<std::size_t>(peer)].streams;
+    for (FrameStream& stream : streams.side) body(stream);
+    for (FrameStream& stream : streams.bulk) body(stream);
+  }
 
   std::shared_ptr<TcpFabric> fabric_;
   int rank_;
@@ -135,14 +135,15 @@ class TcpChannel final : public WireChannel {
   Call* call_ = nullptr;
   CallCard card_;
   Kind kind_ = Kind::collective;
-  std::array<CallCard, 8> past_;       // of the last collectives, by their number
-  std::chrono::nanoseconds quiet_{0};  // of waiting before it is told to the peers
-  TcpChannel* whole_ = nullptr;        // attended too while this one waits
+  std::string purpose_;  // the call's
+  CallHistory history_;
+  TcpChannel* whole_ = nullptr;  // attended too while this one waits
   std::function<void()> idle_;
-  std::vector<int> mates_;  // whom `idle_` tells that this rank waits
+  Agreement agreement_;
+  std::chrono::nanoseconds post_every_ = kLongestPostEvery;  // a notice that this rank waits
+  std::int64_t looked_ns_ = 0;                               // when it last looked at all connections
   bool differing_ = false;
-  Deadline deadline_ = Deadline::never();
-  std::optional<FailureRecord> failure_;
+  GroupFailure failure_;
   bool told_failure_ = false;
   SpinBudget spin_;
   std::vector<Sending> sending_;  // kept between calls: no allocation on the way

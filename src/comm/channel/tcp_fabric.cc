@@ -131,7 +131,7 @@ void TcpFabric::connect(const TcpMembers& members, std::vector<TcpPeer>& peers) 
   const RankNames names = members.names.size() == 0 ? RankNames(group, members.members) : members.names;
   const auto named = [&](int r) { return names.named(r); };
   const auto timeout = [&](const std::vector<int>& missing, const std::string& what) {
-    TcpMembers::Blamed blamed;
+    Blamed blamed;
     for (int r : missing) {
       blamed.numbers.push_back(names.number(r));
       blamed.text += (blamed.text.empty() ? "" : "; ") + named(r);

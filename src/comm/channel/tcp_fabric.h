@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/agree/agreement.h"
 #include "comm/channel/wire_channel.h"
 #include "net/gate.h"
 
@@ -32,10 +33,6 @@ struct TcpMembers {
   // Asked again and again meanwhile, with the rank that is waited for; may throw. May be empty.
   std::function<void(int awaited)> watch = {};
   // Those to blame when these ranks don't come; empty: they themselves.
-  struct Blamed {
-    std::vector<int> numbers;  // of TimeoutError
-    std::string text;          // "rank 1; rank 3"
-  };
   std::function<Blamed(const std::vector<int>& missing)> blame = {};
 };
 

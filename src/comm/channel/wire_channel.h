@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/call/call_card.h"
+#include "comm/agree/call_card.h"
 #include "comm/call/rank_names.h"
 #include "comm/channel/channel.h"
 #include "lockstep/base/error.h"
@@ -35,7 +35,8 @@ class WireChannel : public Channel {
   // Throws the group's failure, if there is one.
   virtual void check() = 0;
 
-  // A channel of its own for some of the ranks, in this order; collective over these. `group` is its name.
+  // A channel of its own for some of the ranks, in this order; collective over these, inside the call that was
+  // begun, which has `timeout` for it. `group` is its name.
   virtual std::unique_ptr<WireChannel> among(const std::vector<int>& ranks, const std::string& group,
                                              std::chrono::milliseconds timeout) = 0;
 

@@ -1,5 +1,5 @@
 // Our algorithms over a channel between ranks that share no memory: TCP's, MPI's. The ranks don't meet before
-// a call; its messages carry what was called (comm/call_card.h), and every rank picks the algorithm alone,
+// a call; its messages carry what was called (comm/agree/call_card.h), and every rank picks the algorithm alone,
 // from the same table.
 #pragma once
 

@@ -10,6 +10,7 @@
 #include <thread>
 #include <type_traits>
 
+#include "comm/agree/mismatch.h"
 #include "comm/algo/algorithm.h"
 #include "comm/call/failure_record.h"
 #include "comm/engine/gloo_address.h"
@@ -33,14 +34,6 @@ void ignore_broken_pipes() {
   struct sigaction now {};
   if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
 }
-
-// The header of a message between two ranks: Gloo ends the process when it gets more than was asked for.
-struct Envelope {
-  std::uint64_t count;
-  std::uint32_t dtype;
-  std::uint32_t check;
-};
-constexpr std::uint32_t kEnvelopeCheck = 0x4c53474d;
 
 // Our algorithms over Gloo's messages, by cost.
 constexpr const char* kOurs = "canonical";
@@ -187,26 +180,19 @@ class GlooEngine final : public Engine {
 
   void send(const Call& call) {
     call.running("message");
-    const Envelope envelope{call.count, static_cast<std::uint32_t>(call.dtype), kEnvelopeCheck};
-    channel_->send(call.root, std::as_bytes(std::span(&envelope, 1)));
+    // Before its bytes: Gloo ends the process of a rank that gets more than it asked for.
+    const CallCard card = card_of(call, "");
+    channel_->send(call.root, std::as_bytes(std::span(&card, 1)));
     channel_->send(call.root, std::span(static_cast<const std::byte*>(call.in), call.bytes()));
   }
 
   void recv(const Call& call) {
     call.running("message");
-    Envelope came{};
+    const CallCard card = card_of(call, "");
+    CallCard came;
     channel_->recv(call.root, std::as_writable_bytes(std::span(&came, 1)));
-    if (came.check != kEnvelopeCheck || came.count != call.count ||
-        came.dtype != static_cast<std::uint32_t>(call.dtype)) {
-      Call sent = call;
-      sent.whole = nullptr;
-      sent.what = Collective::send;
-      sent.count = came.count;
-      sent.dtype = static_cast<DType>(came.dtype);
-      sent.root = number_of(rank());
-      throw MismatchError("group " + rank_names().group() + ": " + named(rank()) + " called " +
-                          call.describe() + " but " + named(call.root) + " called " + sent.describe());
-    }
+    if (!same_message(card, came))
+      throw MismatchError(who_called_instead(rank_names(), {rank(), card}, {call.root, came}));
     channel_->recv(call.root, std::span(static_cast<std::byte*>(call.out), call.bytes()));
   }
 

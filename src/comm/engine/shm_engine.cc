@@ -3,68 +3,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <new>
-#include <thread>
 
+#include "comm/agree/mismatch.h"
 #include "comm/algo/team.h"
 #include "comm/engine/offers.h"
-#include "comm/shm/pages.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep {
 namespace {
 
-using shm::Descriptor;
-using shm::kAbsent;
-using shm::kPrivate;
 using shm::Seat;
 using shm::SeatState;
-
-std::vector<int> pick(const std::vector<int>& all, const std::vector<int>& which) {
-  std::vector<int> picked;
-  for (int i : which) picked.push_back(all[static_cast<std::size_t>(i)]);
-  return picked;
-}
-
-// What was called, out of a descriptor.
-Call call_from(const Descriptor& d) {
-  Call call;
-  call.what = static_cast<Collective>(d.what);
-  call.count = d.count;
-  call.dtype = static_cast<DType>(d.dtype);
-  call.op = static_cast<ReduceOp>(d.op);
-  call.root = d.root;
-  call.order = static_cast<Order>(d.order);
-  call.divisor = d.divisor;
-  call.algorithm.assign(d.algorithm, ::strnlen(d.algorithm, sizeof(d.algorithm)));
-  return call;
-}
-
-// Do they divide by the same, as far as both say?
-bool same_divisor(const Descriptor& a, const Descriptor& b) {
-  return a.divisor == b.divisor || a.divisor == kDivisorOfOthers || b.divisor == kDivisorOfOthers;
-}
-
-bool same_call(const Descriptor& a, const Descriptor& b) {
-  return same_divisor(a, b) && a.what == b.what && a.count == b.count && a.dtype == b.dtype && a.op == b.op &&
-         a.root == b.root && a.order == b.order &&
-         std::memcmp(a.algorithm, b.algorithm, sizeof(a.algorithm)) == 0;
-}
-
-// Does this rank's input matter to anybody?
-bool gives(const Call& call, int rank) {
-  const bool from_root = call.what == Collective::broadcast || call.what == Collective::scatter;
-  return call.in != nullptr && (!from_root || rank == call.root);
-}
-
-// The header of a message between two ranks.
-struct Envelope {
-  std::uint64_t count;
-  std::uint32_t dtype;
-  std::uint32_t check;
-};
-constexpr std::uint32_t kEnvelopeCheck = 0x4c534d53;
 
 }  // namespace
 
@@ -72,7 +22,7 @@ ShmEngine::ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm:
                      std::string name, int rank, std::vector<int> members)
     : Engine({.name = "shm",
               .rank = rank,
-              .nodes = pick(session->nodes(), members),
+              .nodes = session->nodes_of(members),
               .naming = std::make_shared<Naming>(RankNames::plain(name, static_cast<int>(members.size()))),
               .can = {},
               .selector = &selector_}),
@@ -125,16 +75,6 @@ CallShape ShmEngine::shape_of(const Call& call, bool reachable) const {
           .nodes = nodes()};
 }
 
-template <class Body>
-auto ShmEngine::during(const Call& call, Body&& body) {
-  struct Ongoing {  // no longer than this: the call is the caller's
-    shm::Meeting& meeting;
-    ~Ongoing() { meeting.end(); }
-  } ongoing{meeting_};
-  meeting_.begin(call);
-  return body();
-}
-
 void ShmEngine::execute(const Call& call) {
   during(call, [&] { work(call); });
 }
@@ -181,99 +121,6 @@ void ShmEngine::work(const Call& call) {
   agreed->run(stage);
 }
 
-void ShmEngine::gather(const Call& call, const Algorithm* planned, std::int64_t first, std::int64_t second) {
-  ++round_;
-  const std::size_t in_bytes = input_bytes(call.what, call.bytes(), size());
-  Seat& seat = meeting_.own_seat();
-  Descriptor& d = seat.descriptor[round_ % 2];
-  d.sequence = call.sequence;
-  d.count = call.count;
-  d.what = static_cast<std::uint8_t>(call.what);
-  d.dtype = static_cast<std::uint8_t>(call.dtype);
-  d.op = static_cast<std::uint8_t>(reduces(call.what) ? call.op : ReduceOp::sum);
-  d.order = static_cast<std::uint8_t>(call.order);
-  d.root = call.shown().root;
-  d.divisor = reduces(call.what) && call.op == ReduceOp::avg ? call.divisor : 0;
-  d.payload[0] = first;
-  d.payload[1] = second;
-  std::memset(d.algorithm, 0, sizeof(d.algorithm));
-  // A forced one too: LOCKSTEP_ALGORITHM may differ between ranks.
-  const std::string& asked = call.shown().algorithm;
-  const std::string_view algorithm = asked.empty() ? selector_.forced() : asked;
-  algorithm.copy(d.algorithm, sizeof(d.algorithm));
-  const auto place = [&](const void* data) {
-    return data == nullptr ? kAbsent : session_->arena().offset_of(data, 1).value_or(kPrivate);
-  };
-  d.in_offset = place(call.in);
-  d.out_offset = place(call.out);
-  d.in_address = reinterpret_cast<std::uintptr_t>(call.in);
-  d.out_address = reinterpret_cast<std::uintptr_t>(call.out);
-  d.posts = planned != nullptr && planned->needs().posts ? 1 : 0;
-  d.unreadable = planned != nullptr && planned->needs().pages && !readable(call) ? 1 : 0;
-  if (d.posts != 0 && gives(call, rank()) && in_bytes > 0)
-    std::memcpy(seat.eager[round_ % 2], call.in, in_bytes);
-  meeting_.barrier();
-  compare(call);
-}
-
-void ShmEngine::compare(const Call& call) {
-  bool same = true;
-  // Against rank 0, and the divisor against the first rank that says one.
-  int says = 0;
-  while (says + 1 < size() && descriptor(says).divisor == kDivisorOfOthers) ++says;
-  for (int r = 0; r < size(); ++r)
-    same &= same_call(descriptor(r), descriptor(0)) && same_divisor(descriptor(r), descriptor(says));
-  if (same) return;
-  // Everybody sees the same descriptors and writes the same line: who called what, ranks that agree together.
-  const RankNames names = meeting_.rank_names();
-  std::vector<std::pair<int, std::string>> callers;
-  for (int r = 0; r < size(); ++r) {
-    const int first =
-        static_cast<int>(std::find_if(callers.begin(), callers.end(),
-                                      [&](const auto& c) {
-                                        return same_call(descriptor(c.first), descriptor(r)) &&
-                                               descriptor(c.first).divisor == descriptor(r).divisor;
-                                      }) -
-                         callers.begin());
-    if (first < static_cast<int>(callers.size()))
-      callers[static_cast<std::size_t>(first)].second += ", " + names.brief(r);
-    else
-      callers.emplace_back(r, names.brief(r));
-  }
-  std::string text = "operation " + std::to_string(call.sequence) + " of group " + name_ +
-                     ": ranks called different things: ";
-  for (std::size_t i = 0; i < callers.size(); ++i)
-    text += (i == 0 ? "rank " : "; rank ") + callers[i].second + " called " +
-            call_from(descriptor(callers[i].first)).describe();
-  meeting_.fail(MismatchError(text));
-  meeting_.rethrow();
-}
-
-// Everybody sees the same descriptors, so everybody comes to the same answer.
-const Algorithm* ShmEngine::agree(const Call& call, const Algorithm* planned) const {
-  if (!call.algorithm.empty()) return planned;
-  bool all_posted = true;
-  bool all_reachable = true;
-  bool all_readable = true;
-  for (int r = 0; r < size(); ++r) {
-    const Descriptor& d = descriptor(r);
-    all_posted &= d.posts != 0;
-    all_reachable &= d.in_offset != kPrivate && d.out_offset != kPrivate;
-    all_readable &= d.unreadable == 0;
-  }
-  if (all_posted) return planned;
-  CallShape shape = shape_of(call, all_reachable);
-  shape.pages &= all_readable;
-  shape.posts = false;  // the call is on its way
-  return selector_.choose(shape, call.order);
-}
-
-double ShmEngine::divisor_of_others() const {
-  for (int r = 0; r < size(); ++r)
-    if (const double divisor = descriptor(r).divisor; divisor != kDivisorOfOthers) return divisor;
-  return kDivisorOfOthers;
-}
-
 void ShmEngine::with_peers(const Call& call, std::chrono::milliseconds grace,
                            const std::function<void(Reach& reach, const Call& call)>& body) {
   Call patient = call;  // out here: errors speak of it when the body is gone
@@ -292,97 +139,6 @@ void ShmEngine::with_peers(const Call& call, std::chrono::milliseconds grace,
 void ShmEngine::tell_failure(const Error& error) noexcept try {
   meeting_.fail(error);
 } catch (const std::exception&) {  // no memory for the message: the peers see this rank's end
-}
-
-const void* ShmEngine::in(int rank) const {
-  const std::uint64_t offset = descriptor(rank).in_offset;
-  return offset >= kAbsent ? nullptr : session_->arena().at(offset);
-}
-
-void* ShmEngine::out(int rank) const {
-  const std::uint64_t offset = descriptor(rank).out_offset;
-  return offset >= kAbsent ? nullptr : session_->arena().at(offset);
-}
-
-const void* ShmEngine::posted(int rank) const { return meeting_.seat(rank).eager[round_ % 2]; }
-
-// Two rounds: where everybody's word lies and what it says; then who could not read whose.
-void ShmEngine::try_pages(std::chrono::milliseconds timeout) {
-  if (size() == 1) return;
-  Call call;
-  call.what = Collective::barrier;
-  call.purpose = "trying to read each other's memory";
-  call.timeout = timeout;
-  // Another process of the same number, in another pid namespace, has not this in this place.
-  const auto word = std::make_unique<std::int64_t>(now_ns());
-  std::string why_not;
-  const auto try_it = [&] {
-    gather(call, nullptr, static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(word.get())), *word);
-    std::int64_t refused = -1;
-    int error = 0;
-    for (int r = 0; r < size() && refused < 0; ++r) {
-      if (r == rank()) continue;
-      std::int64_t got = 0;
-      error = shm::read_pages(peer_pid(r), reinterpret_cast<const void*>(descriptor(r).payload[0]),
-                              std::as_writable_bytes(std::span(&got, 1)));
-      if (error != 0 || got != descriptor(r).payload[1]) refused = r;
-    }
-    gather(call, nullptr, refused, error);
-    for (int r = size() - 1; r >= 0; --r)
-      if (const auto whose = static_cast<int>(descriptor(r).payload[0]); whose >= 0)
-        why_not = meeting_.named(r) + " can't read the memory of " + meeting_.named(whose) + " (process " +
-                  std::to_string(peer_pid(whose)) +
-                  "): " + shm::why_no_pages(static_cast<int>(descriptor(r).payload[1]));
-  };
-  guard(call, [&] { during(call, try_it); });
-  settle_pages(std::move(why_not));
-}
-
-void ShmEngine::try_own_pages() {
-  const std::int64_t word = 1;
-  std::int64_t got = 0;
-  const int error = shm::read_pages(::getpid(), &word, std::as_writable_bytes(std::span(&got, 1)));
-  settle_pages(got == word ? "" : "this process can't read its own memory: " + shm::why_no_pages(error));
-}
-
-void ShmEngine::settle_pages(std::string why_not) {
-  declare(std::move(why_not));
-  const Algorithm* const forced = find_algorithm(selector_.forced());
-  if (forced != nullptr && forced->needs().pages && !no_pages_.empty())
-    throw UsageError("LOCKSTEP_ALGORITHM asks for " + std::string(forced->name()) +
-                     ", which can't run here: " + no_pages_ + "; unset it, and another algorithm is chosen");
-}
-
-// By the first byte: what kind of memory it is shows there.
-bool ShmEngine::readable(const Call& call) const {
-  std::byte first{};
-  for (const void* data : {call.in, static_cast<const void*>(call.out == call.in ? nullptr : call.out)})
-    if (call.count > 0 && size() > 1 && data != nullptr && !reaches(data) &&
-        shm::read_pages(::getpid(), data, {&first, 1}) == EFAULT)
-      return false;
-  return true;
-}
-
-void ShmEngine::read_from(int rank, std::uint64_t address, std::span<std::byte> to) {
-  const int error = shm::read_pages(peer_pid(rank), reinterpret_cast<const void*>(address), to);
-  if (error != 0) unread(rank, error);
-}
-
-void ShmEngine::unread(int rank, int error) {
-  // Its process is gone: whoever watches the peers is about to say so.
-  if (error == ESRCH) meeting_.wait_until([] { return false; }, [&] { return std::vector<int>{rank}; });
-  // A peer that gave up said so before it let go of its memory. One that the kernel kills for want of memory
-  // loses that first and ends then: give the news of it a moment.
-  constexpr std::chrono::milliseconds kNewsOfDeath{1000};
-  constexpr std::chrono::milliseconds kPollInterval{1};
-  for (const Deadline news = Deadline::after(kNewsOfDeath); !news.passed();) {
-    meeting_.check();
-    std::this_thread::sleep_for(kPollInterval);
-  }
-  throw SystemError(meeting_.named(this->rank()) + " can't read the buffers of " + meeting_.named(rank) +
-                        " (process " + std::to_string(peer_pid(rank)) + ") in " + meeting_.where() +
-                        "; another algorithm than pages copies them",
-                    error);
 }
 
 bool ShmEngine::reaches(const void* data) const { return session_->arena().offset_of(data, 1).has_value(); }
@@ -404,65 +160,20 @@ void ShmEngine::point_to_point(const Call& call) {
   call.running("message");
   auto data = [&](auto* p) { return std::span(reinterpret_cast<std::byte*>(p), call.bytes()); };
   const kernel::Reduction none{};
-  Envelope envelope{call.count, static_cast<std::uint32_t>(call.dtype), kEnvelopeCheck};
+  const CallCard card = card_of(call, "");  // goes before its bytes
   Team team = Team::whole(messages_);
   if (call.what == Collective::send) {
-    team.send(call.root, std::as_bytes(std::span(&envelope, 1)), none);
+    team.send(call.root, std::as_bytes(std::span(&card, 1)), none);
     team.send(call.root, data(const_cast<void*>(call.in)), none);
     return;
   }
-  Envelope came{};
+  CallCard came;
   team.recv(call.root, std::as_writable_bytes(std::span(&came, 1)), Arrival::store, none);
-  if (came.count != envelope.count || came.dtype != envelope.dtype || came.check != kEnvelopeCheck) {
-    Call sent = call;
-    sent.whole = nullptr;
-    sent.what = Collective::send;
-    sent.count = came.count;
-    sent.dtype = static_cast<DType>(came.dtype);
-    sent.root = meeting_.number_of(rank());
-    meeting_.fail(MismatchError("group " + name_ + ": " + meeting_.named(rank()) + " called " +
-                                call.describe() + " but " + meeting_.named(call.root) + " called " +
-                                sent.describe()));
+  if (!same_message(card, came)) {
+    meeting_.fail(MismatchError(who_called_instead(rank_names(), {rank(), card}, {call.root, came})));
     meeting_.rethrow();
   }
   team.recv(call.root, data(call.out), Arrival::store, none);
-}
-
-// Two rounds: who wants what; then the first member of each new group says where its control block is.
-std::unique_ptr<Engine> ShmEngine::join_part(int colour, int key, const std::string& name, const Call& call) {
-  gather(call, nullptr, colour, key);
-  std::vector<int> ranks;  // of this group, in the new group's order
-  std::vector<std::int64_t> keys;
-  for (int r = 0; r < size(); ++r) {
-    keys.push_back(descriptor(r).payload[1]);
-    if (descriptor(r).payload[0] == colour && colour >= 0) ranks.push_back(r);
-  }
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-    return keys[static_cast<std::size_t>(a)] < keys[static_cast<std::size_t>(b)];
-  });
-
-  const bool leader = !ranks.empty() && ranks.front() == rank();
-  std::shared_ptr<shm::Control> control;
-  std::int64_t offset = 0;
-  if (leader) {
-    shm::Control& block =
-        session_->make_block(members_[static_cast<std::size_t>(rank())], static_cast<int>(ranks.size()));
-    control = {session_, &block};
-    offset = static_cast<std::int64_t>(*session_->arena().offset_of(&block, 1));
-  }
-  gather(call, nullptr, offset);
-  if (colour < 0) return nullptr;
-  if (!leader) {
-    const std::int64_t at = descriptor(ranks.front()).payload[0];
-    control = {session_,
-               reinterpret_cast<shm::Control*>(session_->arena().at(static_cast<std::uint64_t>(at)))};
-  }
-  const int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-  auto engine = std::make_unique<ShmEngine>(session_, std::move(control), name, place, pick(members_, ranks));
-  engine->selector_ = selector_;
-  if (engine->size() > 1) engine->declare(no_pages_);
-  engine->call_ranks(rank_names().split(name, ranks));
-  return engine;
 }
 
 PeerView ShmEngine::peer(int rank) const {

@@ -44,7 +44,9 @@ class ShmEngine final : public Engine, private Reach {
   void with_peers(const Call& call, std::chrono::milliseconds grace,
                   const std::function<void(Reach& reach, const Call& call)>& body);
   // Called with the ranks that this one waits for, about twice a second while it does.
-  void on_wait(std::function<void(const std::vector<int>& ranks)> told) { meeting_.on_wait(std::move(told)); }
+  void on_wait(std::function<void(const std::vector<int>& ranks)> told) {
+    meeting_.agreement().on_wait(std::move(told));
+  }
   // This rank waits for ranks of other nodes: its peers here should not give up on it before it does.
   void waits_outside() { meeting_.waits_outside(); }
   // Finds out whether the ranks may read each other's private memory, by doing it: all of them may, or nobody
@@ -81,11 +83,18 @@ class ShmEngine final : public Engine, private Reach {
   std::unique_ptr<Engine> join_part(int colour, int key, const std::string& name, const Call& call);
   // Runs `body` with the meeting's waits belonging to `call`.
   template <class Body>
-  auto during(const Call& call, Body&& body);
+  auto during(const Call& call, Body&& body) {
+    struct Ongoing {  // no longer than this: the call is the caller's
+      shm::Meeting& meeting;
+      ~Ongoing() { meeting.end(); }
+    } ongoing{meeting_};
+    meeting_.begin(call);
+    return body();
+  }
   int peer_pid(int rank) const { return meeting_.seat(rank).pid.load(std::memory_order_relaxed); }
   // Says what this rank calls, waits for all, and throws MismatchError when they don't agree.
   void gather(const Call& call, const Algorithm* planned, std::int64_t first = 0, std::int64_t second = 0);
-  void compare(const Call& call);
+  void compare();
   const Algorithm* agree(const Call& call, const Algorithm* planned) const;
   double divisor_of_others() const;  // kDivisorOfOthers when nobody says it
   CallShape shape_of(const Call& call, bool reachable) const;

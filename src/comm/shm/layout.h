@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "comm/call/call.h"
+#include "comm/agree/call_card.h"
 #include "comm/call/failure_record.h"
 #include "comm/call/rank_mask.h"
 #include "comm/call/reach.h"
@@ -23,25 +23,16 @@ inline constexpr std::size_t kWindows = 3;
 // One direction between two ranks.
 inline constexpr std::size_t kRingBytes = std::size_t{256} << 10;
 
-// What a rank says when it enters a collective: enough to see that all called the same, and where its
-// buffers are.
+// What a rank says when it enters a collective: what it calls, and where its buffers are.
 struct Descriptor {
-  std::uint64_t sequence;
-  std::uint64_t count;
+  CallCard card;
   std::uint64_t in_offset;   // in the arena, or kPrivate, or kAbsent
   std::uint64_t out_offset;  // likewise
   std::uint64_t in_address;  // in the rank's own process
   std::uint64_t out_address;
-  std::int64_t payload[2];  // split's
-  double divisor;           // of avg, else 0
-  std::int32_t root;
-  std::uint8_t what;
-  std::uint8_t dtype;
-  std::uint8_t op;
-  std::uint8_t order;
+  std::int64_t payload[2];   // split's
   std::uint16_t posts;       // 1 when the input lies in the eager slot
   std::uint16_t unreadable;  // 1 when the kernel can't read the private buffers for others
-  char algorithm[20];
 };
 
 enum class SeatState : std::uint32_t { empty = 0, joined = 1, left = 2, dead = 3 };
@@ -56,10 +47,10 @@ struct alignas(4096) Seat {
   std::atomic<std::int32_t> pid;
   std::atomic<std::uint64_t> phase;     // barriers this rank has come to
   std::atomic<std::uint64_t> sequence;  // of the call it is in, or was in last
-  // Once a wait has outlasted a nap: when the owner last looked around, and for whom it waits. 0: it does
-  // not.
-  std::atomic<std::int64_t> waiting_ns;
-  std::atomic<std::uint64_t> waits_for[RankMask::kWords];  // a RankMask
+  // The owner's notice (comm/agree/notices.h), once a wait has outlasted its first sleep.
+  std::atomic<std::int64_t> waiting_ns;                    // when it was last renewed; 0: it does not wait
+  std::atomic<std::uint32_t> waits_outside;                // 1: for somebody who is not in this group
+  std::atomic<std::uint64_t> waits_for[RankMask::kWords];  // a RankMask of this group's
 
   alignas(kLine) Descriptor descriptor[2];  // by the parity of the round
   FailureRecord failure;                    // complete before Control::failed points to it

@@ -3,22 +3,36 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/seconds_text.h"
-#include "comm/call/stall.h"
-
 namespace lockstep::shm {
-Meeting::Meeting(Control& control, std::string group, int rank, int size, std::shared_ptr<Naming> naming)
-    : control_(control), group_(std::move(group)), rank_(rank), size_(size), naming_(std::move(naming)) {
-  if (naming_ == nullptr) naming_ = std::make_shared<Naming>(RankNames::plain(group_, size));
+namespace {
+
+// A sleeper renews its notice with each look; one that was stopped does not.
+constexpr std::chrono::nanoseconds kNoticeHolds = std::chrono::milliseconds(200);
+// Of a rank that waits outside, where it looks around less often.
+constexpr std::chrono::nanoseconds kOutsideHolds = std::chrono::milliseconds(600);
+
+std::shared_ptr<Naming> or_plain(std::shared_ptr<Naming> naming, const std::string& group, int size) {
+  return naming != nullptr ? std::move(naming) : std::make_shared<Naming>(RankNames::plain(group, size));
 }
 
+}  // namespace
+
+Meeting::Meeting(Control& control, std::string group, int rank, int size, std::shared_ptr<Naming> naming)
+    : control_(control),
+      group_(std::move(group)),
+      rank_(rank),
+      size_(size),
+      naming_(or_plain(std::move(naming), group_, size)),
+      agreement_(*this, rank, size, naming_) {}
+
 void Meeting::begin(const Call& call) {
-  call_ = &call;
-  deadline_ = Deadline::after(call.timeout);
+  agreement_.begin(call, std::chrono::nanoseconds(0));  // a notice in the own seat costs a few stores
   own_seat().sequence.store(call.sequence, std::memory_order_relaxed);
 }
 
-std::string Meeting::where() const { return call_ == nullptr ? "group " + group_ : call_->where(group_); }
+std::string Meeting::where() const {
+  return agreement_.call() == nullptr ? "group " + group_ : agreement_.call()->where(group_);
+}
 
 // A central counter rather than a flag per rank: the last to come wakes all sleepers with one call, which
 // is what keeps many ranks on few cores moving.
@@ -55,7 +69,7 @@ void Meeting::wait_for_phase() {
     control_.sleepers.fetch_add(1, std::memory_order_seq_cst);
     if (!phase_reached())
       futex_wait(control_.phase, seen,
-                 std::min<std::chrono::nanoseconds>(kLookAroundEvery, deadline_.left()));
+                 std::min<std::chrono::nanoseconds>(kLookAroundEvery, agreement_.deadline().left()));
     control_.sleepers.fetch_sub(1, std::memory_order_relaxed);
     if (phase_reached()) break;
     const std::vector<int> ranks = not_in_phase();
@@ -90,109 +104,41 @@ int Meeting::left_among(const std::vector<int>& ranks) const {
 bool Meeting::hopeless(const std::vector<int>& ranks, int gone) {
   if (failed()) return true;
   if (gone >= 0) {
-    fail(PeerError(number_of(gone), named(gone) + " left group " + group_ + " while " + named(rank_) +
-                                        " waits for it in " + where()));
-  } else if (deadline_.passed() && !ranks.empty() && !held_up_outside(ranks)) {
-    fail(timeout(at_fault(ranks)));
+    fail(agreement_.left(gone));
+  } else if (const auto late = agreement_.overdue(ranks)) {
+    fail(*late);
   } else {
-    say_waits(ranks);
-    mention_wait(ranks);
+    agreement_.look(ranks);
   }
   return failed();
 }
 
-void Meeting::mention_wait(const std::vector<int>& ranks) {
-  if (waiting_since_ns_ == 0) waiting_since_ns_ = now_ns();
-  if (on_wait_ && now_ns() - told_wait_ns_ > std::chrono::nanoseconds(kTellEvery).count()) {
-    told_wait_ns_ = now_ns();
-    on_wait_(ranks);
-  }
-  if (call_ == nullptr || call_->stall == nullptr) return;
-  call_->stall->look_for_stop(waiting_since_ns_);
-  if (!call_->stall->due(waiting_since_ns_)) return;
-  // Those that wait for ranks of other groups say so there.
-  if (const Ends ends = ends_of(ranks); ends.late.empty() && ends.outside) return;
-  for (int r = 0; r < rank_; ++r)
-    if (waits(r) && !is_held_outside(r)) return;
-  call_->stall->say({.who = named(rank_), .whom = where_they_are(at_fault(ranks)), .where = where()});
-}
-
-void Meeting::say_waits(const std::vector<int>& ranks) {
-  const RankMask mask = mask_of(ranks);
+void Meeting::post(const Notice& mine) {
+  const RankMask mask = mask_of(mine.waits_for);
+  Seat& own = own_seat();
   for (std::size_t word = 0; word < RankMask::kWords; ++word)
-    own_seat().waits_for[word].store(mask.words[word], std::memory_order_relaxed);
-  own_seat().waiting_ns.store(now_ns(), std::memory_order_release);
+    own.waits_for[word].store(mask.words[word], std::memory_order_relaxed);
+  own.waits_outside.store(mine.outside ? 1 : 0, std::memory_order_relaxed);
+  own.waiting_ns.store(now_ns(), std::memory_order_release);
 }
 
-bool Meeting::says_it_waits(int rank, int whom) const {
-  const std::uint64_t word = seat(rank).waits_for[RankMask::word(whom)].load(std::memory_order_relaxed);
-  return (word & RankMask::bit(whom)) != 0;
+std::optional<Notice> Meeting::read(int rank) const {
+  const Seat& theirs = seat(rank);
+  const std::int64_t posted = theirs.waiting_ns.load(std::memory_order_acquire);
+  const bool outside = theirs.waits_outside.load(std::memory_order_relaxed) != 0;
+  if (posted < now_ns() - (outside ? kOutsideHolds : kNoticeHolds).count()) return std::nullopt;
+  RankMask mask;
+  for (std::size_t word = 0; word < RankMask::kWords; ++word)
+    mask.words[word] = theirs.waits_for[word].load(std::memory_order_relaxed);
+  return Notice{.waits_for = mask.ranks(), .outside = outside};
 }
 
-// A rank that sleeps renews its word every nap; one that was stopped does not.
-bool Meeting::waits(int rank) const {
-  return seat(rank).waiting_ns.load(std::memory_order_acquire) >=
-         now_ns() - std::chrono::nanoseconds(4 * kLookAroundEvery).count();
-}
-
-// A seat has a bit for each rank of the group, and none for the world outside of it. A rank never waits for
-// itself, so its own bit says that: it waits for somebody who is not in this group.
-void Meeting::waits_outside() { say_waits({rank_}); }
-
-bool Meeting::held_up_outside(const std::vector<int>& ranks) const {
-  if (Clock::now() > deadline_.at() + kOutside) return false;
-  // It is said again several times a second; whoever was stopped says nothing more.
-  const std::int64_t fresh = now_ns() - std::chrono::nanoseconds(std::chrono::milliseconds(600)).count();
-  return std::all_of(ranks.begin(), ranks.end(), [&](int r) {
-    return seat(r).waiting_ns.load(std::memory_order_acquire) >= fresh && says_it_waits(r, r);
-  });
-}
-
-// The neighbour that this rank waits for may itself wait for another, as along a ring: only the end of the
-// chain is worth naming.
-Meeting::Ends Meeting::ends_of(const std::vector<int>& ranks) const {
-  std::vector<bool> seen(static_cast<std::size_t>(size_));
-  seen[static_cast<std::size_t>(rank_)] = true;
-  std::vector<int> chain = ranks;
-  Ends ends;
-  for (std::size_t i = 0; i < chain.size(); ++i) {
-    const int r = chain[i];
-    if (seen[static_cast<std::size_t>(r)]) continue;
-    seen[static_cast<std::size_t>(r)] = true;
-    if (!waits(r)) {
-      ends.late.push_back(r);
-      continue;
-    }
-    ends.outside = ends.outside || is_held_outside(r);
-    for (int next = 0; next < size_; ++next)
-      if (says_it_waits(r, next)) chain.push_back(next);
-  }
-  std::sort(ends.late.begin(), ends.late.end());
-  return ends;
-}
-
-std::vector<int> Meeting::at_fault(const std::vector<int>& ranks) const {
-  const Ends ends = ends_of(ranks);
-  return ends.late.empty() ? ranks : ends.late;
-}
-
-std::string Meeting::where_they_are(const std::vector<int>& ranks) const {
-  std::string text;
-  for (int r : ranks) {
-    text += (text.empty() ? "" : "; ") + named(r);
-    const std::uint64_t last = seat(r).sequence.load(std::memory_order_relaxed);
-    // A message has the number of the collective before it, which all may have been in.
-    const bool inside = !is_message(call_->what) && last >= call_->sequence;
-    text += inside ? " (inside this operation)" : " (last seen in operation " + std::to_string(last) + ")";
-  }
-  return text;
-}
-
-TimeoutError Meeting::timeout(const std::vector<int>& ranks) const {
-  std::vector<int> numbers;
-  for (int r : ranks) numbers.push_back(number_of(r));
-  return {std::move(numbers), where() + ": no answer within " + seconds_text(call_->timeout) + " on " +
-                                  named(rank_) + "; missing: " + where_they_are(ranks)};
+std::string Meeting::seen(int rank) const {
+  const std::uint64_t last = seat(rank).sequence.load(std::memory_order_relaxed);
+  const Call* const call = agreement_.call();
+  // A message has the number of the collective before it, which all may have been in.
+  if (call != nullptr && !is_message(call->what) && last >= call->sequence) return " (inside this operation)";
+  return " (last seen in operation " + std::to_string(last) + ")";
 }
 
 void Meeting::ring_doorbell(int peer) {

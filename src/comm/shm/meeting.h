@@ -1,16 +1,17 @@
 // How the ranks of one group meet: the barrier, sleeping and waking, and the failure that all of them see.
-// One object per rank over the group's shared Control.
+// One object per rank over the group's shared Control. A wait that outlasts the first sleep goes by the
+// agreement (comm/agree/agreement.h), whose notices lie in the seats.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "comm/agree/agreement.h"
 #include "comm/call/call.h"
 #include "comm/call/rank_names.h"
 #include "comm/call/spin.h"
@@ -21,7 +22,7 @@
 
 namespace lockstep::shm {
 
-class Meeting {
+class Meeting final : private Notices {
  public:
   // `naming`: what the ranks are called; null: by their numbers.
   Meeting(Control& control, std::string group, int rank, int size, std::shared_ptr<Naming> naming = nullptr);
@@ -37,7 +38,7 @@ class Meeting {
 
   // The waits below belong to `call`, which must stay alive until end() or another begin(); starts its clock.
   void begin(const Call& call);
-  void end() { call_ = nullptr; }
+  void end() { agreement_.end(); }
 
   // Returns when every rank has called it as often as this one. Throws what the group failed with.
   void barrier();
@@ -68,22 +69,23 @@ class Meeting {
   int number_of(int rank) const { return rank_names().number(rank); }
   std::string named(int rank) const { return rank_names().named(rank); }
 
-  // Says in the own seat that this rank waits for somebody who is not in this group: peers that wait for it
-  // are patient for a while longer, until it says what became of that.
-  void waits_outside();
-
-  // Called with the ranks that this one waits for, about twice a second while it does.
-  void on_wait(std::function<void(const std::vector<int>& ranks)> told) { on_wait_ = std::move(told); }
+  Agreement& agreement() { return agreement_; }
+  // This rank waits for somebody who is not in this group: peers that wait for it are patient for a while
+  // longer, until it says what became of that.
+  void waits_outside() { post({.outside = true}); }
 
   // "all_reduce(f32 × 4, sum), operation 3 of group world"
-  std::string where() const;
+  std::string where() const override;
 
  private:
-  static constexpr std::chrono::milliseconds kLookAroundEvery{
-      50};  // re-look at the world this often when asleep
-  static constexpr std::chrono::milliseconds kTellEvery{500};
-  static constexpr std::chrono::milliseconds kOutside{
-      2500};  // longer than the timeout, for ranks that wait outside
+  // How often a sleeper looks at the world, and renews its notice.
+  static constexpr std::chrono::milliseconds kLookAroundEvery{50};
+
+  // Notices
+  void post(const Notice& mine) override;
+  std::optional<Notice> read(int rank) const override;
+  std::string seen(int rank) const override;
+  std::string silent() const override { return ""; }
 
   bool phase_reached() const { return reached(control_.phase.load(std::memory_order_seq_cst)); }
   bool reached(std::uint32_t done) const {  // counted in 31 bits, kBroken apart
@@ -93,31 +95,11 @@ class Meeting {
   void give_up_barrier();
   void wait_for_phase();
   // Has the group failed? It does now if `gone`, which was waited for, has left, or if the time is over.
-  // Says in the own seat that this rank waits for `ranks`.
   bool hopeless(const std::vector<int>& ranks, int gone);
   int left_among(const std::vector<int>& ranks) const;  // -1: none
   std::vector<int> not_in_phase() const;
-  // Where the chain of who waits for whom ends that begins with `ranks`.
-  struct Ends {
-    std::vector<int> late;  // those that do not wait themselves, in order
-    bool outside = false;   // some wait for somebody outside
-  };
-  Ends ends_of(const std::vector<int>& ranks) const;
-  // Who keeps those up that wait for `ranks`; these themselves where all wait.
-  std::vector<int> at_fault(const std::vector<int>& ranks) const;
-  // All of `ranks` come when somebody outside does, as far as they say.
-  bool held_up_outside(const std::vector<int>& ranks) const;
-  void say_waits(const std::vector<int>& ranks);
-  // Says it to people, when it is time for that and this rank is the one to speak.
-  void mention_wait(const std::vector<int>& ranks);
-  bool waits(int rank) const;  // it said so lately
-  bool is_held_outside(int rank) const { return waits(rank) && says_it_waits(rank, rank); }
-  // "rank 1 (last seen in operation 6)", and so on.
-  std::string where_they_are(const std::vector<int>& ranks) const;
-  bool says_it_waits(int rank, int whom) const;
-  TimeoutError timeout(const std::vector<int>& ranks) const;
   void stop_waiting() {
-    waiting_since_ns_ = 0;
+    agreement_.start_wait();
     if (own_seat().waiting_ns.load(std::memory_order_relaxed) != 0)
       own_seat().waiting_ns.store(0, std::memory_order_relaxed);
   }
@@ -129,13 +111,9 @@ class Meeting {
   int size_;
   std::shared_ptr<Naming> naming_;
   SpinBudget spin_;
-  std::uint64_t phase_ = 0;     // barriers this rank has come to
-  const Call* call_ = nullptr;  // null: between calls
-  Deadline deadline_ = Deadline::never();
-  std::function<void(const std::vector<int>&)> on_wait_;
-  std::int64_t told_wait_ns_ = 0;
-  std::int64_t waiting_since_ns_ = 0;  // that a wait has outlasted a nap; 0: none does
-  std::mutex failing_;                 // the rank's own threads
+  std::uint64_t phase_ = 0;  // barriers this rank has come to
+  Agreement agreement_;
+  std::mutex failing_;  // the rank's own threads
 };
 
 template <class Progress, class WaitingFor>
@@ -161,7 +139,8 @@ void Meeting::wait_until(Progress&& progress, WaitingFor&& waiting_for) {
     mine.asleep.store(1, std::memory_order_seq_cst);
     const bool moved = progress();
     if (!moved)
-      futex_wait(mine.doorbell, seen, std::min<std::chrono::nanoseconds>(kLookAroundEvery, deadline_.left()));
+      futex_wait(mine.doorbell, seen,
+                 std::min<std::chrono::nanoseconds>(kLookAroundEvery, agreement_.deadline().left()));
     mine.asleep.store(0, std::memory_order_relaxed);
     if (moved || progress()) return stop_waiting();
     const std::vector<int> ranks = waiting_for();

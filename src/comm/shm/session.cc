@@ -12,6 +12,12 @@ ArenaShape arena_shape(int ranks, std::uint64_t region_bytes) {
 Session::Session(std::shared_ptr<Arena> arena, std::vector<int> nodes, int cores)
     : arena_(std::move(arena)), nodes_(std::move(nodes)), cores_(cores) {}
 
+std::vector<int> Session::nodes_of(const std::vector<int>& ranks) const {
+  std::vector<int> nodes;
+  for (const int r : ranks) nodes.push_back(nodes_[static_cast<std::size_t>(r)]);
+  return nodes;
+}
+
 void Session::watch(std::vector<UniqueFd> pidfds) {
   try {
     watch_ = std::make_unique<Watch>(std::move(pidfds), [this](int rank) { died(rank); });

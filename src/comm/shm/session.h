@@ -21,7 +21,7 @@ class Session {
   ~Session();
 
   Arena& arena() const { return *arena_; }
-  const std::vector<int>& nodes() const { return nodes_; }
+  std::vector<int> nodes_of(const std::vector<int>& ranks) const;  // the node of each of them
   int size() const { return static_cast<int>(nodes_.size()); }
   int cores() const { return cores_; }
 

@@ -1,14 +1,8 @@
-#include "comm/call/call_card.h"
+#include "comm/agree/call_card.h"
 
-#include <algorithm>
-#include <cstring>
+#include <iterator>
 
 namespace lockstep {
-namespace {
-
-bool same_divisor(double a, double b) { return a == b || a == kDivisorOfOthers || b == kDivisorOfOthers; }
-
-}  // namespace
 
 CallCard card_of(const Call& part, std::string_view forced_algorithm) {
   const Call& call = part.shown();
@@ -47,27 +41,6 @@ std::string describe(const CallCard& card) {
   for (char& c : call.algorithm)
     if (c < ' ' || c > '~') c = '?';
   return call.describe();
-}
-
-bool same_call(const CallCard& a, const CallCard& b) {
-  return a.sequence == b.sequence && same_divisor(a.divisor, b.divisor) && a.what == b.what &&
-         a.count == b.count && a.dtype == b.dtype && a.op == b.op && a.root == b.root && a.order == b.order &&
-         std::memcmp(a.algorithm, b.algorithm, sizeof(a.algorithm)) == 0;
-}
-
-std::string describe_mismatch(const std::string& group, const RankNames& names, int rank_a, const CallCard& a,
-                              int rank_b, const CallCard& b) {
-  const bool a_first = names.world(rank_a) < names.world(rank_b);
-  const CallCard& low = a_first ? a : b;
-  const CallCard& high = a_first ? b : a;
-  const auto said = [&](const CallCard& card) {
-    // The number only where it is what differs.
-    return describe(card) +
-           (a.sequence == b.sequence ? "" : " as operation " + std::to_string(card.sequence));
-  };
-  return "operation " + std::to_string(std::min(a.sequence, b.sequence)) + " of group " + group +
-         ": ranks called different things: " + names.named(a_first ? rank_a : rank_b) + " called " +
-         said(low) + "; " + names.named(a_first ? rank_b : rank_a) + " called " + said(high);
 }
 
 }  // namespace lockstep

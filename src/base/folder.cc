@@ -12,17 +12,13 @@
 #include "lockstep/base/fd.h"
 
 namespace lockstep {
-namespace {
-
 namespace fs = std::filesystem;
 
-void sync(const fs::path& folder) {
+void sync_folder(const fs::path& folder) {
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) throw SystemError("cannot open the folder " + folder.string(), errno);
   if (::fsync(fd.get()) != 0) throw SystemError("cannot sync the folder " + folder.string(), errno);
 }
-
-}  // namespace
 
 void make_folder(const fs::path& folder) {
   std::error_code error;
@@ -35,7 +31,7 @@ void make_folder(const fs::path& folder) {
     // Another process may make it at the same time, and be killed before it has synced it.
     if (::mkdir(made->c_str(), 0777) != 0 && errno != EEXIST)
       throw SystemError("cannot create the folder " + folder.string(), errno);
-    sync(made->parent_path());
+    sync_folder(made->parent_path());
   }
   if (!fs::is_directory(folder, error))
     throw SystemError("cannot create the folder " + folder.string(), error ? error.value() : ENOTDIR);

@@ -1,4 +1,4 @@
-// Files read and written with every error seen and told with the file's name.
+// Files read with every error seen and told with the file's name.
 #pragma once
 
 #include <cstddef>
@@ -37,25 +37,8 @@ class InputFile {
   std::uint64_t bytes_ = 0;
 };
 
-// A new file. Until finish() has returned it is a draft: the destructor removes it.
-class OutputFile {
- public:
-  explicit OutputFile(std::filesystem::path file);  // throws SystemError, also when the file exists
-  ~OutputFile();
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
-
-  void write(std::span<const std::byte> bytes);  // throws SystemError: a full disk
-  void finish();                                 // syncs and closes; throws SystemError
-
- private:
-  std::filesystem::path file_;
-  UniqueFd fd_;
-};
-
-// Makes what is in a file, or which names a folder holds, survive a power cut. Throws SystemError.
+// Makes what is in a file survive a power cut. Throws SystemError.
 void sync_file(const std::filesystem::path& file);
-void sync_folder(const std::filesystem::path& folder);
 
 // The whole of a small file; throws SystemError, also when it has more than `most` bytes.
 std::string read_text(const std::filesystem::path& file, std::uint64_t most);

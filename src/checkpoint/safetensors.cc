@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/output_file.h"
 #include "checkpoint/file.h"
 #include "checkpoint/safetensors_header.h"
 #include "lockstep/base/error.h"

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/output_file.h"
 #include "checkpoint/file.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/staging.h"

@@ -12,13 +12,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/output_file.h"
 #include "base/shell_word.h"
 #include "cli/command.h"
 #include "cli/train.h"
 #include "cli/train_flags.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
-#include "lockstep/report/csv.h"
 #include "recipe/engine_flag.h"
 #include "report/folder_content.h"
 #include "report/folder_lock.h"
@@ -185,8 +185,8 @@ int run_sweep(SweepFlags& flags) {
       runs[i].push_back(row);
       // At once: what was measured stays when a later run fails, or somebody stops the sweep.
       const std::vector<SweepRow> rows = rows_of(runs);
-      replace_file(folder / "sweep.csv", sweep_csv(flags.option, rows));
-      replace_file(folder / "sweep.svg", sweep_plot(flags.option, rows));
+      replace_file(folder / "sweep.csv", sweep_csv(flags.option, rows), Sync::yes);
+      replace_file(folder / "sweep.svg", sweep_plot(flags.option, rows), Sync::yes);
     }
   const std::vector<SweepRow> rows = rows_of(runs);
   if (flags.train.json) {

@@ -9,10 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "base/output_file.h"
 #include "data/cifar10.h"
 #include "data/file_bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/base/folder.h"
 
 namespace lockstep {
 namespace {
@@ -47,21 +49,10 @@ std::vector<File> files_of(const ShapesOptions& options) {
   return files;
 }
 
-void write_file(const fs::path& file, const std::uint8_t* data, std::size_t bytes) {
-  const UniqueFd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  const std::string what = "cannot write the " + std::to_string(bytes) + " bytes of " + shown(file);
-  if (!fd) throw SystemError(what, errno);
-  for (std::size_t done = 0; done < bytes;) {
-    const ssize_t put = ::write(fd.get(), data + done, bytes - done);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) throw SystemError(what, errno);
-    done += static_cast<std::size_t>(put);
-  }
-  if (::fsync(fd.get()) != 0) throw SystemError(what, errno);
-}
-
-void write_file(const fs::path& file, const std::string& text) {
-  write_file(file, reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
+void write_file(const fs::path& name, std::span<const std::byte> bytes) {
+  OutputFile file(name);
+  file.write(bytes);
+  file.finish();
 }
 
 void fill(const fs::path& folder, const ShapesOptions& options) {
@@ -75,14 +66,14 @@ void fill(const fs::path& folder, const ShapesOptions& options) {
           static_cast<std::uint8_t>(draw_shape(options.seed, file.split, file.first + i, record.subspan(1)));
       rest = rest.subspan(kCifarRecordBytes);
     }
-    write_file(folder / file.name, bytes.data(), bytes.size());
+    write_file(folder / file.name, std::as_bytes(std::span(bytes)));
   }
   std::string names;
   for (const auto name : kShapeNames) names += std::string(name) + "\n";
-  write_file(folder / "batches.meta.txt", names);
-  write_file(folder / kSettingsFile, settings_of(options));
-  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || ::fsync(fd.get()) != 0) throw SystemError("cannot write " + shown(folder), errno);
+  const std::string settings = settings_of(options);
+  write_file(folder / "batches.meta.txt", std::as_bytes(std::span(names)));
+  write_file(folder / kSettingsFile, std::as_bytes(std::span(settings)));
+  sync_folder(folder);
 }
 
 // Whether the folder is there with these options. Throws when it holds something else.

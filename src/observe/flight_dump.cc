@@ -1,15 +1,12 @@
 #include "lockstep/observe/flight_dump.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base/output_file.h"
 #include "lockstep/base/clock.h"
-#include "lockstep/base/fd.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep {
@@ -33,55 +30,6 @@ OrderedJson json_of(const FlightRank& rank) {
           {"pid", rank.pid},
           {"entries", rank.recorded ? std::move(entries) : OrderedJson(nullptr)}};
 }
-
-void write_all(int fd, std::string_view text, const std::string& path) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw SystemError("write " + path, errno);
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-}
-
-// The new content, without a name where the file system can do that (O_TMPFILE), so that a writer that is
-// killed leaves nothing; elsewhere under a name of its own, gone again unless it was renamed.
-class NewFile {
- public:
-  explicit NewFile(const std::filesystem::path& target)
-      : fd_(::open(target.parent_path().c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644)) {
-    if (fd_) return;
-    path_ = fmt::format("{}.{}.tmp", target.string(), ::getpid());
-    fd_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
-    if (!fd_) throw SystemError("open " + path_, errno);
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-  ~NewFile() {
-    if (!path_.empty()) ::unlink(path_.c_str());
-  }
-
-  void write(std::string_view text) { write_all(fd_.get(), text, path_); }
-
-  void publish(const std::filesystem::path& target) {
-    if (path_.empty() && link_to(target)) return;
-    if (path_.empty()) {  // an old dump stands there: take a name after all, and replace it
-      path_ = fmt::format("{}.{}.tmp", target.string(), ::getpid());
-      if (!link_to(path_)) throw SystemError("link " + path_, errno);
-    }
-    if (::rename(path_.c_str(), target.c_str()) != 0)
-      throw SystemError(fmt::format("rename {} to {}", path_, target.string()), errno);
-    path_.clear();
-  }
-
- private:
-  bool link_to(const std::filesystem::path& name) const {
-    const std::string own = fmt::format("/proc/self/fd/{}", fd_.get());
-    return ::linkat(AT_FDCWD, own.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
-  }
-
-  std::string path_;  // empty while it has no name
-  UniqueFd fd_;
-};
 
 }  // namespace
 
@@ -133,9 +81,7 @@ std::filesystem::path write_flight_dump(const FlightDump& dump, const std::files
   try {
     std::filesystem::create_directories(dir);
     std::filesystem::path target = dir / flight_dump_name(dump.group, dump.rank);
-    NewFile file(target);
-    file.write(to_json(dump));
-    file.publish(target);
+    replace_file(target, to_json(dump), Sync::no);
     return target;
   } catch (const std::exception& error) {
     try {

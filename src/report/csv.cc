@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,20 +10,12 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/output_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep {
 namespace {
-
-void write_all(int fd, std::string_view text, const std::filesystem::path& file) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(fd, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw SystemError("writing " + file.string(), errno);
-    text.remove_prefix(static_cast<std::size_t>(n));
-  }
-}
 
 std::vector<std::string> split(const std::string& line) {
   std::vector<std::string> cells(1);
@@ -40,21 +31,6 @@ std::vector<std::string> split(const std::string& line) {
 std::string join(const std::vector<std::string>& cells) { return fmt::format("{}", fmt::join(cells, ",")); }
 
 }  // namespace
-
-void replace_file(const std::filesystem::path& file, std::string_view text) {
-  const std::filesystem::path hidden =
-      file.parent_path() / fmt::format(".{}.{}", file.filename().string(), ::getpid());
-  try {
-    const UniqueFd fd(::open(hidden.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!fd) throw SystemError("writing " + file.string(), errno);
-    write_all(fd.get(), text, file);
-    if (::fsync(fd.get()) != 0) throw SystemError("writing " + file.string(), errno);
-    if (::rename(hidden.c_str(), file.c_str()) != 0) throw SystemError("renaming to " + file.string(), errno);
-  } catch (...) {
-    ::unlink(hidden.c_str());
-    throw;
-  }
-}
 
 std::vector<double> CsvTable::numbers(std::string_view column) const {
   std::vector<double> values;
@@ -118,7 +94,7 @@ CsvFile::CsvFile(std::filesystem::path file, const std::vector<std::string>& col
       if (keep(number)) text += join(row) + "\n";
     }
   }
-  replace_file(file_, text);
+  replace_file(file_, text, Sync::yes);
   fd_.reset(::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   if (!fd_) throw SystemError("opening " + file_.string(), errno);
 }
@@ -129,7 +105,7 @@ void CsvFile::add_row(std::string_view cells) {
 }
 
 void CsvFile::flush() {
-  write_all(fd_.get(), waiting_, file_);
+  write_all(fd_.get(), std::as_bytes(std::span(waiting_)), file_);
   waiting_.clear();
 }
 

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "base/output_file.h"
 #include "lockstep/report/csv.h"
 #include "report/folder_lock.h"
 #include "report/step_figures.h"
@@ -69,7 +70,9 @@ class RunFolder {
   void add_step(const StepRecord& step, std::span<const BucketTimes> buckets, std::int64_t origin_ns);
   void add_epoch(
       const EpochRecord& epoch);  // instead of the line of an earlier part that ended within the epoch
-  void replace(const char* name, std::string_view text) const { replace_file(folder_ / name, text); }
+  void replace(const char* name, std::string_view text) const {
+    replace_file(folder_ / name, text, Sync::yes);
+  }
 
  private:
   void read_earlier_steps(std::int64_t steps_done);

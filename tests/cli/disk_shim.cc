@@ -2,9 +2,9 @@
 //
 //   DISK_FAULTS="fsync model.safetensors@1 delay_ms=4000; opendir /checkpoints errno=5"
 //
-// Each rule is a call (fsync, write, read, open, opendir), a piece of the path, and what then happens before
-// the call, or instead of it: a delay, an error, or the end of the process (kill). "@2": only to the second
-// such call of a process; without it, to every one.
+// Each rule is a call (fsync, write, read, open, opendir, link), a piece of the path, and what then happens
+// before the call, or instead of it: a delay, an error, or the end of the process (kill). "@2": only to the
+// second such call of a process; without it, to every one.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -100,6 +100,11 @@ ssize_t write(int fd, const void* data, size_t size) {
 
 ssize_t read(int fd, void* data, size_t size) {
   return fails("read", path_of(fd)) ? -1 : ::syscall(SYS_read, fd, data, size);
+}
+
+int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) noexcept {
+  return fails("link", to) ? -1
+                           : static_cast<int>(::syscall(SYS_linkat, from_folder, from, to_folder, to, flags));
 }
 
 DIR* opendir(const char* path) {

@@ -135,8 +135,8 @@ class Folders(Case):
             self.assertEqual(file.read(), "mine")
 
     def test_killed_around_job_txt(self):
-        """Before it is there, half written, and right after: the restart begins anew, or goes on."""
-        for fault in ("write .job.txt kill", "open .steps.csv kill"):
+        """Before it is there, and right after: the restart begins anew, or goes on."""
+        for fault in ("link job.txt kill", "link steps.csv kill"):
             with self.subTest(fault=fault):
                 shutil.rmtree(self.path("run"), ignore_errors=True)
                 done = self.restarted(*ARGS, "--steps", 2, shim_at=0, faults=fault)
@@ -144,7 +144,7 @@ class Folders(Case):
                 self.assertIn("restart 1 of 1", done.stderr)
                 self.assertEqual(self.hidden("run"), [])
         done = self.run_program("run", "-n", 1, PROGRAM, "train", *ARGS, "--steps", 2, "--out", self.path("full"),
-                                env=self.faults("write .job.txt errno=28"))
+                                env=self.faults("link job.txt errno=28"))
         self.assertEqual(done.returncode, 1)
         self.assertIn("job.txt: No space left on device", done.stderr)
 

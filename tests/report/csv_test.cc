@@ -2,10 +2,8 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 
 #include <cmath>
-#include <csignal>
 #include <fstream>
 #include <sstream>
 
@@ -33,22 +31,6 @@ class TextFile : public ::testing::Test {
 
   fs::path folder_;
 };
-
-TEST_F(TextFile, IsReplacedWholeAndLeavesNothingBeside) {
-  replace_file(folder_ / "a.json", "one");
-  replace_file(folder_ / "a.json", "two");
-  EXPECT_EQ(text_of("a.json"), "two");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
-}
-
-TEST_F(TextFile, SaysWhichFileCantBeWritten) {
-  try {
-    replace_file(folder_ / "none" / "a.json", "x");
-    FAIL();
-  } catch (const SystemError& e) {
-    EXPECT_NE(std::string(e.what()).find("none/a.json"), std::string::npos) << e.what();
-  }
-}
 
 TEST_F(TextFile, CsvGrowsAndIsReadBack) {
   CsvFile csv(folder_ / "s.csv", {"step", "loss", "name"}, all);
@@ -95,26 +77,6 @@ TEST_F(TextFile, CsvOfOtherColumnsOrShapeIsRefused) {
   std::ofstream(folder_ / "s.csv") << "step,loss\n1,2,3\n";
   EXPECT_THROW(read_csv(folder_ / "s.csv"), UsageError);
   EXPECT_THROW(read_csv(folder_ / "none.csv"), SystemError);
-}
-
-TEST_F(TextFile, AFullDiskNamesTheFileAndKeepsTheOldOne) {
-  replace_file(folder_ / "a.json", "old");
-  rlimit before{};
-  ::getrlimit(RLIMIT_FSIZE, &before);
-  const rlimit small{.rlim_cur = 100, .rlim_max = before.rlim_max};
-  std::signal(SIGXFSZ, SIG_IGN);
-  ::setrlimit(RLIMIT_FSIZE, &small);
-  std::string message;
-  try {
-    replace_file(folder_ / "a.json", std::string(1000, 'x'));
-  } catch (const SystemError& e) {
-    message = e.what();
-  }
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  std::signal(SIGXFSZ, SIG_DFL);
-  EXPECT_NE(message.find("a.json"), std::string::npos) << message;
-  EXPECT_EQ(text_of("a.json"), "old");
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
 }
 
 }  // namespace

@@ -10,4 +10,7 @@ namespace lockstep {
 // costs nothing. Throws SystemError that names it.
 void make_folder(const std::filesystem::path& folder);
 
+// Makes which names a folder holds survive a power cut. Throws SystemError.
+void sync_folder(const std::filesystem::path& folder);
+
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Small files that tell what happened: whole ones that are replaced at once, and CSV files that grow.
+// CSV files that grow, and reading them back.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,6 @@
 #include "lockstep/base/fd.h"
 
 namespace lockstep {
-
-// `text` becomes the whole of `file`, by way of a hidden file beside it and a rename: a reader sees the old
-// or the new file, never half of one. Throws SystemError.
-void replace_file(const std::filesystem::path& file, std::string_view text);
 
 // A CSV file as text, cell by cell. Without quoting: the files of this room have none.
 struct CsvTable {

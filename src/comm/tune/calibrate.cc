@@ -7,12 +7,14 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/output_file.h"
 #include "comm/call/call.h"
 #include "comm/kernel/reduce.h"
 #include "comm/tune/internal_call.h"
 #include "comm/tune/trials.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/fnv.h"
+#include "lockstep/base/folder.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/small_file.h"
@@ -65,20 +67,15 @@ std::string cpu_model() {
 
 constexpr std::size_t kMostTableBytes = 1 << 20;  // a table has a few hundred
 
-bool write_file(const std::filesystem::path& path, const std::string& text) {
-  std::error_code error;
-  std::filesystem::create_directories(path.parent_path(), error);
-  const std::filesystem::path fresh = path.string() + "." + std::to_string(::getpid());
-  {
-    std::ofstream file(fresh, std::ios::binary);
-    file << text;
-    if (!file.flush()) error = std::make_error_code(std::errc::io_error);
+bool keep(const std::filesystem::path& path, const std::string& text) {
+  try {
+    make_folder(path.parent_path());
+    replace_file(path, text, Sync::no);
+    return true;
+  } catch (const SystemError& error) {
+    log().info("cannot keep the cost table: {}", error.what());
+    return false;
   }
-  if (!error) std::filesystem::rename(fresh, path, error);
-  if (!error) return true;
-  std::filesystem::remove(fresh, error);
-  log().info("cannot keep the cost table in {}", path.string());
-  return false;
 }
 
 }  // namespace
@@ -129,7 +126,7 @@ bool share_costs(Engine& engine, const Selector& table) {
   const std::string text = broadcast_text(engine, engine.rank() == 0 ? table.to_json() : std::string());
   engine.selector()->from_json(text);
   const std::filesystem::path path = cost_cache_path(engine.size());
-  return engine.rank() == 0 && !path.empty() && write_file(path, text);
+  return engine.rank() == 0 && !path.empty() && keep(path, text);
 }
 
 void load_or_measure_costs(Engine& engine) {

@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <charconv>
-#include <cstdlib>
 #include <initializer_list>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/slurm.h"
 
@@ -17,19 +17,13 @@ namespace {
 
 constexpr int kMostRanks = 1 << 24;  // anything above is a typing error, not a job
 
-std::optional<std::string> read(const char* name) {
-  const char* const value = std::getenv(name);
-  if (value == nullptr) return std::nullopt;
-  return std::string(value);
-}
-
-bool is_set(const char* name) { return std::getenv(name) != nullptr; }
+bool is_set(const char* name) { return read_variable(name).has_value(); }
 
 // "RANK=3"
-std::string shown(const char* name) { return std::string(name) + "=" + read(name).value_or(""); }
+std::string shown(const char* name) { return std::string(name) + "=" + read_variable(name).value_or(""); }
 
 int number(const char* name) {
-  const std::string text = read(name).value_or("");
+  const std::string text = read_variable(name).value_or("");
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > kMostRanks)
@@ -94,7 +88,7 @@ Identity read_family(const Family& family) {
 std::string joined(std::initializer_list<const char*> names) {
   std::string text;
   for (const char* name : names)
-    if (const auto value = read(name); value && !value->empty()) text += (text.empty() ? "" : ".") + *value;
+    if (const auto value = read_filled_variable(name)) text += (text.empty() ? "" : ".") + *value;
   return text;
 }
 
@@ -112,11 +106,11 @@ Identity from_torchrun() {
                                    .size = "WORLD_SIZE",
                                    .local_rank = "LOCAL_RANK",
                                    .local_size = "LOCAL_WORLD_SIZE"});
-  if (const auto job = read("LOCKSTEP_JOB")) {
+  if (const auto job = read_variable("LOCKSTEP_JOB")) {
     if (job->empty())
       throw UsageError("LOCKSTEP_JOB is set but empty; accepted: the text that lockstep run sets");
     identity.launcher = "lockstep run";
-    identity.job = *job + "." + read("LOCKSTEP_RESTART").value_or("0");
+    identity.job = *job + "." + read_variable("LOCKSTEP_RESTART").value_or("0");
     return identity;
   }
   identity.job = joined({"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"});
@@ -139,7 +133,7 @@ Identity from_open_mpi() {
 
 // SLURM writes the tasks of each node as "4(x2),3": two nodes with 4, one with 3.
 int slurm_tasks_on_node(const char* name, int node) {
-  const std::string text = read(name).value_or("");
+  const std::string text = read_variable(name).value_or("");
   std::string_view rest = text;
   const auto take = [&rest](int& value) {
     const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
@@ -209,7 +203,7 @@ Identity Identity::from_environment() {
           {"LOCKSTEP_JOB", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}))
     return from_torchrun();
   if (any_set({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"})) return from_open_mpi();
-  if (slurm::step_of(slurm::process_environment)) return from_slurm();
+  if (slurm::step_of(read_variable)) return from_slurm();
   if (any_set({"PMI_RANK", "PMI_SIZE"})) return from_pmi();
   return {};
 }

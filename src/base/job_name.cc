@@ -8,6 +8,8 @@
 #include <iterator>
 #include <sstream>
 
+#include "base/environment.h"
+
 namespace lockstep {
 namespace {
 
@@ -45,15 +47,15 @@ Process look_at(long pid) {
 }  // namespace
 
 std::string job_name() {
-  if (const char* const job = std::getenv("LOCKSTEP_JOB")) return job;
-  const char* const run_id = std::getenv(kRunId);
-  if (run_id == nullptr) return "";
+  if (const auto job = read_variable("LOCKSTEP_JOB")) return *job;
+  const auto run_id = read_variable(kRunId);
+  if (!run_id) return "";
   // torchrun's own name for a run is "none" unless one is given, and a given one may be given again. The
   // agent that starts the workers anew is one process: the nearest above us that has no run id in its own
   // environment.
   long agent = ::getppid();
   while (agent > 1 && has_run_id(agent)) agent = look_at(agent).parent;
-  return fmt::format("{} agent {} started {} boot {}", run_id, agent, look_at(agent).started,
+  return fmt::format("{} agent {} started {} boot {}", *run_id, agent, look_at(agent).started,
                      content("/proc/sys/kernel/random/boot_id").substr(0, 36));
 }
 

@@ -1,13 +1,11 @@
 #include "lockstep/base/knobs.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <string_view>
 
+#include "base/environment.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 
@@ -24,12 +22,6 @@ constexpr std::string_view kKnown[] = {
 [[noreturn]] void refuse(const char* name, std::string_view value, const char* accepted) {
   throw UsageError(std::string(name) + "='" + std::string(value) +
                    "' is not understood; accepted: " + accepted);
-}
-
-std::optional<std::string_view> read(const char* name) {
-  const char* const value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return std::string_view(value);
 }
 
 std::chrono::milliseconds seconds(const char* name, std::string_view text, const std::string& also = "") {
@@ -56,20 +48,19 @@ std::string one_of(const char* name, std::string_view text, const std::vector<st
 }
 
 void refuse_unknown() {
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text(*entry);
+  for (const std::string& text : all_variables()) {
     if (!text.starts_with("LOCKSTEP_")) continue;
-    const std::string_view name = text.substr(0, text.find('='));
+    const std::string name = text.substr(0, text.find('='));
     if (std::find(std::begin(kKnown), std::end(kKnown), name) != std::end(kKnown)) continue;
     std::string known;
     for (std::string_view k : kKnown) known += (known.empty() ? "" : ", ") + std::string(k);
-    throw UsageError("unknown environment variable " + std::string(name) + "; known: " + known);
+    throw UsageError("unknown environment variable " + name + "; known: " + known);
   }
 }
 
 std::string default_cache_dir() {
-  if (const auto xdg = read("XDG_CACHE_HOME"); xdg && !xdg->empty()) return std::string(*xdg) + "/lockstep";
-  if (const auto home = read("HOME"); home && !home->empty()) return std::string(*home) + "/.cache/lockstep";
+  if (const auto xdg = read_filled_variable("XDG_CACHE_HOME")) return *xdg + "/lockstep";
+  if (const auto home = read_filled_variable("HOME")) return *home + "/.cache/lockstep";
   return "off";
 }
 
@@ -84,26 +75,29 @@ const std::vector<std::string>& engine_choices() {
 Knobs Knobs::from_environment() {
   refuse_unknown();
   Knobs knobs;
-  if (const auto v = read("LOCKSTEP_LOG"))
+  if (const auto v = read_filled_variable("LOCKSTEP_LOG"))
     knobs.log = one_of("LOCKSTEP_LOG", *v, {"trace", "debug", "info", "warn", "error", "off"});
-  if (const auto v = read("LOCKSTEP_ALGORITHM")) knobs.algorithm = *v;
-  if (const auto v = read("LOCKSTEP_ENGINE")) knobs.engine = one_of("LOCKSTEP_ENGINE", *v, engine_choices());
-  if (const auto v = read("LOCKSTEP_TLS")) knobs.tls = one_of("LOCKSTEP_TLS", *v, {"auto", "on", "off"});
-  if (const auto v = read("LOCKSTEP_TCP_STREAMS")) {
+  if (const auto v = read_filled_variable("LOCKSTEP_ALGORITHM")) knobs.algorithm = *v;
+  if (const auto v = read_filled_variable("LOCKSTEP_ENGINE"))
+    knobs.engine = one_of("LOCKSTEP_ENGINE", *v, engine_choices());
+  if (const auto v = read_filled_variable("LOCKSTEP_TLS"))
+    knobs.tls = one_of("LOCKSTEP_TLS", *v, {"auto", "on", "off"});
+  if (const auto v = read_filled_variable("LOCKSTEP_TCP_STREAMS")) {
     knobs.tcp_streams = whole_number("LOCKSTEP_TCP_STREAMS", *v, 16, "1 to 16");
     if (knobs.tcp_streams < 1) refuse("LOCKSTEP_TCP_STREAMS", *v, "1 to 16");
   }
-  if (const auto v = read("LOCKSTEP_TIMEOUT_S")) knobs.timeout = seconds("LOCKSTEP_TIMEOUT_S", *v);
-  if (const auto v = read("LOCKSTEP_WARN_AFTER_S"))
+  if (const auto v = read_filled_variable("LOCKSTEP_TIMEOUT_S"))
+    knobs.timeout = seconds("LOCKSTEP_TIMEOUT_S", *v);
+  if (const auto v = read_filled_variable("LOCKSTEP_WARN_AFTER_S"))
     knobs.warn_after =
         *v == "0" ? std::chrono::milliseconds(0) : seconds("LOCKSTEP_WARN_AFTER_S", *v, "0 (never), or ");
-  if (const auto v = read("LOCKSTEP_INIT_TIMEOUT_S"))
+  if (const auto v = read_filled_variable("LOCKSTEP_INIT_TIMEOUT_S"))
     knobs.init_timeout = seconds("LOCKSTEP_INIT_TIMEOUT_S", *v);
-  if (const auto v = read("LOCKSTEP_SPIN_US")) {
+  if (const auto v = read_filled_variable("LOCKSTEP_SPIN_US")) {
     knobs.spin = std::chrono::microseconds(
         whole_number("LOCKSTEP_SPIN_US", *v, 1'000'000, "whole microseconds from 0 to 1000000"));
   }
-  if (const auto v = read("LOCKSTEP_ARENA")) {
+  if (const auto v = read_filled_variable("LOCKSTEP_ARENA")) {
     try {
       knobs.arena_bytes = parse_bytes(*v);
     } catch (const UsageError&) {
@@ -112,14 +106,14 @@ Knobs Knobs::from_environment() {
     if (knobs.arena_bytes < (std::uint64_t{64} << 20) || knobs.arena_bytes > (std::uint64_t{1} << 42))
       refuse("LOCKSTEP_ARENA", *v, "a byte size from 64M to 4T, for example 64G");
   }
-  if (const auto v = read("LOCKSTEP_HUGE_PAGES")) {
+  if (const auto v = read_filled_variable("LOCKSTEP_HUGE_PAGES")) {
     if (*v != "0" && *v != "1") refuse("LOCKSTEP_HUGE_PAGES", *v, "0 or 1");
     knobs.huge_pages = *v == "1";
   }
-  if (const auto v = read("LOCKSTEP_DUMP_DIR")) knobs.dump_dir = *v;
+  if (const auto v = read_filled_variable("LOCKSTEP_DUMP_DIR")) knobs.dump_dir = *v;
   knobs.cache_dir = default_cache_dir();
-  if (const auto v = read("LOCKSTEP_CACHE_DIR")) knobs.cache_dir = *v;
-  if (const auto v = read("LOCKSTEP_NODE_SIZE"))
+  if (const auto v = read_filled_variable("LOCKSTEP_CACHE_DIR")) knobs.cache_dir = *v;
+  if (const auto v = read_filled_variable("LOCKSTEP_NODE_SIZE"))
     knobs.node_size = whole_number("LOCKSTEP_NODE_SIZE", *v, 1'000'000,
                                    "a count of ranks from 0 (ask the system) to 1000000");
   return knobs;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 
 #include "lockstep/base/error.h"
 
@@ -23,11 +22,6 @@ bool is_host(std::string_view text) {
 }
 
 }  // namespace
-
-std::optional<std::string> process_environment(const char* name) {
-  const char* const value = std::getenv(name);
-  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
-}
 
 std::optional<std::string> first_of(const Lookup& environment, std::initializer_list<const char*> names) {
   for (const char* name : names)

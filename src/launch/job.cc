@@ -2,8 +2,7 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
-
+#include "base/environment.h"
 #include "launch/worker_environment.h"
 #include "net/secret.h"
 
@@ -26,8 +25,7 @@ Job job_on_one_machine(const LaunchOptions& options) {
 
 std::string wanted_threads(const LaunchOptions& options) {
   if (options.threads > 0) return std::to_string(options.threads);
-  const char* const given = std::getenv("OMP_NUM_THREADS");
-  return given != nullptr ? given : "";
+  return read_variable("OMP_NUM_THREADS").value_or("");
 }
 
 std::string threads_of_job(const LaunchOptions& options) {

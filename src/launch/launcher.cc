@@ -1,9 +1,9 @@
 #include "lockstep/launch/launcher.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
+#include "base/environment.h"
 #include "launch/attempt.h"
 #include "launch/cores.h"
 #include "launch/dumps.h"
@@ -11,6 +11,7 @@
 #include "launch/program.h"
 #include "launch/signal_watch.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/folder.h"
 #include "lockstep/base/standard_fds.h"
 
 namespace lockstep {
@@ -42,16 +43,10 @@ void check_options(const LaunchOptions& options) {
                      std::to_string(machines.nodes - 1));
 }
 
-// Not fs::temp_directory_path(), which throws where TMPDIR is not there: most jobs never need it.
-fs::path temporary_folder() {
-  const char* const given = std::getenv("TMPDIR");
-  return given != nullptr && *given != '\0' ? given : "/tmp";
-}
-
 // The folder of one start of the group: its per-rank files and its flight recorders' dumps.
 fs::path folder_of(const LaunchOptions& options, const std::string& job, int restart) {
   const std::string attempt = "attempt-" + std::to_string(restart);
-  if (options.log_dir.empty()) return temporary_folder() / ("lockstep-" + job.substr(0, 12) + "-" + attempt);
+  if (options.log_dir.empty()) return temporary_folder() + "/lockstep-" + job.substr(0, 12) + "-" + attempt;
   const std::string run = (options.run_id.empty() ? "run" : options.run_id) + "-" + job.substr(0, 8);
   return fs::path(options.log_dir) / run / attempt;
 }
@@ -62,17 +57,11 @@ void remove_folders(const std::vector<fs::path>& folders) {
   for (const fs::path& folder : folders) fs::remove_all(folder, error);
 }
 
-void make_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw SystemError("can't make the log folder " + folder.string(), error.value());
-}
-
 // Starts the group until it does well or has failed often enough.
 LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, launcher::AgentLink* link) {
   launcher::Job& job = plan.start.job;
   const bool files = options.redirects.any() || options.tee.any();
-  const char* const given_dump_dir = std::getenv("LOCKSTEP_DUMP_DIR");
+  const auto given_dump_dir = read_variable("LOCKSTEP_DUMP_DIR");
   launcher::SignalWatch signals;
   launcher::Sinks sinks{launcher::Sink(options.stdout_fd), launcher::Sink(2)};
 
@@ -84,7 +73,7 @@ LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, laun
       plan.log_folder = folder.string();
     }
     plan.start.restart = restart;
-    plan.start.dump_dir = given_dump_dir != nullptr ? given_dump_dir : fs::absolute(folder).string();
+    plan.start.dump_dir = given_dump_dir.value_or(fs::absolute(folder).string());
 
     LaunchReport report;
     int next_master_port = 0;
@@ -107,7 +96,7 @@ LaunchReport run(const LaunchOptions& options, launcher::AttemptPlan& plan, laun
                                   [](const WorkerEnd& end) { return end.stopped && end.signal != 0; });
     if (!report.ok() && (report.interrupted_by == 0 || told))
       launcher::find_dumps(plan.start.dump_dir, launcher::name_for_workers(plan.start), report);
-    if (!files && options.log_dir.empty() && given_dump_dir == nullptr) unasked.push_back(folder);
+    if (!files && options.log_dir.empty() && !given_dump_dir) unasked.push_back(folder);
     if (next_master_port == 0 || report.interrupted_by != 0) {
       if (report.ok()) remove_folders(unasked);
       return report;

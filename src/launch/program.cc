@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <string_view>
 
+#include "base/environment.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
@@ -34,12 +34,8 @@ std::string executable(const std::string& path) {
 
 }  // namespace
 
-std::string find_program(const std::string& name) {
-  if (name.empty())
-    throw UsageError("the program's name is empty; accepted: a path, or a name found in PATH");
-  if (name.find('/') != std::string::npos) return executable(name);
-  const char* const set = std::getenv("PATH");
-  const std::string path = set != nullptr ? set : "/usr/local/bin:/usr/bin:/bin";
+std::string in_path(const std::string& name) {
+  const std::string path = read_variable("PATH").value_or("/usr/local/bin:/usr/bin:/bin");
   for (std::size_t at = 0; at <= path.size();) {
     const std::size_t end = std::min(path.find(':', at), path.size());
     const std::string folder = path.substr(at, end - at);
@@ -47,6 +43,14 @@ std::string find_program(const std::string& name) {
     if (is_program(candidate)) return candidate;
     at = end + 1;
   }
+  return "";
+}
+
+std::string find_program(const std::string& name) {
+  if (name.empty())
+    throw UsageError("the program's name is empty; accepted: a path, or a name found in PATH");
+  if (name.find('/') != std::string::npos) return executable(name);
+  if (std::string found = in_path(name); !found.empty()) return found;
   struct stat status {};
   const bool here = ::stat(name.c_str(), &status) == 0;
   throw UsageError(

@@ -7,7 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
+
+#include "base/environment.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -21,7 +22,7 @@ bool can_wait(int fd) {
 }  // namespace
 
 Sink::Sink(int fd)
-    : fd_(fd), pollable_(can_wait(fd)), coloured_(::isatty(fd) == 1 && std::getenv("NO_COLOR") == nullptr) {}
+    : fd_(fd), pollable_(can_wait(fd)), coloured_(::isatty(fd) == 1 && !read_filled_variable("NO_COLOR")) {}
 
 void Sink::pump() {
   while (waiting()) {

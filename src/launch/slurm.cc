@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 
+#include "base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
 
@@ -39,6 +39,6 @@ std::optional<SlurmNodes> slurm_nodes(const slurm::Lookup& environment) {
   return result;
 }
 
-std::optional<SlurmNodes> slurm_nodes() { return slurm_nodes(slurm::process_environment); }
+std::optional<SlurmNodes> slurm_nodes() { return slurm_nodes(read_variable); }
 
 }  // namespace lockstep::launcher

@@ -16,6 +16,8 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/environment.h"
+#include "launch/program.h"
 #include "launch/worker_environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
@@ -23,27 +25,14 @@
 namespace lockstep {
 namespace {
 
-std::string find_mpirun() {
-  const char* path = std::getenv("PATH");
-  const std::string folders = path == nullptr ? "" : path;
-  for (std::size_t begin = 0; begin < folders.size();) {
-    const std::size_t end = std::min(folders.find(':', begin), folders.size());
-    const std::string program = folders.substr(begin, end - begin) + "/mpirun";
-    if (::access(program.c_str(), X_OK) == 0) return program;
-    begin = end + 1;
-  }
-  return "";
-}
-
 // A name that nobody has; the folder is made by whoever has something to keep.
 std::string new_dump_dir() {
-  const char* const given = std::getenv("TMPDIR");
-  return std::string(given != nullptr && *given != '\0' ? given : "/tmp") + "/lockstep-" +
-         launcher::random_name().substr(0, 12) + "-dumps";
+  return temporary_folder() + "/lockstep-" + launcher::random_name().substr(0, 12) + "-dumps";
 }
 
 [[noreturn]] void exec_mpirun(const StartOptions& options) {
-  std::vector<std::string> words = {find_mpirun(), "-q", "--oversubscribe", "--bind-to", "none"};
+  std::vector<std::string> words = {launcher::in_path("mpirun"), "-q", "--oversubscribe", "--bind-to",
+                                    "none"};
   if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
   words.insert(words.end(), {"-n", std::to_string(options.workers)});
   words.insert(words.end(), options.program.begin(), options.program.end());
@@ -152,7 +141,7 @@ int conclude(const std::string& command, const std::vector<WorkerError>& errors,
   return WEXITSTATUS(wait_status) > 128 ? WEXITSTATUS(wait_status) : 1;
 }
 
-bool has_mpirun() { return !find_mpirun().empty(); }
+bool has_mpirun() { return !launcher::in_path("mpirun").empty(); }
 
 Starter start_workers(const StartOptions& options) {
   if (options.with_mpi && !has_mpirun())
@@ -162,7 +151,7 @@ Starter start_workers(const StartOptions& options) {
   starter.errors.reset(::memfd_create("worker-errors", MFD_CLOEXEC));
   starter.report.reset(::memfd_create("launch-report", MFD_CLOEXEC));
   if (!starter.errors || !starter.report) throw SystemError("memory for what the workers say", errno);
-  if (std::getenv("LOCKSTEP_DUMP_DIR") == nullptr) starter.dump_dir = new_dump_dir();
+  if (!read_variable("LOCKSTEP_DUMP_DIR")) starter.dump_dir = new_dump_dir();
   // A process of its own: the launcher takes over the signals of the process that it runs in.
   const pid_t parent = ::getpid();
   starter.pid = ::fork();

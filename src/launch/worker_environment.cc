@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 
+#include "base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 
@@ -18,8 +19,7 @@ namespace lockstep::launcher {
 std::vector<std::string> worker_environment(const LaunchOptions& options, const Start& start,
                                             int local_rank) {
   std::map<std::string, std::string> variables;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string text = *entry;
+  for (const std::string& text : all_variables()) {
     const std::size_t equals = text.find('=');
     if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
   }

@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
 
+#include "base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 #include "net/socket.h"
@@ -58,39 +58,10 @@ std::optional<std::string> local_one(const std::string& host) {
   return std::nullopt;
 }
 
-struct Choice {
-  const char* variable;
-  std::string text;
-};
-
-std::optional<Choice> choice_of_interfaces() {
-  for (const char* const variable : {"LOCKSTEP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
-    const char* const text = std::getenv(variable);
-    if (text != nullptr && *text != '\0') return Choice{variable, text};
-  }
-  return std::nullopt;
-}
-
 // IPv4 before IPv6, and what can be reached from elsewhere before link-local addresses.
 int rank_of(const Interface& one) {
   const bool six = one.address.find(':') != std::string::npos;
   return (six ? 1 : 0) + (one.address.starts_with("fe80:") ? 2 : 0);
-}
-
-std::string chosen_address(const Choice& choice) {
-  const auto all = interfaces();
-  const Interface* best = nullptr;
-  std::string names;
-  for (const Interface& one : all) {
-    names += (names.empty() ? "" : ", ") + one.name + " (" + one.address + ")";
-    if (!chosen(choice.text, one.name)) continue;
-    // The list's order decides between interfaces, as the first of equals stays.
-    if (best == nullptr || rank_of(one) < rank_of(*best)) best = &one;
-  }
-  if (best == nullptr)
-    throw UsageError(std::string(choice.variable) + "='" + choice.text +
-                     "' fits no interface that is up; there are: " + (names.empty() ? "none" : names));
-  return best->address;
 }
 
 // The address from which packets to `peer` leave: a connected UDP socket knows it without sending any.
@@ -180,8 +151,29 @@ bool chosen(std::string_view choice, std::string_view name) {
   return listed != none_of;
 }
 
+std::optional<std::string> chosen_address() {
+  const char* variable = nullptr;
+  std::optional<std::string> choice;
+  for (const char* const name : {"LOCKSTEP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"})
+    if (!choice && (choice = read_filled_variable(name))) variable = name;
+  if (!choice) return std::nullopt;
+  const auto all = interfaces();
+  const Interface* best = nullptr;
+  std::string names;
+  for (const Interface& one : all) {
+    names += (names.empty() ? "" : ", ") + one.name + " (" + one.address + ")";
+    if (!chosen(*choice, one.name)) continue;
+    // The list's order decides between interfaces, as the first of equals stays.
+    if (best == nullptr || rank_of(one) < rank_of(*best)) best = &one;
+  }
+  if (best == nullptr)
+    throw UsageError(std::string(variable) + "='" + *choice +
+                     "' fits no interface that is up; there are: " + (names.empty() ? "none" : names));
+  return best->address;
+}
+
 std::string own_address(const Endpoint& peer) {
-  if (const auto choice = choice_of_interfaces()) return chosen_address(*choice);
+  if (auto chosen = chosen_address()) return std::move(*chosen);
   if (auto local = local_one(peer.host)) return *local;
   return route_to(peer);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,11 +34,14 @@ std::vector<Interface> interfaces();
 // "=eth0,eth1" (exactly these), "^docker,lo" (none that begins so), "^=eth3" (all but exactly these).
 bool chosen(std::string_view choice, std::string_view name);
 
-// This machine's address to listen on: the one from which packets to `peer` leave, or, when
-// LOCKSTEP_SOCKET_IFNAME, NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME (in this order) is set, the first address
-// of an interface it chooses. When `peer` is this machine itself, the address that `peer` resolves to. Throws
-// UsageError when the choice fits no interface (naming those there are), SystemError when the name does not
-// resolve or there is no route.
+// The first address of an interface that LOCKSTEP_SOCKET_IFNAME, NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME (in
+// this order) chooses; none when none of them is set. Throws UsageError when the choice fits no interface,
+// naming those there are.
+std::optional<std::string> chosen_address();
+
+// This machine's address to listen on: chosen_address(), or the one from which packets to `peer` leave. When
+// `peer` is this machine itself, the address that `peer` resolves to. Throws as chosen_address() does, and
+// SystemError when the name does not resolve or there is no route.
 std::string own_address(const Endpoint& peer);
 
 // Where to listen when others will dial `endpoint`: the address it resolves to when that is this machine's,

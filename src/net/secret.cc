@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 
@@ -93,15 +94,14 @@ Secret Secret::read(const std::filesystem::path& file) {
 }
 
 std::optional<Secret> Secret::from_environment() {
-  if (const char* const text = std::getenv("LOCKSTEP_SECRET"); text != nullptr && *text != '\0') {
+  if (const auto text = read_filled_variable("LOCKSTEP_SECRET")) {
     try {
-      return parse(text);
+      return parse(*text);
     } catch (const UsageError& error) {
       throw UsageError(std::string("LOCKSTEP_SECRET: ") + error.what());
     }
   }
-  if (const char* const file = std::getenv("LOCKSTEP_SECRET_FILE"); file != nullptr && *file != '\0')
-    return read(file);
+  if (const auto file = read_filled_variable("LOCKSTEP_SECRET_FILE")) return read(*file);
   return std::nullopt;
 }
 

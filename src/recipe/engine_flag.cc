@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/environment.h"
 #include "base/suggest.h"
 #include "comm/engine/known_engines.h"
 #include "lockstep/base/error.h"
@@ -69,11 +70,10 @@ void check_engine(const std::string& flag, const std::string& value,
 }
 
 void use_engine(const std::string& engine) {
-  const char* const variable = std::getenv("LOCKSTEP_ENGINE");
   if (!engine.empty())
     ::setenv("LOCKSTEP_ENGINE", engine.c_str(), 1);
-  else if (variable != nullptr && *variable != '\0')
-    check_engine("LOCKSTEP_ENGINE", variable);
+  else if (const auto variable = read_filled_variable("LOCKSTEP_ENGINE"))
+    check_engine("LOCKSTEP_ENGINE", *variable);
 }
 
 }  // namespace lockstep

@@ -3,18 +3,15 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 
+#include "base/environment.h"
 #include "report/printer.h"
 
 namespace lockstep {
 
 bool is_terminal(int fd) { return ::isatty(fd) == 1; }
 
-bool wants_colours(int fd) {
-  const char* no = std::getenv("NO_COLOR");
-  return is_terminal(fd) && (no == nullptr || *no == '\0');
-}
+bool wants_colours(int fd) { return is_terminal(fd) && !read_filled_variable("NO_COLOR"); }
 
 void Progress::show(const std::string& text) {
   if (terminal_ && !takes_text(2)) return;  // after Ctrl-S: nobody waits for what only shows that time passes

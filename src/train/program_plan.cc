@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "base/environment.h"
 #include "base/suggest.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/leader.h"
@@ -110,8 +111,7 @@ void look_at_folder(RunPlan& plan, int workers) {
 }  // namespace
 
 int restarts() {
-  const char* text = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  return text == nullptr ? 0 : std::atoi(text);
+  return std::atoi(read_variable("TORCHELASTIC_RESTART_COUNT").value_or("0").c_str());
 }
 
 Json read_state(const fs::path& checkpoint) {

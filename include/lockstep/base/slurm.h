@@ -12,7 +12,6 @@ namespace lockstep::slurm {
 
 // The value of an environment variable; none when it is not set.
 using Lookup = std::function<std::optional<std::string>(const char* name)>;
-std::optional<std::string> process_environment(const char* name);
 
 // The first of these variables that is set and not empty.
 std::optional<std::string> first_of(const Lookup& environment, std::initializer_list<const char*> names);

@@ -1,8 +1,8 @@
 #include "comm/engine/gloo_address.h"
 
 #include <algorithm>
-#include <cstdlib>
 
+#include "base/environment.h"
 #include "lockstep/base/error.h"
 #include "net/address.h"
 
@@ -11,13 +11,7 @@ namespace {
 
 // Without an endpoint to route to (mpirun sets none): the first address that others can reach.
 std::string first_reachable() {
-  for (const char* const variable : {"LOCKSTEP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
-    const char* const choice = std::getenv(variable);
-    if (choice == nullptr || *choice == '\0') continue;
-    for (const net::Interface& one : net::interfaces())
-      if (net::chosen(choice, one.name)) return one.address;
-    throw UsageError(std::string(variable) + "='" + choice + "' fits no interface that is up");
-  }
+  if (auto chosen = net::chosen_address()) return std::move(*chosen);
   for (const net::Interface& one : net::interfaces())
     if (!one.loopback) return one.address;
   return "127.0.0.1";
@@ -28,9 +22,8 @@ std::string first_reachable() {
 std::string gloo_address(const std::vector<int>& nodes, const Knobs& knobs) {
   const bool one_machine = std::ranges::all_of(nodes, [&](int n) { return n == nodes[0]; });
   if (one_machine || knobs.node_size > 0) return "127.0.0.1";
-  const char* const lead = std::getenv("MASTER_ADDR");
-  const std::string address =
-      lead != nullptr && *lead != '\0' ? net::own_address({.host = lead, .port = 0}) : first_reachable();
+  const auto lead = read_filled_variable("MASTER_ADDR");
+  const std::string address = lead ? net::own_address({.host = *lead, .port = 0}) : first_reachable();
   if (net::is_loopback(address))
     throw UsageError("gloo: the workers are on several machines, but this one's address is " + address +
                      "; set MASTER_ADDR to an address of rank 0's machine that the others reach, or "

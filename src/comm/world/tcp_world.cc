@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <map>
@@ -11,6 +10,7 @@
 #include <numeric>
 #include <thread>
 
+#include "base/environment.h"
 #include "comm/call/stall.h"
 #include "comm/channel/tcp_fabric.h"
 #include "comm/world/local_world.h"
@@ -38,8 +38,7 @@ std::string machine_key() {
 
 std::string node_key(const Membership& who, const Knobs& knobs) {
   std::string key = machine_key();
-  if (const char* const node = std::getenv("GROUP_RANK"); node != nullptr)
-    key += std::string(" node ") + node;
+  if (const auto node = read_variable("GROUP_RANK")) key += " node " + *node;
   if (knobs.node_size > 0) key += " part " + std::to_string(who.rank / knobs.node_size);
   return key;
 }
@@ -64,12 +63,10 @@ net::Endpoint endpoint_of(const std::string& launcher, const std::string& given 
           "' has no port; accepted: host:port, an address of rank 0's machine and a free port there");
     return endpoint;
   }
-  const char* const host = std::getenv("MASTER_ADDR");
-  const char* const port = std::getenv("MASTER_PORT");
-  if (host != nullptr && port != nullptr)
-    return net::Endpoint::parse("MASTER_ADDR and MASTER_PORT", std::string(host) + ":" + port, 0);
+  const auto host = read_variable("MASTER_ADDR"), port = read_variable("MASTER_PORT");
+  if (host && port) return net::Endpoint::parse("MASTER_ADDR and MASTER_PORT", *host + ":" + *port, 0);
   if (launcher == "SLURM")
-    return net::Endpoint::parse("SLURM_STEP_NODELIST", slurm::endpoint(slurm::process_environment), 0);
+    return net::Endpoint::parse("SLURM_STEP_NODELIST", slurm::endpoint(read_variable), 0);
   throw UsageError("where rank 0 listens is not known (" + launcher +
                    "): set MASTER_ADDR and MASTER_PORT to an address of its machine and a free port there");
 }

@@ -1,23 +1,12 @@
 #include "bench/memory_bandwidth.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "comm/engine/vendor.h"
 #include "comm/kernel/reduce.h"
 #include "lockstep/base/clock.h"
 
 namespace lockstep {
-namespace {
-
-std::int64_t slowest(const Group& world, std::int64_t mine) {
-  std::vector<std::int64_t> value = {mine};
-  world.all_reduce(buffer(value), {.op = ReduceOp::max});
-  return value[0];
-}
-
-}  // namespace
-
 double memory_bandwidth(const Group& world, std::uint64_t bytes_per_worker) {
   constexpr int kPasses = 7;
   constexpr std::int64_t kShortestNs = 200'000;  // a pass lasts at least so long, to be timed well
@@ -30,7 +19,7 @@ double memory_bandwidth(const Group& world, std::uint64_t bytes_per_worker) {
     // max(x, x): reads and writes every line and leaves the values alone.
     for (std::int64_t i = 0; i < repeats; ++i)
       kernel::combine(data, data, data, count, {.dtype = DType::f32, .op = ReduceOp::max});
-    return slowest(world, now_ns() - begin);
+    return world.all_reduce(now_ns() - begin, {.op = ReduceOp::max});
   };
   pass(1);
   const std::int64_t repeats = 1 + kShortestNs / std::max<std::int64_t>(1, pass(1));

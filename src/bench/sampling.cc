@@ -28,9 +28,8 @@ int warm_up(const Group& world, const Contender& c, const SamplingOptions& optio
   constexpr int kTries = 3;
   const std::int64_t begin = now_ns();
   for (int i = 0; i < kTries; ++i) sample(world, c);
-  std::vector<std::int64_t> each = {(now_ns() - begin) / kTries};
-  world.all_reduce(buffer(each), {.op = ReduceOp::max});
-  const double seconds = std::max(1e-7, static_cast<double>(each[0]) * 1e-9);
+  const std::int64_t each = world.all_reduce((now_ns() - begin) / kTries, {.op = ReduceOp::max});
+  const double seconds = std::max(1e-7, static_cast<double>(each) * 1e-9);
   const double fewest = std::clamp(10 * options.min_time_s / seconds, 10.0, std::max(10.0, options.fewest));
   return static_cast<int>(std::clamp(std::ceil(options.min_time_s / seconds), fewest, 20000.0));
 }

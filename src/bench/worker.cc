@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -98,16 +97,11 @@ class Measurement {
     load_input(*c.buffers, expectation_);
     world_.barrier();
     call(c);
-    const auto wrong = find_mistake(c.buffers->out.data(), expectation_);
     // Everybody learns the lowest rank's mistake.
-    constexpr std::size_t kText = 160;
-    std::vector<std::uint8_t> mine(kText), all(kText * static_cast<std::size_t>(world_.size()));
-    if (wrong) std::memcpy(mine.data(), wrong->data(), std::min(wrong->size(), kText - 1));
-    world_.all_gather(buffer(mine), buffer(all));
-    for (int r = 0; r < world_.size() && c.mistake.empty(); ++r) {
-      const auto* text = reinterpret_cast<const char*>(&all[static_cast<std::size_t>(r) * kText]);
-      if (*text != '\0') c.mistake = fmt::format("on rank {} {}", r, text);
-    }
+    const std::vector<std::string> wrong =
+        world_.all_gather(find_mistake(c.buffers->out.data(), expectation_).value_or(""));
+    for (std::size_t r = 0; r < wrong.size() && c.mistake.empty(); ++r)
+      if (!wrong[r].empty()) c.mistake = fmt::format("on rank {} {}", r, wrong[r]);
   }
 
   void report(const std::vector<Entry>& entries, const std::vector<Contender>& contenders,

@@ -30,9 +30,8 @@ bool finite_gradients(Strategy& strategy) {
     finite = finite && (!slices[i].gradient.defined() || is_finite(slices[i].gradient));
   }
   if (!parts || strategy.group().size() == 1) return finite;
-  std::vector<double> bad = {finite ? 0.0 : 1.0};
-  strategy.group().all_reduce(buffer(bad), {.op = ReduceOp::max, .purpose = "whether gradients are finite"});
-  return bad[0] == 0;
+  return strategy.group().all_reduce(finite ? 0.0 : 1.0,
+                                     {.op = ReduceOp::max, .purpose = "whether gradients are finite"}) == 0;
 }
 
 }  // namespace

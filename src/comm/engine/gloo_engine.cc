@@ -13,6 +13,7 @@
 #include "comm/agree/mismatch.h"
 #include "comm/algo/algorithm.h"
 #include "comm/call/failure_record.h"
+#include "comm/call/internal_call.h"
 #include "comm/engine/gloo_address.h"
 #include "comm/engine/gloo_channel.h"
 #include "comm/engine/gloo_native.h"
@@ -38,34 +39,6 @@ void ignore_broken_pipes() {
 // Our algorithms over Gloo's messages, by cost.
 constexpr const char* kOurs = "canonical";
 
-// The blobs of all ranks, of different lengths: first the longest length, then the padded bytes. Calls of the
-// engine's own have no number (Call::sequence).
-std::vector<std::string> exchange_over(Engine& carrier, const std::string& mine,
-                                       std::chrono::milliseconds timeout) {
-  const auto ranks = static_cast<std::size_t>(carrier.size());
-  Call gather;
-  gather.what = Collective::all_gather;
-  gather.timeout = timeout;
-  gather.dtype = DType::u8;
-  const std::uint64_t length = mine.size();
-  std::vector<std::uint64_t> lengths(ranks);
-  gather.in = &length;
-  gather.out = lengths.data();
-  gather.count = sizeof length;
-  carrier.run(gather);
-  const std::size_t longest = *std::ranges::max_element(lengths);
-  std::string padded = mine;
-  padded.resize(longest);
-  std::string all(ranks * longest, '\0');
-  gather.in = padded.data();
-  gather.out = all.data();
-  gather.count = longest;
-  carrier.run(gather);
-  std::vector<std::string> blobs;
-  for (std::size_t r = 0; r < ranks; ++r) blobs.push_back(all.substr(r * longest, lengths[r]));
-  return blobs;
-}
-
 class GlooEngine final : public Engine {
  public:
   explicit GlooEngine(std::shared_ptr<Engine> carrier)
@@ -86,7 +59,7 @@ class GlooEngine final : public Engine {
       auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
       context->setTimeout(knobs_.init_timeout);
       ExchangeStore store(
-          [&](const std::string& blob) { return exchange_over(carrier_, blob, knobs_.init_timeout); });
+          [&](const std::string& blob) { return gather_texts(carrier_, blob, knobs_.init_timeout); });
       auto device = gloo::transport::tcp::CreateDevice(attr);
       context->connectFullMesh(store, device);
       context_ = std::move(context);

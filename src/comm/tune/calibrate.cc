@@ -8,9 +8,8 @@
 #include <sstream>
 
 #include "base/output_file.h"
-#include "comm/call/call.h"
+#include "comm/call/internal_call.h"
 #include "comm/kernel/reduce.h"
-#include "comm/tune/internal_call.h"
 #include "comm/tune/trials.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/fnv.h"
@@ -21,14 +20,6 @@
 
 namespace lockstep {
 namespace {
-
-std::string broadcast_text(Engine& engine, std::string text) {
-  std::uint64_t size = text.size();
-  broadcast_bytes(engine, &size, sizeof size);
-  text.resize(size);
-  if (size > 0) broadcast_bytes(engine, text.data(), size);
-  return text;
-}
 
 // The median time of `body`, which every rank runs `rounds` times at once.
 template <class Body>

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/call/internal_call.h"
 #include "comm/call/nodes.h"
 #include "comm/tune/links.h"
 #include "lockstep/base/clock.h"
@@ -113,11 +114,7 @@ std::shared_ptr<Links> measure_links(Engine& engine, WireChannel& channel) {
       if (engine.rank() == mates[0]) keep(own, own, link);
     }
   }
-  Call sum;
-  sum.what = Collective::all_reduce;
-  sum.in = found.data();
-  sum.out = found.data();
-  sum.count = found.size();
+  Call sum = internal_call(Collective::all_reduce, found.data(), found.size(), -1);
   sum.dtype = DType::f64;
   sum.timeout = std::chrono::seconds(60);
   engine.run(sum);

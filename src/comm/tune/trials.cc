@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "comm/tune/internal_call.h"
+#include "comm/call/internal_call.h"
 #include "lockstep/base/clock.h"
 
 namespace lockstep {

@@ -76,11 +76,10 @@ void LaneBoard::say(const Group& group, std::int32_t word) {
 
 void LaneBoard::listen(const Group& group, std::int64_t step) {
   for (;;) {
-    std::vector<std::int32_t> word = {0};
-    group.all_reduce(buffer(word), {.op = ReduceOp::max});
-    if (word[0] == 0) return;
+    const auto word = group.all_reduce(std::int32_t{0}, {.op = ReduceOp::max});
+    if (word == 0) return;
     const auto speaks = std::find_if(listeners_.begin(), listeners_.end(),
-                                     [&](const auto& entry) { return entry.first == word[0] - 1; });
+                                     [&](const auto& entry) { return entry.first == word - 1; });
     if (speaks != listeners_.end()) speaks->second->take_part(step);
   }
 }

@@ -13,6 +13,15 @@ add_library(lockstep_asio INTERFACE)
 target_include_directories(lockstep_asio SYSTEM INTERFACE ${LOCKSTEP_ASIO_INCLUDE})
 target_compile_definitions(lockstep_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
 
+# Files of options: toml++ (headers only).
+find_path(LOCKSTEP_TOML_INCLUDE toml++/toml.h)
+if(NOT LOCKSTEP_TOML_INCLUDE)
+  message(FATAL_ERROR "no toml++ found (toml++/toml.h); Debian's package is libtomlplusplus-dev; elsewhere set LOCKSTEP_TOML_INCLUDE to the folder of its headers")
+endif()
+add_library(lockstep_toml INTERFACE)
+target_include_directories(lockstep_toml SYSTEM INTERFACE ${LOCKSTEP_TOML_INCLUDE})
+target_compile_definitions(lockstep_toml INTERFACE TOML_HEADER_ONLY=1 TOML_ENABLE_FORMATTERS=0)
+
 include(LockstepHighway)
 
 if(LOCKSTEP_MPI)

@@ -1,24 +1,25 @@
 #include "recipe/config_file.h"
 
 #include <fmt/format.h>
+#include <toml++/toml.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
-#include "recipe/toml_lines.h"
 
 namespace lockstep {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMostBytes = 1 << 20;  // a file of options has a few hundred
 
 // One option of the file, and the place that a message about it names.
 struct Entry {
@@ -36,7 +37,9 @@ std::string in_short(std::string text) {
   return text.substr(0, end) + "…";
 }
 
-void expect_text(const std::string& text, const std::string& where) {
+void expect_text(std::string_view text, const std::string& where) {
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos)
+    throw UsageError(where + ": is empty; accepted: options such as lanes = 8");
   int line = 1;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -51,66 +54,99 @@ void expect_text(const std::string& text, const std::string& where) {
   }
 }
 
-std::string read_text(const std::string& file, const std::string& where) {
-  std::error_code none;
-  if (std::filesystem::is_directory(file, none))
-    throw UsageError(where + ": is a folder; accepted: a TOML or JSON file");
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw UsageError(fmt::format("{}: can't be read: {}", where, std::strerror(errno)));
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // some editors mark UTF-8
-  if (text.find_first_not_of(" \t\r\n") == std::string::npos)
-    throw UsageError(where + ": is empty; accepted: options such as lanes = 8");
-  expect_text(text, where);
-  return text;
+std::string_view trimmed(std::string_view text) {
+  constexpr const char* kBlank = " \t\r\f";
+  const std::size_t begin = text.find_first_not_of(kBlank);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
-template <class Number>
-bool is_number(const std::string& text, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+std::string_view line_of(std::string_view text, std::size_t number) {
+  for (; number > 1 && !text.empty(); --number)
+    text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  return trimmed(text.substr(0, text.find('\n')));
 }
 
-// A line gives its value as text; what it is follows from what it looks like and what the option wants.
-template <class T>
-Json typed(const std::string& text) {
-  if constexpr (!std::is_same_v<T, std::string>) {
-    if (text == "true" || text == "false") return text == "true";
-    if (std::uint64_t value = 0; is_number(text, value)) return value;
-    if (std::int64_t value = 0; is_number(text, value)) return value;
-    if (double value = 0; is_number(text, value)) return value;
-  }
-  return text;
-}
-
-Json value_of(const std::string& key, const std::string& text, const std::string& where) {
-  std::string name = key;
-  std::ranges::replace(name, '-', '_');
-  if (const std::string beyond = beyond_range(name, text); !beyond.empty())
-    throw UsageError(fmt::format("{}: {} {}", where, key, beyond));
-  Json value = text;
+// What is no TOML, but what people write who know other files of options: a flag alone, text without quotes,
+// another comment. Says how TOML has it.
+void explain_line(std::string_view line, const std::string& here) {
+  if (line.starts_with(';')) throw UsageError(here + ": ';' begins no comment; accepted: # in its place");
+  if (line.empty() || line.starts_with('[')) return;
+  const std::size_t equals = line.find('=');
+  const std::string key = in_short(std::string(trimmed(line.substr(0, std::min(equals, line.find('#'))))));
+  std::string_view rest = equals == std::string_view::npos ? "" : trimmed(line.substr(equals + 1));
+  const bool quoted = rest.starts_with('"') || rest.starts_with('\'');
+  if (quoted && rest.find(rest.front(), 1) == std::string_view::npos)
+    throw UsageError(fmt::format("{}: the text of {} is not closed by a {}", here, key, rest.front()));
+  if (rest.starts_with('"') && rest.find('\\') != std::string_view::npos)
+    throw UsageError(fmt::format(
+        "{}: {} has a backslash in double quotes; accepted: in single quotes, where it stays as it is", here,
+        key));
+  if (!rest.empty() && std::string_view("\"'[{").find(rest.front()) != std::string_view::npos) return;
+  const std::string value(trimmed(rest.substr(0, rest.find('#'))));
   TrainOptions options;
-  visit_options(options, [&](const OptionInfo& info, auto& field) {
-    if (name == info.name) value = typed<std::remove_cvref_t<decltype(field)>>(text);
-  });
-  return value;
+  Json one = Json::object();
+  one[key] = value;
+  const std::vector<std::string> names = option_names();
+  const std::string name = *merge_json(options, one, here, Given(names.begin(), names.end())).begin();
+  if (value.empty())
+    throw UsageError(
+        fmt::format("{0}: {1} has no value; accepted: {1} = true, a number, or \"text\"", here, key));
+  if (const std::string beyond = beyond_range(name, value); !beyond.empty())
+    throw UsageError(fmt::format("{}: {} {}", here, key, beyond));
+  if (std::string_view("+-0123456789").find(value.front()) != std::string_view::npos) return;
+  merge_json(options, one, here);  // an option that takes no text says so
+  const char quote = value.find_first_of("\"\\") == std::string::npos ? '"' : '\'';
+  throw UsageError(fmt::format("{0}: text goes into quotes; accepted: {1} = {2}{3}{2}", here, key, quote,
+                               in_short(value)));
 }
 
-std::vector<Entry> read_toml(const std::string& text, const std::string& where) {
-  std::vector<Entry> entries;
-  std::map<std::string, int> seen;
-  for (TomlLine& line : read_toml_lines(text, where)) {
-    const std::string here = fmt::format("{} line {}", where, line.number);
-    if (line.section.empty() && line.key.starts_with("train.")) line.key.erase(0, 6);
-    if (!line.section.empty() && line.section != "train")
-      throw UsageError(
-          fmt::format("{}: section [{}] is not understood; accepted: [train], or none", here, line.section));
-    if (const auto [before, first] = seen.emplace(line.key, line.number); !first)
-      throw UsageError(
-          fmt::format("{}: {} needs one value, and has another in line {}", here, line.key, before->second));
-    entries.push_back({line.key, value_of(line.key, line.value, here), here});
+Json json_of(const toml::node& node, const std::string& key, const std::string& here) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* flag = node.as_boolean()) return flag->get();
+  if (const auto* number = node.as_floating_point()) return number->get();
+  if (const auto* number = node.as_integer())
+    return number->get() < 0 ? Json(number->get()) : Json(static_cast<std::uint64_t>(number->get()));
+  throw UsageError(
+      fmt::format("{}: {} needs one value; accepted: \"text\", a number, true or false", here, key));
+}
+
+std::vector<Entry> read_toml(std::string_view text, const std::string& where) {
+  const auto here = [&](const toml::source_region& source) {
+    return fmt::format("{} line {}", where, source.begin.line);
+  };
+  toml::table file;
+  try {
+    file = toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    explain_line(line_of(text, error.source().begin.line), here(error.source()));
+    throw UsageError(fmt::format("{}, column {}: {}", here(error.source()), error.source().begin.column,
+                                 in_short(std::string(error.description()))));
   }
-  return entries;
+  std::multimap<std::uint32_t, Entry> entries;  // by line, since tables are sorted by name
+  std::map<std::string, std::uint32_t> seen;
+  const auto take = [&](const toml::key& key, const toml::node& node) {
+    const std::uint32_t line = node.source().begin.line;
+    const std::string name = in_short(std::string(key.str()));
+    if (const auto [before, first] = seen.emplace(name, line); !first)
+      throw UsageError(fmt::format("{}: {} needs one value, and has another in line {}", here(node.source()),
+                                   name, before->second));
+    entries.emplace(line, Entry{name, json_of(node, name, here(node.source())), here(node.source())});
+  };
+  for (const auto& [key, node] : file) {
+    const toml::table* const section = node.as_table();
+    if (section == nullptr) {
+      take(key, node);
+    } else if (key.str() == "train") {
+      for (const auto& [inner, value] : *section) take(inner, value);
+    } else {
+      throw UsageError(fmt::format("{}: section [{}] is not understood; accepted: [train], or none",
+                                   here(node.source()), key.str()));
+    }
+  }
+  std::vector<Entry> sorted;
+  for (auto& [line, entry] : entries) sorted.push_back(std::move(entry));
+  return sorted;
 }
 
 // The library says "[json.exception.parse_error.101] parse error at line 2, column 10: syntax error while
@@ -127,7 +163,7 @@ std::string place_and_cause(std::string message) {
   return message;
 }
 
-std::vector<Entry> read_json(const std::string& text, const std::string& where) {
+std::vector<Entry> read_json(std::string_view text, const std::string& where) {
   Json json;
   try {
     json = Json::parse(text);
@@ -137,15 +173,14 @@ std::vector<Entry> read_json(const std::string& text, const std::string& where) 
   if (json.is_object() && json.size() == 1 && json.contains("train")) json = Json(json["train"]);
   if (!json.is_object()) throw UsageError(where + ": one object of options is expected");
   std::vector<Entry> entries;
-  for (const auto& [key, value] : json.items()) entries.push_back({key, value, where});
+  for (const auto& [key, value] : json.items()) entries.push_back({in_short(key), value, where});
   return entries;
 }
 
-}  // namespace
-
-Given load_config(const std::string& file, TrainOptions& options, const Given& given) {
+Given take(std::string_view text, const std::string& file, TrainOptions& options, const Given& given) {
   const std::string where = "--config " + file;
-  const std::string text = read_text(file, where);
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // some editors mark UTF-8
+  expect_text(text, where);
   Given found;
   for (const Entry& entry : file.ends_with(".json") ? read_json(text, where) : read_toml(text, where)) {
     Json one = Json::object();
@@ -162,6 +197,32 @@ Given load_config(const std::string& file, TrainOptions& options, const Given& g
     }
   }
   return found;
+}
+
+}  // namespace
+
+Given parse_config(std::string_view text, const std::string& file, TrainOptions& options,
+                   const Given& given) {
+  try {
+    return take(text, file, options, given);
+  } catch (const UsageError& error) {
+    throw UsageError(one_line(error.what()));  // quoted keys and values may have several
+  }
+}
+
+Given load_config(const std::string& file, TrainOptions& options, const Given& given) {
+  const std::string where = "--config " + file;
+  std::error_code none;
+  if (std::filesystem::is_directory(file, none))
+    throw UsageError(where + ": is a folder; accepted: a TOML or JSON file");
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw UsageError(fmt::format("{}: can't be read: {}", where, std::strerror(errno)));
+  std::string text(kMostBytes + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  if (text.size() > kMostBytes)
+    throw UsageError(fmt::format("{}: is too large; accepted: at most {}", where, format_bytes(kMostBytes)));
+  return parse_config(text, file, options, given);
 }
 
 }  // namespace lockstep

@@ -37,5 +37,7 @@
 #include "lockstep/parallel/strategies.h"       // IWYU pragma: export
 #include "lockstep/parallel/tensor.h"           // IWYU pragma: export
 #include "lockstep/parallel/zero1.h"            // IWYU pragma: export
+#include "lockstep/train/infer.h"               // IWYU pragma: export
+#include "lockstep/train/step_bench.h"          // IWYU pragma: export
 #include "lockstep/train/trainer.h"             // IWYU pragma: export
 #endif

@@ -68,7 +68,9 @@ void add_infer(Cli& cli) {
       if (command->get_option(flag)->count() > 0) options->text_flag = flag;
     cli.action = [options]() -> int {
       check(*options);
-      become_train_program("infer", to_json(*options));
+      nlohmann::ordered_json request;
+      visit_infer_options(*options, [&](const char* name, const auto& field) { request[name] = field; });
+      become_train_program("infer", request);
     };
   });
 }

@@ -23,31 +23,23 @@ struct InferOptions {
   bool json = false;
 };
 
-inline nlohmann::ordered_json to_json(const InferOptions& o) {
-  return {{"resume", o.resume}, {"data", o.data},           {"data_dir", o.data_dir},
-          {"batch", o.batch},   {"examples", o.examples},   {"threads", o.threads},
-          {"prompt", o.prompt}, {"generate", o.generate},   {"temperature", o.temperature},
-          {"seed", o.seed},     {"text_flag", o.text_flag}, {"json", o.json}};
-}
-
-inline InferOptions infer_options(const nlohmann::ordered_json& json) {
-  InferOptions o;
-  json.at("resume").get_to(o.resume);
-  json.at("data").get_to(o.data);
-  json.at("data_dir").get_to(o.data_dir);
-  json.at("batch").get_to(o.batch);
-  json.at("examples").get_to(o.examples);
-  json.at("threads").get_to(o.threads);
-  json.at("prompt").get_to(o.prompt);
-  json.at("generate").get_to(o.generate);
-  json.at("temperature").get_to(o.temperature);
-  json.at("seed").get_to(o.seed);
-  json.at("text_flag").get_to(o.text_flag);
-  json.at("json").get_to(o.json);
-  return o;
+template <class Options, class Visit>
+void visit_infer_options(Options& o, Visit&& visit) {
+  visit("resume", o.resume);
+  visit("data", o.data);
+  visit("data_dir", o.data_dir);
+  visit("batch", o.batch);
+  visit("examples", o.examples);
+  visit("threads", o.threads);
+  visit("prompt", o.prompt);
+  visit("generate", o.generate);
+  visit("temperature", o.temperature);
+  visit("seed", o.seed);
+  visit("text_flag", o.text_flag);
+  visit("json", o.json);
 }
 
 // Runs it; gives the exit status. Throws Error.
-int run_infer(const InferOptions& options);
+int run_infer(const nlohmann::ordered_json& request);
 
 }  // namespace lockstep::cli

@@ -1,18 +1,14 @@
-#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <numeric>
 
 #include "cli/infer.h"
 #include "cli/train_plan.h"
 #include "cli/train_task.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/checkpoint/store.h"
-#include "lockstep/observe/histogram.h"
+#include "lockstep/train/infer.h"
 #include "models/generate.h"
 #include "report/printable.h"
 #include "report/table.h"
@@ -21,7 +17,9 @@
 
 namespace lockstep::cli {
 
-int run_infer(const InferOptions& options) {
+int run_infer(const nlohmann::ordered_json& request) {
+  InferOptions options;
+  visit_infer_options(options, [&](const char* name, auto& field) { request.at(name).get_to(field); });
   std::filesystem::path checkpoint;
   nlohmann::ordered_json state;
   TensorMap weights;
@@ -47,33 +45,7 @@ int run_infer(const InferOptions& options) {
   load_model_state(*model, weights, weights_file(checkpoint).string());
   model->eval();
 
-  const c10::NoGradGuard no_grad;
-  const std::int64_t examples =
-      options.examples == 0 ? data.test->size() : std::min(options.examples, data.test->size());
-  std::vector<double> ms;
-  double loss = 0, correct = 0, targets = 0;
-  const auto batch_at = [&](std::int64_t first) {
-    std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(options.batch, examples - first)));
-    std::iota(indices.begin(), indices.end(), first);
-    return data.test->get(indices, nullptr);
-  };
-  for (int i = 0; i < 3; ++i) model->forward(batch_at(0).data);  // memory is touched, kernels are chosen
-  for (std::int64_t first = 0; first < examples; first += options.batch) {
-    const Batch batch = batch_at(first);
-    const std::int64_t begin = now_ns();
-    const torch::Tensor logits = model->forward(batch.data);
-    const auto [right, count] = count_correct(logits, batch);
-    ms.push_back(static_cast<double>(now_ns() - begin) / 1e6 / static_cast<double>(batch.data.size(0)));
-    loss += loss_of(logits, batch).item<double>() * count;
-    correct += right;
-    targets += count;
-  }
-  const double total_ms = std::accumulate(ms.begin(), ms.end(), 0.0);
-  std::ranges::sort(ms);
-  const double p50 = quantile_of_sorted(ms, 0.5), p95 = quantile_of_sorted(ms, 0.95);
-  const double accuracy = correct / targets;
-  const double mean = total_ms / static_cast<double>(ms.size());
-  loss /= targets;
+  const InferResult found = infer(make_task(model, data), options.batch, options.examples);
   const std::optional<double> floor = data.test->loss_floor();
   const std::string text = writes ? printable(generate(*model, {.prompt = options.prompt,
                                                                 .bytes = options.generate,
@@ -82,26 +54,26 @@ int run_infer(const InferOptions& options) {
                                                                 .context = run.context}))
                                   : "";
   if (options.json) {
-    nlohmann::ordered_json row = {{"model", run.model},    {"checkpoint", checkpoint.string()},
-                                  {"examples", examples},  {"batch", options.batch},
-                                  {"latency_ms_p50", p50}, {"latency_ms_p95", p95}};
-    row[writes ? "sequences_per_s" : "images_per_s"] = 1000 / mean;
-    if (writes) row["tokens_per_s"] = 1000 / mean * static_cast<double>(run.context);
-    row["accuracy"] = accuracy;
-    row["loss"] = loss;
+    nlohmann::ordered_json row = {
+        {"model", run.model},     {"checkpoint", checkpoint.string()}, {"examples", found.examples},
+        {"batch", options.batch}, {"latency_ms_p50", found.ms_p50},    {"latency_ms_p95", found.ms_p95}};
+    row[writes ? "sequences_per_s" : "images_per_s"] = 1000 / found.ms_mean;
+    if (writes) row["tokens_per_s"] = 1000 / found.ms_mean * static_cast<double>(run.context);
+    row["accuracy"] = found.accuracy;
+    row["loss"] = found.loss;
     if (floor) row["loss_floor"] = *floor;
     if (writes) row.update({{"prompt", printable(options.prompt)}, {"text", text}});
     std::printf("%s\n", row.dump().c_str());
     return 0;
   }
   std::string out = fmt::format("{}\n{} on {}, {}, {} at once\n", checkpoint.string(), run.model, run.data,
-                                counted(examples, "example"), options.batch);
+                                counted(found.examples, "example"), options.batch);
   out +=
-      fmt::format("latency   p50 {:.3f} ms, p95 {:.3f} ms {}\n", p50, p95,
+      fmt::format("latency   p50 {:.3f} ms, p95 {:.3f} ms {}\n", found.ms_p50, found.ms_p95,
                   writes ? fmt::format("a sequence of {} ({:.3f} ms a token)", counted(run.context, "token"),
-                                       p50 / static_cast<double>(run.context))
+                                       found.ms_p50 / static_cast<double>(run.context))
                          : "an image");
-  out += fmt::format("accuracy  {:.1f} %\nloss      {:.4f}{}\n", 100 * accuracy, loss,
+  out += fmt::format("accuracy  {:.1f} %\nloss      {:.4f}{}\n", 100 * found.accuracy, found.loss,
                      floor ? fmt::format("  (floor {:.4f}, the text's entropy)", *floor) : "");
   if (!text.empty())
     out += fmt::format("text      temperature {}, seed {}\n\n{}{}\n", options.temperature, options.seed,

@@ -102,7 +102,7 @@ int run_train(const Json& request, std::string& hint) {
 
 int run(const std::string& what, const Json& request, std::string& hint) {
   if (what == "train") return run_train(request, hint);
-  if (what == "infer") return run_infer(infer_options(request));
+  if (what == "infer") return run_infer(request);
   if (what == "step") return run_step_bench_worker(request);
   throw UsageError("'" + what +
                    "' is not understood; this program is started by lockstep train, infer and bench step");

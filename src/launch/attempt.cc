@@ -1,7 +1,6 @@
 #include "launch/attempt.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -16,6 +15,7 @@
 
 #include "launch/dumps.h"
 #include "launch/first_failure.h"
+#include "launch/notices.h"
 #include "launch/open_file.h"
 #include "launch/spawn.h"
 #include "lockstep/base/error.h"
@@ -27,7 +27,6 @@ namespace {
 constexpr std::chrono::milliseconds kDrain{500};     // for output that a stranger's process may still hold
 constexpr std::chrono::milliseconds kAsking{250};    // for workers to write where they stand
 constexpr std::chrono::milliseconds kHearing{1000};  // the others expect signs of life
-constexpr std::chrono::milliseconds kEarly{5000};    // that a worker may end before the others
 constexpr std::size_t kMostBlamed = 64;  // workers of a node whose last lines are sent to the others
 
 }  // namespace
@@ -144,7 +143,7 @@ void Attempt::note_end(int local_rank) {
                    .core_dumped = info.si_code == CLD_DUMPED,
                    .stopped = stopping_,
                    .seconds = std::chrono::duration<double>(Clock::now() - begin_).count()});
-  if (!ends_.back().failed() && ends_.size() == 1) mention_at_ = Clock::now() + kEarly;
+  if (!ends_.back().failed() && ends_.size() == 1) mention_at_ = Clock::now() + kEarlyEnd;
   if (!ends_.back().failed() || stopping_) return;
   if (!stop_at_) stop_at_ = Clock::now() + options_.settle;
   if (link_ != nullptr) link_->failed(ends_.back());
@@ -183,19 +182,9 @@ void Attempt::interrupt(int signal) {
     told_to_stop_ = true;
     if (link_ != nullptr) link_->interrupted(signal);
     if (!stopping_) ask_then_stop(signal == SIGPIPE ? SIGTERM : signal);
-    if (signal != SIGPIPE) mention_stop(signal);
+    if (signal != SIGPIPE && running_ > 0 && options_.on_notice)
+      options_.on_notice(stop_notice(signal, running_, grace_));
   }
-}
-
-// Whoever pressed Ctrl-C knows that it was heard, and what a second one would do.
-void Attempt::mention_stop(int signal) {
-  if (!options_.on_notice || running_ == 0) return;
-  const char* const name = ::sigabbrev_np(signal);
-  options_.on_notice(fmt::format(
-      "SIG{}: the worker{} told to stop and may take {:g} s (--grace); once more, after {} s, "
-      "kills {} at once",
-      name != nullptr ? name : std::to_string(signal), running_ == 1 ? " is" : "s are",
-      std::chrono::duration<double>(grace_).count(), kOneStop.count(), running_ == 1 ? "it" : "them"));
 }
 
 void Attempt::obey(const AgentLink::Order& order) {
@@ -277,29 +266,13 @@ void Attempt::handle_deadlines() {
   }
   if (mention_at_ && now >= *mention_at_) {
     mention_at_.reset();
-    mention_early_ends();
+    const std::string text = early_end_notice(ends_, running_, link_ != nullptr);
+    if (!stopping_ && !stop_at_ && options_.on_notice && !text.empty()) options_.on_notice(text);
   }
   if (drain_by_ && now >= *drain_by_ && !output_.paused()) {
     output_.close_streams_of_strangers();
     drain_by_.reset();
   }
-}
-
-// Programs may end at different times, but the others may also wait for one that is gone: said once.
-void Attempt::mention_early_ends() {
-  if (stopping_ || stop_at_ || !options_.on_notice) return;
-  const std::string here = link_ != nullptr ? " on this machine" : "";
-  if (running_ == 0) {
-    if (link_ != nullptr)
-      options_.on_notice("all ranks" + here + " have ended (status 0); waiting for those of the others");
-    return;
-  }
-  std::string text = "rank " + std::to_string(ends_.front().rank) + " ended (status 0) " +
-                     std::to_string(kEarly.count() / 1000) + " s ago";
-  if (ends_.size() > 1) text += ", and " + std::to_string(ends_.size() - 1) + " more since,";
-  text +=
-      " while " + std::to_string(running_) + " other rank" + (running_ == 1 ? "" : "s") + here + " still run";
-  options_.on_notice(text + (running_ == 1 ? "s" : ""));
 }
 
 // Whatever the workers started ends with them.

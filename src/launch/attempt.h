@@ -63,10 +63,8 @@ class Attempt {
   void handle_signal(int signal);
   void note_end(int local_rank);
   void interrupt(int signal);
-  void mention_stop(int signal);
   void hear_others();
   void obey(const AgentLink::Order& order);
-  void mention_early_ends();
   void report_to_others();  // once nothing is left to do here; then takes their verdict
   void stop(int signal, std::chrono::milliseconds grace);  // begins to end the group
   void ask_then_stop(int signal);  // the same, but first asks the workers where they stand

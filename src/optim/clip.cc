@@ -70,9 +70,13 @@ double clip_grad_norm_(GradientSource& source, double max_norm, double norm_type
   std::vector<double> norms(parts.size(), 0);
   source.join(parts, [&](std::size_t i, const torch::Tensor& whole) { norms[i] = part(whole, norm_type); });
   double total = 0;
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    if (parts[i].defined())
-      total = !std::isinf(norm_type) ? total + norms[i] : (norms[i] <= total ? total : norms[i]);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i].defined()) continue;
+    if (!std::isinf(norm_type))
+      total += norms[i];
+    else if (!(norms[i] <= total) && !std::isnan(total))  // a NaN stays
+      total = norms[i];
+  }
   const double norm = std::isinf(norm_type) ? total
                       : norm_type == 2      ? std::sqrt(total)
                                             : std::pow(total, 1 / norm_type);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep {
 namespace {
 
@@ -43,6 +45,12 @@ std::string not_understood(const std::string& word, const std::vector<std::strin
   for (std::size_t i = 0; i < accepted.size(); ++i) text += (i == 0 ? "" : ", ") + accepted[i];
   const std::string guess = nearest(word, accepted);
   return guess.empty() ? text : text + ". Did you mean '" + guess + "'?";
+}
+
+void expect_one_of(const std::string& what, const std::string& word,
+                   const std::vector<std::string>& accepted) {
+  if (std::find(accepted.begin(), accepted.end(), word) == accepted.end())
+    throw UsageError(what + " " + not_understood(word, accepted));
 }
 
 }  // namespace lockstep

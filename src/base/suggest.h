@@ -12,4 +12,8 @@ std::string nearest(const std::string& word, const std::vector<std::string>& kno
 // "'rign' is not understood; accepted: ring, tree. Did you mean 'ring'?": for UsageError.
 std::string not_understood(const std::string& word, const std::vector<std::string>& accepted);
 
+// Throws UsageError: `what` in front of not_understood(), unless `word` is one of `accepted`.
+void expect_one_of(const std::string& what, const std::string& word,
+                   const std::vector<std::string>& accepted);
+
 }  // namespace lockstep

@@ -61,7 +61,7 @@ class Tuning {
         time_all(bytes, fitted.contains(bytes) ? std::vector<Times*>{&times, &again} : std::vector{&again});
     for (const auto& [key, us] : times) {
       const auto& [bytes, memory, algorithm] = key;
-      table.add_measurement(shape(bytes, memory), *find_algorithm(algorithm), median(us) * 1e-6);
+      table.add_measurement(shape(bytes, memory), *find_algorithm(algorithm), median_of(us) * 1e-6);
     }
     const bool kept = share_costs(engine_of(world_), table);
     if (leads()) report_costs(table.costs(), kept);
@@ -74,11 +74,6 @@ class Tuning {
     double us = 0;
   };
   using Times = std::map<std::tuple<std::uint64_t, std::string, std::string>, std::vector<double>>;
-
-  static double median(std::vector<double> us) {
-    std::ranges::sort(us);
-    return quantile_of_sorted(us, 0.5);
-  }
 
   bool leads() const { return world_.rank() == 0; }
 
@@ -114,7 +109,7 @@ class Tuning {
     return std::ranges::any_of(times, [&](const auto& other) {
       const auto& [size, memory, algorithm] = other.first;
       return size == bytes && memory == variant.memory &&
-             kHopeless * median(other.second) < median(own->second);
+             kHopeless * median_of(other.second) < median_of(own->second);
     });
   }
 
@@ -170,7 +165,8 @@ class Tuning {
     std::vector<Timed> timed;
     for (const Variant& variant : variants_)
       if (const auto at = times.find({bytes, variant.memory, variant.algorithm}); at != times.end())
-        timed.push_back({.algorithm = variant.algorithm, .memory = variant.memory, .us = median(at->second)});
+        timed.push_back(
+            {.algorithm = variant.algorithm, .memory = variant.memory, .us = median_of(at->second)});
     const Selector& selector = *engine_of(world_).selector();
     for (const std::string& memory : plan_.memories) {
       const CallShape s = shape(bytes, memory);

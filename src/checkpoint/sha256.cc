@@ -5,6 +5,7 @@
 #include <array>
 #include <vector>
 
+#include "base/hex.h"
 #include "checkpoint/file.h"
 #include "lockstep/base/error.h"
 
@@ -42,13 +43,7 @@ std::string Sha256::hex() {
   if (EVP_DigestFinal_ex(state_->context.get(), digest.data(), &length) != 1) {
     throw SystemError("OpenSSL failed to end a SHA-256");
   }
-  std::string text;
-  text.reserve(2 * std::size_t{length});
-  for (unsigned i = 0; i < length; ++i) {
-    text += "0123456789abcdef"[digest[i] >> 4];
-    text += "0123456789abcdef"[digest[i] & 15];
-  }
-  return text;
+  return hex_of(std::as_bytes(std::span(digest).first(length)));
 }
 
 std::string sha256_text(std::string_view text) {

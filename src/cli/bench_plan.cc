@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/split.h"
 #include "cli/command.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
@@ -14,13 +15,10 @@ namespace {
 
 std::vector<std::string> split_list(const std::string& text, const char* flag) {
   std::vector<std::string> items;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    if (end == begin)
+  for (std::string& item : split_at_commas(text)) {
+    if (item.empty())
       throw UsageError(fmt::format("{} '{}' has an empty item; write them as a,b,c", flag, text));
-    const std::string item = text.substr(begin, end - begin);
-    if (std::ranges::find(items, item) == items.end()) items.push_back(item);
-    begin = end + 1;
+    if (std::ranges::find(items, item) == items.end()) items.push_back(std::move(item));
   }
   return items;
 }

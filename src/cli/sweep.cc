@@ -14,6 +14,7 @@
 
 #include "base/output_file.h"
 #include "base/shell_word.h"
+#include "base/split.h"
 #include "cli/command.h"
 #include "cli/train.h"
 #include "cli/train_flags.h"
@@ -36,18 +37,6 @@ struct SweepFlags {
   std::string values;
   int repeats = 1;
 };
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> words(1);
-  for (const char c : text) {
-    if (c == ',')
-      words.emplace_back();
-    else
-      words.back() += c;
-  }
-  std::erase(words, "");
-  return words;
-}
 
 // The option's value as JSON of the kind that the option has.
 Json parse_value(const std::string& text, const Json& like) {
@@ -148,7 +137,8 @@ int run_sweep(SweepFlags& flags) {
         fmt::format("option '{}' names no setting of a run, only where it lies; accepted: an option such as "
                     "bucket_cap_mb",
                     flags.option));
-  const std::vector<std::string> values = split(flags.values);
+  std::vector<std::string> values = split_at_commas(flags.values);
+  std::erase(values, "");
   if (values.empty()) throw UsageError("--values is needed, for example --values 0.5,1,2,4,8");
   if (flags.repeats < 1) throw UsageError("--repeats: accepted: 1 or more");
   if (!base.resume.empty()) throw UsageError("--resume: a sweep starts every run anew");

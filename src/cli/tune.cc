@@ -180,9 +180,8 @@ class Results {
     }
     std::printf("%d choice%s, measured again after they were made: at worst %.2f of the best (at %s).\n",
                 choices, choices == 1 ? "" : "s", worst, where.c_str());
-    std::ranges::sort(off);
     std::printf("Predictions of what they take: off by %.0f %% in the median, at worst by %.0f %% (at %s).\n",
-                100 * quantile_of_sorted(off, 0.5), 100 * most, most_where.c_str());
+                100 * median_of(off), 100 * most, most_where.c_str());
     const std::string cache = costs_.value("cache", "");
     if (cache.empty())
       std::printf("Not kept: LOCKSTEP_CACHE_DIR is off.\n");

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/host_name.h"
 #include "base/output_file.h"
 #include "data/cifar10.h"
 #include "data/file_bytes.h"
@@ -99,11 +100,6 @@ bool is_made(const fs::path& folder, const ShapesOptions& options) {
                        std::to_string(expected) + " bytes were written there" + remedy);
   }
   return true;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 && name[0] != 0 ? name.data() : "host";
 }
 
 void remove_quietly(const fs::path& path) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/host_name.h"
 #include "launch/agent_line.h"
 #include "launch/listening.h"
 #include "launch/member_link.h"

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/host_name.h"
 #include "launch/agent_line.h"
 #include "launch/gathering.h"
 #include "launch/lead_link.h"

@@ -1,8 +1,7 @@
 #include "launch/job.h"
 
-#include <unistd.h>
-
 #include "base/environment.h"
+#include "base/host_name.h"
 #include "launch/worker_environment.h"
 #include "net/secret.h"
 
@@ -40,12 +39,6 @@ void number_ranks(std::vector<NodeEnd>& nodes) {
     node.first_rank = next;
     next += node.workers;
   }
-}
-
-std::string host_name() {
-  char name[256] = {};
-  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "unnamed host";
-  return name;
 }
 
 }  // namespace lockstep::launcher

@@ -41,7 +41,4 @@ std::string threads_of_job(const LaunchOptions& options);
 // Gives every node its first rank, in the order of nodes.
 void number_ranks(std::vector<NodeEnd>& nodes);
 
-// This machine's name, for messages.
-std::string host_name();
-
 }  // namespace lockstep::launcher

@@ -11,6 +11,7 @@
 #include <map>
 
 #include "base/environment.h"
+#include "base/hex.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 
@@ -83,12 +84,7 @@ int free_port(const std::string& address) {
 std::string random_name() {
   std::uint8_t bytes[16];
   if (::getrandom(bytes, sizeof bytes, 0) != sizeof bytes) throw SystemError("no random numbers", errno);
-  std::string name;
-  for (const std::uint8_t byte : bytes) {
-    name += "0123456789abcdef"[byte >> 4];
-    name += "0123456789abcdef"[byte & 15];
-  }
-  return name;
+  return hex_of(std::as_bytes(std::span(bytes)));
 }
 
 }  // namespace lockstep::launcher

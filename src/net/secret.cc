@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "base/environment.h"
+#include "base/hex.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 
@@ -21,7 +22,8 @@ namespace lockstep::net {
 namespace {
 
 constexpr const char* kHowToMake =
-    "accepted: 64 hexadecimal digits, the same on every machine, as `lockstep secret --out job.key` makes them";
+    "accepted: 64 hexadecimal digits, the same on every machine, as `lockstep secret --out job.key` makes "
+    "them";
 
 int digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -105,16 +107,7 @@ std::optional<Secret> Secret::from_environment() {
   return std::nullopt;
 }
 
-std::string Secret::hex() const {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * kBytes);
-  for (const std::byte b : bytes_) {
-    text += kDigits[std::to_integer<unsigned>(b) >> 4];
-    text += kDigits[std::to_integer<unsigned>(b) & 15U];
-  }
-  return text;
-}
+std::string Secret::hex() const { return hex_of(bytes_); }
 
 Secret Secret::derive(std::string_view purpose) const {
   const std::unique_ptr<EVP_KDF, decltype(&EVP_KDF_free)> hkdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr),

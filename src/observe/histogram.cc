@@ -56,6 +56,11 @@ double quantile_of_sorted(std::span<const double> sorted, double q) {
   return std::lerp(sorted[low], sorted[high], at - static_cast<double>(low));
 }
 
+double median_of(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  return quantile_of_sorted(samples, 0.5);
+}
+
 Quantiles exact_quantiles(std::vector<double> samples) {
   if (samples.empty()) throw UsageError("quantiles of no samples; at least one is needed");
   for (std::size_t i = 0; i < samples.size(); ++i)

@@ -61,11 +61,6 @@ void take(T& field, const Json& json, const OptionInfo& info, const std::string&
   }
 }
 
-void one_of(const char* flag, const std::string& value, const std::vector<std::string>& accepted) {
-  if (std::ranges::find(accepted, value) == accepted.end())
-    throw UsageError(fmt::format("{} {}", flag, not_understood(value, accepted)));
-}
-
 template <class T>
 void within(const char* flag, T value, T least, T most, const char* besides = "") {
   if (!(value >= least && value <= most))
@@ -126,17 +121,18 @@ std::vector<std::string> option_names() {
 }
 
 void check_values(const TrainOptions& o) {
-  one_of("--model", o.model, {"resnet18", "resnet34", "resnet50", "gpt", "mlp"});
-  one_of("--optimizer", o.optimizer, {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
-  one_of("--schedule", o.schedule, {"constant", "cosine", "linear", "step"});
-  one_of("--on-nan", o.on_nan, {"stop", "skip", "go-on"});
-  one_of("--last-step", o.last_step, {"short", "drop", "wrap"});
-  one_of("--order", o.order, {"canonical", "any"});
+  expect_one_of("--model", o.model, {"resnet18", "resnet34", "resnet50", "gpt", "mlp"});
+  expect_one_of("--optimizer", o.optimizer,
+                {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
+  expect_one_of("--schedule", o.schedule, {"constant", "cosine", "linear", "step"});
+  expect_one_of("--on-nan", o.on_nan, {"stop", "skip", "go-on"});
+  expect_one_of("--last-step", o.last_step, {"short", "drop", "wrap"});
+  expect_one_of("--order", o.order, {"canonical", "any"});
   if (!o.engine.empty()) check_engine("--engine", o.engine);
-  one_of("--strategy", o.strategy, {std::begin(kStrategyNames), std::end(kStrategyNames)});
-  one_of("--compress", o.compress, {"none", "bf16"});
-  one_of("--precision", o.precision, {"fp32"});
-  one_of("--device", o.device, {"cpu"});
+  expect_one_of("--strategy", o.strategy, {std::begin(kStrategyNames), std::end(kStrategyNames)});
+  expect_one_of("--compress", o.compress, {"none", "bf16"});
+  expect_one_of("--precision", o.precision, {"fp32"});
+  expect_one_of("--device", o.device, {"cpu"});
   check_ranges(o);
 }
 

@@ -11,22 +11,12 @@
 #include <sstream>
 
 #include "base/output_file.h"
+#include "base/split.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep {
 namespace {
-
-std::vector<std::string> split(const std::string& line) {
-  std::vector<std::string> cells(1);
-  for (const char c : line) {
-    if (c == ',')
-      cells.emplace_back();
-    else
-      cells.back() += c;
-  }
-  return cells;
-}
 
 std::string join(const std::vector<std::string>& cells) { return fmt::format("{}", fmt::join(cells, ",")); }
 
@@ -55,7 +45,7 @@ CsvTable read_csv(const std::filesystem::path& file, std::vector<std::string>* l
   int number = 0;
   for (std::string line; std::getline(text, line) && !text.eof();) {
     ++number;
-    std::vector<std::string> cells = split(line);
+    std::vector<std::string> cells = split_at_commas(line);
     if (table.columns.empty()) {
       table.columns = std::move(cells);
       continue;

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/host_name.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -36,11 +37,6 @@ bool is_named(int fd, const fs::path& file) {
   }, named{};
   return ::fstat(fd, &opened) == 0 && ::stat(file.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
          opened.st_ino == named.st_ino;
-}
-
-std::string host() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
 }
 
 std::string owner_in(int fd) {
@@ -71,7 +67,7 @@ FolderLock::FolderLock(const fs::path& folder) : file_(folder / kName) {
     throw UsageError(fmt::format(
         "{} is no lock of lockstep train; accepted: another folder, or move that file away", file_.string()));
   }
-  const std::string owner = fmt::format("process {} on {}\n", ::getpid(), host());
+  const std::string owner = fmt::format("process {} on {}\n", ::getpid(), host_name());
   // For a message only: an old name there, or none, does no harm.
   if (::ftruncate(fd_.get(), 0) == 0) [[maybe_unused]]
     const ssize_t put = ::pwrite(fd_.get(), owner.data(), owner.size(), 0);

@@ -28,11 +28,6 @@ double seconds_of(const WorkTiming& timing) {
   return static_cast<double>(timing.end_ns - timing.begin_ns) * 1e-9;
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return quantile_of_sorted(values, 0.5);
-}
-
 // All-reduces of one size, one behind the other, as buckets travel.
 class Probes {
  public:
@@ -46,7 +41,7 @@ class Probes {
     std::vector<double> seconds;
     for (int i = 0; i < 9; ++i) seconds.push_back(run(1, [] {}).front());
     seconds.erase(seconds.begin(), seconds.begin() + 2);  // memory is touched, what came before ebbs away
-    return median(std::move(seconds));
+    return median_of(std::move(seconds));
   }
 
   // Each of those that ran while `body` did.
@@ -167,7 +162,7 @@ Crowding measure_crowding(const Group& world, const std::function<void()>& compu
       compute();
       seconds.push_back(seconds_since(begin));
     }
-    return median(seconds);
+    return median_of(seconds);
   };
   Probes large(world, kLarge), small(world, kSmall);
   std::vector<double> alone = {large.alone(), small.alone(), timed()};
@@ -178,7 +173,7 @@ Crowding measure_crowding(const Group& world, const std::function<void()>& compu
     return static_cast<int>(std::clamp(outlast / one, 2.0, double{kMostProbes}));
   };
   double computed = 0;
-  const double slower = median(large.run(count(alone[0]), [&] { computed = timed(); })) / alone[0];
+  const double slower = median_of(large.run(count(alone[0]), [&] { computed = timed(); })) / alone[0];
   const std::vector<double> begun = small.run(count(std::max(alone[1], alone[2] / 20)), [&] { timed(); });
   const double begin_s =
       std::accumulate(begun.begin(), begun.end(), 0.0) / static_cast<double>(begun.size()) - alone[1];

@@ -76,8 +76,7 @@ StepProfile profile_of(std::span<const StepTimes> steps) {
   const auto median = [&](auto&& part) {
     std::vector<double> values;
     for (const StepTimes& s : alike) values.push_back(part(s));
-    std::ranges::sort(values);
-    return quantile_of_sorted(values, 0.5);
+    return median_of(std::move(values));
   };
   profile.waiting_s = median([](const StepTimes& s) { return s.waiting_s; });
   profile.before_s = median([](const StepTimes& s) { return s.before_s; });

@@ -19,11 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-void one_of(const char* option, const std::string& value, const std::vector<std::string>& accepted) {
-  if (std::find(accepted.begin(), accepted.end(), value) == accepted.end())
-    throw UsageError(std::string(option) + ": " + not_understood(value, accepted));
-}
-
 Json recipe_of(const TrainerOptions& o, int workers) {
   return {{"model", o.model_name},
           {"data", o.data_name},
@@ -110,9 +105,7 @@ void look_at_folder(RunPlan& plan, int workers) {
 
 }  // namespace
 
-int restarts() {
-  return std::atoi(read_variable("TORCHELASTIC_RESTART_COUNT").value_or("0").c_str());
-}
+int restarts() { return std::atoi(read_variable("TORCHELASTIC_RESTART_COUNT").value_or("0").c_str()); }
 
 Json read_state(const fs::path& checkpoint) {
   std::ifstream in(checkpoint / "state.json");
@@ -131,8 +124,9 @@ Json read_state(const fs::path& checkpoint) {
 RunPlan plan_program(TrainerOptions options, const Group& world) {
   RunPlan plan{.options = std::move(options)};
   TrainerOptions& o = plan.options;
-  one_of("optimizer", o.optimizer, {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
-  one_of("on_nan", o.on_nan, {"stop", "skip", "go-on"});
+  expect_one_of("optimizer:", o.optimizer,
+                {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
+  expect_one_of("on_nan:", o.on_nan, {"stop", "skip", "go-on"});
   if (o.out.empty()) throw UsageError("out: names no folder");
   if (o.steps == 0 && o.epochs == 0) o.epochs = 1;
   std::string text;

@@ -58,7 +58,8 @@ class StepBench {
   // Everybody's, sorted.
   std::vector<double> gather(const std::vector<double>& mine) const {
     std::vector<double> all;
-    for (const std::vector<double>& one : world_.all_gather(mine)) all.insert(all.end(), one.begin(), one.end());
+    for (const std::vector<double>& one : world_.all_gather(mine))
+      all.insert(all.end(), one.begin(), one.end());
     std::ranges::sort(all);
     return all;
   }
@@ -130,12 +131,11 @@ class StepBench {
       exposed.push_back(static_cast<double>(r.exposed_ns) / 1e6);
       step.push_back(static_cast<double>(r.step_ns()) / 1e6);
     }
-    for (auto* list : {&comm, &exposed, &step}) std::ranges::sort(*list);
     log().debug(
         "measured: before {:.1f} ms, backward {:.1f}, exchange {:.1f}, exposed {:.1f}, after {:.1f}, step "
         "{:.1f}",
-        measured.before_s * 1e3, measured.backward_s * 1e3, quantile_of_sorted(comm, 0.5),
-        quantile_of_sorted(exposed, 0.5), measured.after_s * 1e3, quantile_of_sorted(step, 0.5));
+        measured.before_s * 1e3, measured.backward_s * 1e3, median_of(comm), median_of(exposed),
+        measured.after_s * 1e3, median_of(step));
   }
 
   void step(Kind kind) {

@@ -72,5 +72,7 @@ Quantiles exact_quantiles(std::vector<double> samples);
 // The q-quantile of samples in ascending order, interpolated between the two nearest: of {1, 2} the
 // median is 1.5. Throws UsageError when there are none, or unless 0 <= q <= 1.
 double quantile_of_sorted(std::span<const double> sorted, double q);
+// Of samples in any order. Throws UsageError when there are none.
+double median_of(std::vector<double> samples);
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <span>
 
 #include "comm/kernel/reduce.h"
@@ -22,6 +23,19 @@ struct Incoming {
   int peer;
   std::span<std::byte> bytes;
   Arrival arrival = Arrival::store;
+
+  // Does that with `count` bytes that have come, whole accumulators, for its own from `at` on.
+  void take(std::size_t at, const std::byte* from, std::size_t count,
+            const kernel::Reduction& reduction) const {
+    std::byte* const to = bytes.data() + at;
+    if (arrival == Arrival::store) {
+      if (count != 0) std::memcpy(to, from, count);
+      return;
+    }
+    const bool before = arrival == Arrival::fold_before;
+    kernel::combine(to, before ? from : to, before ? to : from,
+                    count / size_of(accumulator_of(reduction.dtype)), reduction);
+  }
 };
 
 class Channel {

@@ -124,24 +124,6 @@ void Transfer::receive_more(std::size_t index) {
   }
 }
 
-namespace {
-
-void fold(const Incoming& recv, std::size_t at, const std::byte* from, std::size_t bytes,
-          const kernel::Reduction& reduction) {
-  std::byte* const to = recv.bytes.data() + at;
-  if (recv.arrival == Arrival::store) {
-    if (bytes != 0) std::memcpy(to, from, bytes);
-    return;
-  }
-  const std::size_t count = bytes / size_of(accumulator_of(reduction.dtype));
-  if (recv.arrival == Arrival::fold_before)
-    kernel::combine(to, from, to, count, reduction);
-  else
-    kernel::combine(to, to, from, count, reduction);
-}
-
-}  // namespace
-
 void Transfer::open(std::size_t index, std::size_t came, const kernel::Reduction& reduction) {
   Receiving& recv = receiving_[index];
   const Rooms::HeadRoom& room = *rooms_->heads[recv.head];
@@ -158,7 +140,7 @@ void Transfer::open(std::size_t index, std::size_t came, const kernel::Reduction
   judge_(recv.what.peer, card, bytes, expected);
   recv.opened = true;
   if (expected <= kInlineBytes) {
-    fold(recv.what, 0, room.payload, expected, reduction);
+    recv.what.take(0, room.payload, expected, reduction);
     recv.posted = recv.got = expected;
   } else {
     receive_more(index);
@@ -186,7 +168,7 @@ void Transfer::completed(const Slot& slot, const MPI_Status& status, const kerne
   recv.got += slot.bytes;
   // The next one may come while this one is added.
   receive_more(slot.index);
-  fold(recv.what, slot.begin, slot.room, slot.bytes, reduction);
+  recv.what.take(slot.begin, slot.room, slot.bytes, reduction);
   rooms_->free_chunks.push_back(slot.room);
   if (recv.done()) --open_;
 }

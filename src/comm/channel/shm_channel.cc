@@ -15,20 +15,6 @@ constexpr std::size_t kChunkBytes = std::size_t{32} << 10;
 
 std::size_t padded(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-void fold(const Incoming& recv, std::size_t at, const std::byte* from, std::size_t bytes,
-          const kernel::Reduction& reduction) {
-  std::byte* const to = recv.bytes.data() + at;
-  if (recv.arrival == Arrival::store) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
-  const std::size_t count = bytes / size_of(accumulator_of(reduction.dtype));
-  if (recv.arrival == Arrival::fold_before)
-    kernel::combine(to, from, to, count, reduction);
-  else
-    kernel::combine(to, to, from, count, reduction);
-}
-
 }  // namespace
 
 ShmChannel::ShmChannel(shm::Meeting& meeting, Kind kind) : meeting_(meeting), kind_(static_cast<int>(kind)) {}
@@ -66,7 +52,7 @@ bool ShmChannel::pull(const Incoming& recv, Progress& progress, const kernel::Re
     const std::size_t left = recv.bytes.size() - progress.moved;
     const std::size_t step = std::min({left, static_cast<std::size_t>(there), kRingBytes - at, kChunkBytes});
     if (step == 0) break;
-    fold(recv, progress.moved, ring.data + at, step, reduction);
+    recv.take(progress.moved, ring.data + at, step, reduction);
     ring.read.store(read + padded(step), std::memory_order_seq_cst);
     progress.moved += step;
     moved = true;

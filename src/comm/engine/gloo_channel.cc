@@ -15,15 +15,6 @@ constexpr std::uint64_t kExchangeSlot = std::uint64_t{0x71} << 56;
 
 using Posted = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
-void fold(const Incoming& recv, const std::byte* from, const kernel::Reduction& reduction) {
-  std::byte* const to = recv.bytes.data();
-  const std::size_t count = recv.bytes.size() / size_of(accumulator_of(reduction.dtype));
-  if (recv.arrival == Arrival::fold_before)
-    kernel::combine(to, from, to, count, reduction);
-  else
-    kernel::combine(to, to, from, count, reduction);
-}
-
 }  // namespace
 
 int GlooChannel::rank() const { return context_->rank; }
@@ -70,7 +61,7 @@ void GlooChannel::exchange(std::span<const Outgoing> sends, std::span<const Inco
     if (coming[i] == nullptr) continue;
     waits_for_ = recvs[i].peer;
     coming[i]->waitRecv(left());
-    if (recvs[i].arrival != Arrival::store) fold(recvs[i], places[i], reduction);
+    if (recvs[i].arrival != Arrival::store) recvs[i].take(0, places[i], recvs[i].bytes.size(), reduction);
   }
   for (std::size_t i = 0; i < sends.size(); ++i) {
     if (going[i] == nullptr) continue;

@@ -4,9 +4,8 @@
 
 namespace lockstep {
 
-CallCard card_of(const Call& part, std::string_view forced_algorithm) {
+void write_card(CallCard& card, const Call& part, std::string_view forced_algorithm) {
   const Call& call = part.shown();
-  CallCard card;
   card.sequence = call.sequence;
   card.count = call.count;
   // The part's: it may have learnt it.
@@ -17,8 +16,8 @@ CallCard card_of(const Call& part, std::string_view forced_algorithm) {
   card.op = static_cast<std::uint8_t>(reduces(call.what) ? call.op : ReduceOp::sum);
   card.order = static_cast<std::uint8_t>(call.order);
   const std::string_view algorithm = call.algorithm.empty() ? forced_algorithm : call.algorithm;
+  std::memset(card.algorithm, 0, sizeof(card.algorithm));
   algorithm.copy(card.algorithm, sizeof(card.algorithm));
-  return card;
 }
 
 std::string describe(const CallCard& card) {

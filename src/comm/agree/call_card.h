@@ -28,7 +28,13 @@ struct CallCard {
 };
 static_assert(sizeof(CallCard) == 56);
 
-CallCard card_of(const Call& call, std::string_view forced_algorithm);
+// Writes the card of `call` where it is to lie: copying one whose fields were just written is slow.
+void write_card(CallCard& to, const Call& call, std::string_view forced_algorithm);
+inline CallCard card_of(const Call& call, std::string_view forced_algorithm) {
+  CallCard card;
+  write_card(card, call, forced_algorithm);
+  return card;
+}
 // The call that a card speaks of, for its description; values that are none of ours become "unknown".
 std::string describe(const CallCard& card);
 // Same number and same call. Divisors agree when they are equal or one side leaves it to the others.

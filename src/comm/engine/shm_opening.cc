@@ -26,8 +26,7 @@ void ShmEngine::gather(const Call& call, const Algorithm* planned, std::int64_t 
   const std::size_t in_bytes = input_bytes(call.what, call.bytes(), size());
   Seat& seat = meeting_.own_seat();
   Descriptor& d = seat.descriptor[round_ % 2];
-  d.card =
-      card_of(call, selector_.forced());  // a forced one too: LOCKSTEP_ALGORITHM may differ between ranks
+  write_card(d.card, call, selector_.forced());  // LOCKSTEP_ALGORITHM may differ between ranks
   d.payload[0] = first;
   d.payload[1] = second;
   const auto place = [&](const void* data) {
@@ -42,6 +41,8 @@ void ShmEngine::gather(const Call& call, const Algorithm* planned, std::int64_t 
   if (d.posts != 0 && gives(call, rank()) && in_bytes > 0)
     std::memcpy(seat.eager[round_ % 2], call.in, in_bytes);
   meeting_.barrier();
+  // Where the buffers are comes from the peers' cores while the cards are compared.
+  for (int r = 0; d.posts == 0 && r < size(); ++r) __builtin_prefetch(&descriptor(r).in_offset);
   compare();
 }
 
@@ -58,15 +59,15 @@ void ShmEngine::compare() {
 const Algorithm* ShmEngine::agree(const Call& call, const Algorithm* planned) const {
   if (!call.algorithm.empty()) return planned;
   bool all_posted = true;
+  for (int r = 0; r < size(); ++r) all_posted &= descriptor(r).posts != 0;
+  if (all_posted) return planned;
   bool all_reachable = true;
   bool all_readable = true;
   for (int r = 0; r < size(); ++r) {
     const Descriptor& d = descriptor(r);
-    all_posted &= d.posts != 0;
     all_reachable &= d.in_offset != kPrivate && d.out_offset != kPrivate;
     all_readable &= d.unreadable == 0;
   }
-  if (all_posted) return planned;
   CallShape shape = shape_of(call, all_reachable);
   shape.pages &= all_readable;
   shape.posts = false;  // the call is on its way

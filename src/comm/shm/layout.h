@@ -23,16 +23,17 @@ inline constexpr std::size_t kWindows = 3;
 // One direction between two ranks.
 inline constexpr std::size_t kRingBytes = std::size_t{256} << 10;
 
-// What a rank says when it enters a collective: what it calls, and where its buffers are.
-struct Descriptor {
+// What a rank says when it enters a collective: what it calls, and where its buffers are. What small calls
+// need of it is in its first line of cache: each line that peers read is fetched from the owner's core.
+struct alignas(kLine) Descriptor {
   CallCard card;
-  std::uint64_t in_offset;   // in the arena, or kPrivate, or kAbsent
-  std::uint64_t out_offset;  // likewise
-  std::uint64_t in_address;  // in the rank's own process
+  std::uint16_t posts;                     // 1 when the input lies in the eager slot
+  std::uint16_t unreadable;                // 1 when the kernel can't read the private buffers for others
+  alignas(kLine) std::uint64_t in_offset;  // in the arena, or kPrivate, or kAbsent
+  std::uint64_t out_offset;                // likewise
+  std::uint64_t in_address;                // in the rank's own process
   std::uint64_t out_address;
-  std::int64_t payload[2];   // split's
-  std::uint16_t posts;       // 1 when the input lies in the eager slot
-  std::uint16_t unreadable;  // 1 when the kernel can't read the private buffers for others
+  std::int64_t payload[2];  // split's
 };
 
 enum class SeatState : std::uint32_t { empty = 0, joined = 1, left = 2, dead = 3 };
@@ -52,8 +53,8 @@ struct alignas(4096) Seat {
   std::atomic<std::uint32_t> waits_outside;                // 1: for somebody who is not in this group
   std::atomic<std::uint64_t> waits_for[RankMask::kWords];  // a RankMask of this group's
 
-  alignas(kLine) Descriptor descriptor[2];  // by the parity of the round
-  FailureRecord failure;                    // complete before Control::failed points to it
+  Descriptor descriptor[2];  // by the parity of the round
+  FailureRecord failure;     // complete before Control::failed points to it
   alignas(kLine) std::byte flight[FlightRing::kBytes];
   alignas(4096) std::byte eager[2][kEagerBytes];
   std::byte window[kWindows][kWindowBytes];

@@ -182,6 +182,55 @@ TEST(Continuation, MayHoldTheLastHandleOfItsGroup) {
   }
 }
 
+// A program may end what the function refers to as soon as the work has ended.
+TEST(Continuation, WhatItHoldsGoesBeforeAnybodyHearsOfTheEnd) {
+  struct Slow {
+    explicit Slow(std::atomic<bool>& gone_) : gone(gone_) {}
+    ~Slow() {
+      std::this_thread::sleep_for(milliseconds(100));
+      gone = true;
+    }
+    std::atomic<bool>& gone;
+  };
+  for (const bool fails : {false, true}) {
+    std::atomic<bool> gone = false;
+    WorkPromise promise;
+    const Work after = promise.work().then([held = std::make_shared<Slow>(gone)] {});
+    std::thread other([fails, mine = std::move(promise)]() mutable {
+      fails ? mine.set_error(error_of("flat battery")) : mine.set_done();
+    });
+    try {
+      after.wait();
+      EXPECT_FALSE(fails);
+    } catch (const UsageError& error) {
+      EXPECT_TRUE(fails);
+    }
+    EXPECT_TRUE(gone) << (fails ? "after an error" : "after success");
+    other.join();
+  }
+}
+
+// Destroying a group waits for its calls; in a continuation nothing waits. Rank 1 makes its part of the call
+// under way only behind a barrier that the thread of rank 0's continuation has to carry.
+TEST(Continuation, MayLetGoOfAnotherGroupWhoseCallsAreUnderWay) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(5)}), [](const Group& world) {
+    Group part = world.split(0);
+    std::vector<float> x(10, 1);
+    if (world.rank() == 0) {
+      const Work reduced = part.all_reduce_async(buffer(x));
+      const Work let_go = world.barrier_async().then([mine = std::move(part)] {});
+      world.barrier();
+      let_go.wait();
+      reduced.wait();
+    } else {
+      world.barrier();
+      world.barrier();
+      part.all_reduce(x);
+    }
+    EXPECT_EQ(x, std::vector<float>(10, 2));
+  });
+}
+
 TEST(Continuation, LongChainsTakeNoStack) {
   WorkPromise promise;
   Work end = promise.work();
@@ -312,6 +361,14 @@ TEST(WorkPromise, IsKeptOnce) {
   expect_error<UsageError>([&] { promise.set_error(error_of("late")); }, {"once"});
   expect_error<UsageError>([&] { WorkPromise().set_error(nullptr); }, {"without an error"});
   promise.work().wait();
+}
+
+// An empty Work would be done.
+TEST(WorkPromise, HasNoWorkOnceItWasMovedFrom) {
+  WorkPromise promise;
+  WorkPromise mine = std::move(promise);
+  expect_error<UsageError>([&] { (void)promise.work(); }, {"moved"});  // NOLINT(bugprone-use-after-move)
+  mine.set_done();
 }
 
 }  // namespace

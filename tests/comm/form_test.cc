@@ -232,5 +232,11 @@ TEST_F(FormGroup, AcrossMachinesAtAnEndpoint) {
         {"GroupPlan::endpoint", where, "accepted"});
 }
 
+TEST_F(FormGroup, IsRefusedInAContinuation) {
+  expect_error<UsageError>(
+      [] { Work().then([] { (void)form_group({.id = "within", .size = 1, .rank = 0}, kAmple); }).wait(); },
+      {"form_group", "then()", "accepted"});
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -12,11 +12,13 @@
 //    run at once, on the caller's thread.
 //  - Of one work they run in the order in which they were given; one that is given, or made ready, while
 //    another runs on the same thread comes after it.
-//  - Nothing waits in them: wait() for what is not done, a blocking call on any group and split() are
+//  - Nothing waits in them: wait() for what is not done, a blocking call on any group, split() and
+//  form_group() are
 //    UsageErrors there. Asynchronous calls are welcome. Such a call has its place in the order of calls by
 //    when it is made, and ranks must agree about that: until then the program makes no other calls on that
 //    group.
-//  - What they hold is let go on that thread; they may hold their group.
+//  - What they hold is let go on that thread, before the work that then() gave is done. They may hold groups:
+//    one that goes there ends what it has under way by itself, and nobody waits for that.
 //
 // Devices: done means done for the host. An operation on a device's stream is a promise that the stream keeps
 // (set_done from the device's own thread), so then() and when_all() order host and device alike.
@@ -61,7 +63,7 @@ class Work {
   // by and becomes the result's, and so does what f throws, which fails no group. Timing: this one's, with
   // the end of what came last.
   template <std::invocable F>
-  Work then(F f) const {
+  [[nodiscard]] Work then(F f) const {
     if constexpr (std::is_void_v<std::invoke_result_t<F&>>)
       return then_work([f = std::move(f)]() mutable { return f(), Work(); });
     else
@@ -83,7 +85,7 @@ class Work {
 
 // Done when all are. Its error is that of the first in the list that has one, after all of them ended.
 // Timing: from the first begin to the last end, and the algorithm where it is one.
-Work when_all(std::vector<Work> works);
+[[nodiscard]] Work when_all(std::vector<Work> works);
 
 // The other end of a Work, held by whoever does the operation, on any one thread at a time.
 class WorkPromise {
@@ -93,7 +95,7 @@ class WorkPromise {
   WorkPromise& operator=(WorkPromise&& other) noexcept;
   ~WorkPromise();  // not kept: the Work's error is a SystemError that says so
 
-  Work work() const;
+  Work work() const;  // UsageError once it was moved from
 
   // Runs what then() and on_done() were given before it returns (within such a function: after that). Once
   // for each promise; again is a UsageError.

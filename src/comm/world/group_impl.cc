@@ -39,13 +39,14 @@ Group GroupImpl::make(std::unique_ptr<Engine> engine, std::string name, std::str
 }
 
 void GroupImpl::release(GroupImpl* group) {
-  if (group->thread_.get_id() != std::this_thread::get_id()) {
+  if (!inside_continuation() || !group->thread_.joinable()) {
     delete group;
     return;
   }
   const std::lock_guard lock(group->mutex_);
   group->stopping_ = true;
   group->orphaned_ = true;
+  group->changed_.notify_one();  // under the lock: behind it the thread may have ended the group
 }
 
 GroupImpl::~GroupImpl() {

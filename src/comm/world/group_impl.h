@@ -23,8 +23,8 @@ namespace lockstep {
 
 class GroupImpl {
  public:
-  // Destroying it waits for what is queued. Where the last handle goes in a continuation, on the group's own
-  // thread, that thread ends what is queued and the group with it, and nobody waits.
+  // Destroying it waits for what is queued. Where the last handle goes in a continuation, its own or another
+  // group's, the group's own thread ends what is queued and the group with it, and nobody waits.
   static Group make(std::unique_ptr<Engine> engine, std::string name, std::string job,
                     std::chrono::milliseconds timeout);
   static GroupImpl& of(const Group& group) { return group.impl(); }

@@ -14,6 +14,7 @@
 #include "comm/world/group_impl.h"
 #include "comm/world/local_world.h"
 #include "comm/world/tcp_world.h"
+#include "comm/world/work_state.h"
 #include "lockstep/base/identity.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
@@ -147,6 +148,10 @@ std::unique_ptr<Engine> make_engine(const std::string& name, const Membership& w
 
 Group form(const Membership& who, const Identity& identity, const InitOptions& options,
            const Knobs& knobs) try {
+  if (inside_continuation())
+    throw UsageError(std::string(who.whole_job ? "init" : "form_group") +
+                     " inside a function given to then() or on_done(), where nothing may wait; accepted: "
+                     "outside of it");
   check_group_size(who.size);
   const std::string name = choose_engine(knobs, who, identity.started_by_mpi());
   auto engine = make_engine(name, who, knobs);

@@ -108,11 +108,14 @@ Work Work::then_work(std::function<Work()> f) const {
   auto promise = std::make_shared<WorkPromise>();
   Work result = promise->work();
   State::Callback go_on = [f = std::move(f), promise](const State& first) mutable {
-    if (first.error) return promise->set_error(first.error, first.timing);
+    if (first.error) {
+      f = nullptr;  // what it holds goes before anybody hears of the end
+      return promise->set_error(first.error, first.timing);
+    }
     Work second;
     WorkTiming timing = first.timing;
     try {
-      second = std::exchange(f, nullptr)();  // what it holds goes before anybody hears of the end
+      second = std::exchange(f, nullptr)();  // likewise
     } catch (...) {
       timing.end_ns = now_ns();
       return promise->set_error(std::current_exception(), std::move(timing));
@@ -189,7 +192,12 @@ WorkPromise& WorkPromise::operator=(WorkPromise&& other) noexcept {
   return *this;
 }
 
-Work WorkPromise::work() const { return Work(state_); }
+Work WorkPromise::work() const {
+  if (state_ == nullptr)
+    throw UsageError(
+        "WorkPromise::work of one that was moved from; accepted: of the one that it was moved to");
+  return Work(state_);
+}
 
 void WorkPromise::set_done(WorkTiming timing) { keep(nullptr, std::move(timing)); }
 

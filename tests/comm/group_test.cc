@@ -115,6 +115,11 @@ TEST(Group, AnswersQuestionsAboutCallsThatNobodyMakes) {
         g.why_refused({.count = 1, .dtype = DType::i32, .options = {.op = ReduceOp::avg, .divisor = 0.5}})
             .find("divisor 0.5"),
         std::string::npos);
+    EXPECT_NE(g.why_refused({.count = 1, .options = {.timeout = std::chrono::milliseconds(-5)}})
+                  .find("timeout of -5 ms"),
+              std::string::npos);
+    EXPECT_NE(g.why_refused({.count = std::size_t{1} << 60}).find("larger than any memory"),
+              std::string::npos);
     for (const std::string& name : g.algorithms(Collective::all_reduce)) {
       const std::string why = g.why_refused({.count = 4, .options = {.algorithm = name}});
       std::vector<float> x(4, 1);

@@ -115,6 +115,29 @@ TYPED_TEST(ListsTest, OfDifferentLengthsAreGathered) {
   });
 }
 
+// × 8 bytes is nothing in 64 bits: who trusts another rank's number writes beyond its memory.
+TEST(Lists, OfALengthThatNoMemoryHasAreRefusedByAll) {
+  on_ranks([](const Group& g, int rank, int n) {
+    double x = 1;
+    const std::size_t count = rank == n - 1 ? std::size_t{1} << 61 : 1;
+    expect_error<UsageError>([&] { (void)gather_elements(g, ConstBuffer(&x, count, DType::f64)); },
+                             {"all_gather", "rank " + std::to_string(n - 1), std::to_string(1LL << 61)});
+    expect_error<UsageError>([&] { (void)gather_elements(g, ConstBuffer(nullptr, 4, DType::f32)); },
+                             {"all_gather", "null buffer of 4 f32"});
+    EXPECT_EQ(g.all_reduce(1), n);
+  });
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which end the program there
+TEST(Lists, ThatDoNotFitIntoMemoryAreATypedError) {
+  on_threads(thread_groups(2), [](const Group& g) {
+    char x = 1;
+    const ConstBuffer huge(&x, std::size_t{1} << 48, DType::u8);
+    expect_error<SystemError>([&] { (void)gather_elements(g, huge); }, {"all_gather", "memory"});
+  });
+}
+#endif
+
 TEST(Lists, ArraysAndHalves) {
   on_ranks([](const Group& g, int rank, int n) {
     double plain[3] = {1, 2, static_cast<double>(rank)};

@@ -19,6 +19,9 @@ class Stall;
 // Longer timeouts are cut to this: as nanoseconds they would not fit the clock.
 inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
 
+// More are no buffer's: whatever is multiplied by a type's size or a number of ranks stays below 2^63.
+inline constexpr std::size_t kMostElements = std::size_t{1} << 50;
+
 bool reduces(Collective what);     // all_reduce, reduce_scatter, reduce
 bool is_message(Collective what);  // send, recv: between two ranks, and not numbered
 // Of one rank, in a call of so many `bytes` (Call::bytes).

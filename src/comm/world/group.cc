@@ -15,9 +15,6 @@ namespace {
   throw UsageError(std::string(to_string(call.what)) + ": " + why);
 }
 
-// Whatever is multiplied by a type's size or a number of ranks stays below 2^63.
-constexpr std::size_t kMostElements = std::size_t{1} << 50;
-
 std::string elements(const ConstBuffer& x) { return std::to_string(x.count) + " " + to_string(x.dtype); }
 
 bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
@@ -36,9 +33,6 @@ class Builder {
     call_.algorithm = options.algorithm;
     call_.purpose = options.purpose;
     call_.divisor = options.divisor == 0 ? group.engine().size() : options.divisor;
-    if (options.timeout.count() < 0)
-      refuse(call_, "timeout of " + std::to_string(options.timeout.count()) +
-                        " ms; accepted: positive, or zero for the group's");
     call_.timeout = std::min(options.timeout, kLongestTimeout);
   }
 
@@ -106,6 +100,11 @@ class Builder {
   const Call& call() const { return call_; }
   // What is wrong with it whatever its buffers are; empty: nothing.
   std::string refusal() const {
+    if (call_.timeout.count() < 0)
+      return "timeout of " + std::to_string(call_.timeout.count()) +
+             " ms; accepted: positive, or zero for the group's";
+    if (call_.count > kMostElements)
+      return "a buffer of " + std::to_string(call_.count) + " elements is larger than any memory";
     if (reduces(call_.what) && !supports(call_.op, call_.dtype))
       return std::string(to_string(call_.op)) + " needs integers, not " + to_string(call_.dtype);
     if (reduces(call_.what) && call_.op == ReduceOp::avg && call_.divisor != kDivisorOfOthers &&
@@ -193,8 +192,7 @@ Call all_to_all_call(const GroupImpl& g, const ConstBuffer& in, const Buffer& ou
 }
 
 Call barrier_call(const GroupImpl& g, const CallOptions& o) {
-  CallOptions plain = o;
-  return Builder(g, Collective::barrier, plain).done();
+  return Builder(g, Collective::barrier, o).done();
 }
 
 Call message_call(const GroupImpl& g, Collective what, int peer, const CallOptions& o) {

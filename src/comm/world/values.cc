@@ -2,19 +2,34 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <new>
 
+#include "comm/call/call.h"
 #include "lockstep/comm/group.h"
 #include "lockstep/comm/mean.h"
 
 namespace lockstep {
 
 GatheredElements gather_elements(const Group& group, ConstBuffer own, CallOptions options) {
+  if (own.data == nullptr && own.count > 0)
+    throw UsageError("all_gather: a null buffer of " + std::to_string(own.count) + " " +
+                     to_string(own.dtype));
   GatheredElements all;
   for (const std::int64_t count : group.all_gather(static_cast<std::int64_t>(own.count), options))
     all.counts.push_back(static_cast<std::size_t>(count));
-  all.longest = *std::max_element(all.counts.begin(), all.counts.end());
+  const auto longest = std::max_element(all.counts.begin(), all.counts.end());
+  all.longest = *longest;
+  if (all.longest > kMostElements / all.counts.size())  // so say all
+    throw UsageError("all_gather: " + group.named(static_cast<int>(longest - all.counts.begin())) +
+                     " gives " + std::to_string(all.longest) + " elements, for each of " +
+                     std::to_string(all.counts.size()) + " ranks that is larger than any memory");
   all.stride = all.longest * size_of(own.dtype);
-  all.bytes.resize(all.stride * all.counts.size());
+  try {
+    all.bytes.resize(all.stride * all.counts.size());
+  } catch (const std::bad_alloc&) {
+    throw SystemError("all_gather: " + group.named(group.rank()) + " has no memory for " +
+                      std::to_string(all.counts.size()) + " × " + std::to_string(all.stride) + " bytes");
+  }
   // In place: its own slice of what all get.
   std::byte* const mine = all.bytes.data() + static_cast<std::size_t>(group.rank()) * all.stride;
   if (own.count > 0) std::memcpy(mine, own.data, own.bytes());

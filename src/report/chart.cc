@@ -169,8 +169,7 @@ class Drawing {
   std::string linear_grid() const {
     std::string out;
     const double step = svg::tick_step(range_y_.high - range_y_.low, 5);
-    for (double v = std::ceil(range_y_.low / step) * step; v <= range_y_.high + step / 1e6; v += step)
-      out += grid_line(v, svg::tick_text(v, step));
+    for (const double v : svg::ticks(range_y_, step)) out += grid_line(v, svg::tick_text(v, step));
     return out;
   }
 
@@ -194,7 +193,7 @@ class Drawing {
     const bool beside = chart_.legend == ChartLegend::beside;
     if (chart_.x_ticks.empty() && !is_log()) {
       const double step = std::max(1.0, svg::tick_step(range_x_.high - range_x_.low, 8));
-      for (double v = std::ceil(range_x_.low / step) * step; v <= range_x_.high + step / 1e6; v += step)
+      for (const double v : svg::ticks(range_x_, step))
         out += svg::text(x_(v), at_.bottom + 17, "middle", svg::tick_text(v, step));
     }
     double last = -1e9;

@@ -55,6 +55,18 @@ double tick_step(double span, int most) {
   return 10 * power;
 }
 
+std::vector<double> ticks(const Range& range, double step) {
+  constexpr int kMost = 100;
+  std::vector<double> found;
+  const double first = std::ceil(range.low / step) * step;
+  for (int i = 0; i < kMost; ++i) {
+    const double value = first + i * step;
+    if (!(value <= range.high + step / 1e6)) break;
+    if (found.empty() || value > found.back()) found.push_back(value);
+  }
+  return found;
+}
+
 std::string tick_text(double value, double step) {
   if (std::abs(value) < step / 1e6) return "0";
   const int decimals = std::clamp(static_cast<int>(-std::floor(std::log10(step))), 0, 6);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 namespace lockstep::svg {
 
@@ -43,6 +44,8 @@ struct Range {
 // 1, 2 or 5 times a power of ten, so that a span has at most so many of them; and a value at such a distance
 // from the next one, with as many digits as it takes.
 double tick_step(double span, int most);
+// The multiples of `step` in a range; few where the step is lost in the rounding of the range's values.
+std::vector<double> ticks(const Range& range, double step);
 std::string tick_text(double value, double step);
 
 }  // namespace lockstep::svg

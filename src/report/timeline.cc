@@ -26,7 +26,7 @@ std::string render_timeline(const std::string& title, const std::vector<Timeline
     return std::lerp(kLeft, kRight, (ms - range.low) / (range.high - range.low));
   };
   const double step = svg::tick_step(range.high - range.low, 8);
-  for (double v = std::ceil(range.low / step) * step; v <= range.high; v += step)
+  for (const double v : svg::ticks(range, step))
     out += svg::line("grid", at(v), at(v), kTop, bottom) +
            svg::text(at(v), bottom + 16, "middle", svg::tick_text(v, step));
   for (std::size_t r = 0; r < rows.size(); ++r) {

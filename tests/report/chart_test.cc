@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -22,6 +23,15 @@ TEST(RunChart, DrawsALevelAndCutsPeaks) {
   EXPECT_NE(cut.find("stroke-dasharray"), std::string::npos);
   EXPECT_NE(cut.find(">least</text>"), std::string::npos);
   EXPECT_EQ(cut.find(">1000<"), std::string::npos);
+}
+
+// A step between two lines of the grid that is lost in rounding: the next line would be the same, for ever.
+TEST(RunChart, DrawsValuesThatDifferInTheirLastBit) {
+  for (const double value : {0.1, 1.0, 1e17, -3e-9}) {
+    Chart chart{.title = "t", .x_title = "x", .y_title = "y", .series = {{"a", {}}}};
+    chart.series[0].points = {{1, value}, {2, std::nextafter(value, INFINITY)}};
+    EXPECT_LT(render_chart(chart).size(), 10'000u) << value;
+  }
 }
 
 TEST(RunChart, EscapesNamesAndRefusesWhatHasNoLogarithm) {

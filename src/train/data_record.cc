@@ -14,7 +14,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string in_words(std::int64_t size, const std::string& sha256) {
-  return fmt::format("{} with SHA-256 {:.12}…", size, sha256);
+  return sha256.empty() ? std::to_string(size) : fmt::format("{} with SHA-256 {:.12}…", size, sha256);
+}
+
+// What is not known by its hash is known by its size.
+bool same_train(const DataRecord& a, const DataRecord& b) {
+  return a.train_sha256 == b.train_sha256 && (!a.train_sha256.empty() || a.train_size == b.train_size);
+}
+bool same_test(const DataRecord& a, const DataRecord& b) {
+  return a.test_sha256 == b.test_sha256 && (!a.test_sha256.empty() || a.test_size == b.test_size);
 }
 
 }  // namespace
@@ -46,9 +54,9 @@ DataRecord read_data_record(const Json& json, const std::string& where) {
 
 void check_same_data(const DataRecord& before, const DataRecord& now, const std::string& name,
                      const std::string& run) {
-  if (before.train_sha256.empty()) return;
-  const bool train = before.train_sha256 != now.train_sha256;
-  if (!train && before.test_sha256 == now.test_sha256) return;
+  if (before.train_sha256.empty() && before.train_size == 0) return;
+  const bool train = !same_train(before, now);
+  if (!train && same_test(before, now)) return;
   throw UsageError(fmt::format(
       "--data {} is not the data of {}: its {} examples are {}, those of the run {}; accepted: the same data "
       "at any "
@@ -61,13 +69,23 @@ void check_same_data(const DataRecord& before, const DataRecord& now, const std:
 }
 
 void check_same_data(const Group& world, const DataRecord& own) {
-  const std::vector<std::string> all = world.all_gather(own.train_sha256 + own.test_sha256);
-  for (int rank = 1; rank < world.size(); ++rank)
-    if (const std::string& theirs = all[static_cast<std::size_t>(rank)]; theirs != all[0])
-      throw UsageError(
-          fmt::format("rank {} reads other data than rank 0 (SHA-256 {:.12}… and {:.12}…); accepted: the "
-                      "same files on every machine",
-                      rank, theirs, all[0]));
+  DataRecord without_path = own;
+  without_path.path.clear();
+  const std::vector<std::string> all = world.all_gather(to_json(without_path).dump());
+  const DataRecord first = read_data_record(Json::parse(all[0]), "rank 0's data");
+  for (int rank = 1; rank < world.size(); ++rank) {
+    const DataRecord theirs =
+        read_data_record(Json::parse(all[static_cast<std::size_t>(rank)]), "a rank's data");
+    const bool train = !same_train(theirs, first);
+    if (!train && same_test(theirs, first)) continue;
+    const auto words = [&](const DataRecord& r) {
+      return train ? in_words(r.train_size, r.train_sha256) : in_words(r.test_size, r.test_sha256);
+    };
+    throw UsageError(
+        fmt::format("rank {} reads other data than rank 0 ({} and {} {} examples); accepted: the "
+                    "same files on every machine",
+                    rank, words(theirs), words(first), train ? "training" : "test"));
+  }
 }
 
 }  // namespace lockstep

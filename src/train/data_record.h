@@ -23,8 +23,8 @@ nlohmann::ordered_json to_json(const DataRecord& record);
 // begins the message.
 DataRecord read_data_record(const nlohmann::ordered_json& json, const std::string& where);
 
-// Throws UsageError when `now` is not the data of `before`, whatever the paths are. `name` and `run`: what
-// the user calls the data, and the run that goes on.
+// Throws UsageError when `now` is not the data of `before`, whatever the paths are: by hash, or, where the
+// dataset has none, by size. `name` and `run`: what the user calls the data, and the run that goes on.
 void check_same_data(const DataRecord& before, const DataRecord& now, const std::string& name,
                      const std::string& run);
 // The same between the ranks, which each read their own files. Collective; throws on every rank.

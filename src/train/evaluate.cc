@@ -1,9 +1,15 @@
 #include "train/evaluate.h"
 
 #include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
+
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
@@ -13,10 +19,22 @@ double parts_of(const Batch& batch) {
   return static_cast<double>(batch.target.defined() ? batch.target.numel() : batch.data.size(0));
 }
 
+// Which sign a NaN has is the processor's choice.
+double ratio_of(double sum, double count) {
+  const double ratio = sum / count;
+  return count == 0 || std::isnan(ratio) ? std::numeric_limits<double>::quiet_NaN() : ratio;
+}
+
 }  // namespace
 
 MetricSum count_correct(const torch::Tensor& output, const Batch& batch) {
-  return {static_cast<double>(output.argmax(-1).eq(batch.target).sum().item<std::int64_t>()),
+  const torch::Tensor likeliest = output.argmax(-1);
+  if (!likeliest.sizes().equals(batch.target.sizes()))  // eq() would compare all with all
+    throw UsageError(
+        fmt::format("count_correct: outputs [{}] and targets [{}]; accepted: targets of the outputs' "
+                    "shape without its last number",
+                    fmt::join(output.sizes(), ", "), fmt::join(batch.target.sizes(), ", ")));
+  return {static_cast<double>(likeliest.eq(batch.target).sum().item<std::int64_t>()),
           static_cast<double>(batch.target.numel())};
 }
 
@@ -53,8 +71,8 @@ Evaluation evaluate(torch::nn::Module& model, const Task& task, std::int64_t bat
   world.all_reduce(buffer(sums));
   std::vector<double> total(width);
   for (std::size_t i = 0; i < sums.size(); ++i) total[i % width] += sums[i];
-  Evaluation evaluation{.loss = total[0] / total[1], .metrics = {}};
-  for (std::size_t i = 2; i < width; i += 2) evaluation.metrics.push_back(total[i] / total[i + 1]);
+  Evaluation evaluation{.loss = ratio_of(total[0], total[1]), .metrics = {}};
+  for (std::size_t i = 2; i < width; i += 2) evaluation.metrics.push_back(ratio_of(total[i], total[i + 1]));
   return evaluation;
 }
 

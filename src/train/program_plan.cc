@@ -19,6 +19,34 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+void within(const char* option, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most)
+    throw UsageError(fmt::format("{} = {}; accepted: {} to {}", option, value, least, most));
+}
+
+// What is found here is found before a file changes.
+void check_values(const TrainerOptions& o) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  expect_one_of("optimizer:", o.optimizer,
+                {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
+  expect_one_of("on_nan:", o.on_nan, {"stop", "skip", "go-on"});
+  within("lanes", o.lanes, 0, 1 << 20);
+  within("lane_batch", o.lane_batch, 1, 1 << 20);
+  within("threads", o.threads, 1, 1024);
+  within("epochs", o.epochs, 0, kMany);
+  within("steps", o.steps, 0, kMany);
+  within("loader_threads", o.loader_threads, 1, 1024);
+  within("eval_every", o.eval_every, 0, kMany);
+  within("eval_batch", o.eval_batch, 1, 1 << 20);
+  within("checkpoint_every", o.checkpoint_every, -1, kMany);
+  within("keep", o.keep, 0, 1 << 20);
+  within("trace_steps", o.trace_steps, 0, 10'000);
+  check(o.schedule);
+  if (o.nesterov && (!o.optimizer.ends_with("sgd") || o.momentum == 0))
+    throw UsageError("nesterov: accepted with an optimizer of sgd or torch-sgd and a momentum above 0");
+  if (o.out.empty()) throw UsageError("out: names no folder");
+}
+
 Json recipe_of(const TrainerOptions& o, int workers) {
   return {{"model", o.model_name},
           {"data", o.data_name},
@@ -73,11 +101,44 @@ void expect_same_run(const Json& now, const Json& then, const TrainerOptions& o)
     for (const char* name : {"steps", "epochs"}) compare(name);
 }
 
+void expect_text(const Json& recipe) {
+  for (const auto& [name, value] : recipe.items()) {
+    try {
+      (void)value.dump();
+    } catch (const Json::exception&) {
+      throw UsageError(name + (name == "model" || name == "data" ? "_name" : "") +
+                       ": is not UTF-8; accepted: text in UTF-8");
+    }
+  }
+}
+
+// Where ranks took different examples, or stopped at different steps, nothing would say so. What only rank 0
+// uses may differ.
+void expect_same_on_all(const Group& world, Json own) {
+  for (const char* name : {"model", "data", "lanes", "out", "init", "keep"}) own.erase(name);
+  const std::vector<std::string> all = world.all_gather(own.dump());
+  const Json first = Json::parse(all[0]);
+  for (int rank = 1; rank < world.size(); ++rank) {
+    const Json theirs = Json::parse(all[static_cast<std::size_t>(rank)]);
+    for (const auto& [name, value] : theirs.items())
+      if (value != first.at(name))
+        throw UsageError(fmt::format("{}: {} = {}, and rank 0 has {}; accepted: the same on every rank",
+                                     world.named(rank), name, value.dump(), first.at(name).dump()));
+  }
+}
+
 // By rank 0.
 void go_on(RunPlan& plan, int workers) {
   TrainerOptions& o = plan.options;
   plan.folder_use = FolderUse::resume;
-  if (CheckpointStore(RunFolder::checkpoints_of(o.out)).list().empty()) return;  // before its first one
+  if (CheckpointStore(RunFolder::checkpoints_of(o.out)).list().empty()) {  // before its first one, or no run
+    if (const fs::path file = find_foreign_file(o.out); !file.empty())
+      throw UsageError(fmt::format(
+          "out: {} would be replaced, which no run of Lockstep wrote; accepted: another folder, or "
+          "move that file away",
+          file.string()));
+    return;
+  }
   plan.resumed = o.out;
   plan.checkpoint = find_checkpoint(o.out);
   verify_checkpoint(plan.checkpoint);
@@ -95,12 +156,22 @@ void look_at_folder(RunPlan& plan, int workers) {
   TrainerOptions& o = plan.options;
   const bool begun = !is_unused(o.out);
   const bool restarted = restarts() > 0 && RunFolder::begun_by_this_job(o.out);
-  if (begun && (restarted || o.if_there == IfThere::resume)) return go_on(plan, workers);
-  if (begun && o.if_there == IfThere::refuse)
+  if (begun && (restarted || o.if_there == IfThere::resume))
+    go_on(plan, workers);
+  else if (begun && o.if_there == IfThere::refuse)
     throw UsageError(fmt::format(
         "out: {} is not empty; accepted: another folder, or if_there = resume or overwrite", o.out));
-  if (begun) plan.folder_use = FolderUse::overwrite;
-  if (!o.init.empty()) plan.init = find_checkpoint(o.init);
+  else if (begun)
+    plan.folder_use = FolderUse::overwrite;
+  if (!plan.checkpoint.empty() || o.init.empty()) return;
+  plan.init = find_checkpoint(o.init);
+  std::error_code ignored;
+  if (plan.folder_use == FolderUse::overwrite &&
+      fs::equivalent(plan.init.parent_path(), RunFolder::checkpoints_of(o.out), ignored))
+    throw UsageError(
+        fmt::format("if_there = overwrite would remove {}, with which init begins; accepted: "
+                    "another folder (out), or if_there = resume",
+                    plan.init.string()));
 }
 
 }  // namespace
@@ -124,11 +195,10 @@ Json read_state(const fs::path& checkpoint) {
 RunPlan plan_program(TrainerOptions options, const Group& world) {
   RunPlan plan{.options = std::move(options)};
   TrainerOptions& o = plan.options;
-  expect_one_of("optimizer:", o.optimizer,
-                {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
-  expect_one_of("on_nan:", o.on_nan, {"stop", "skip", "go-on"});
-  if (o.out.empty()) throw UsageError("out: names no folder");
+  check_values(o);
   if (o.steps == 0 && o.epochs == 0) o.epochs = 1;
+  expect_text(recipe_of(o, world.size()));
+  expect_same_on_all(world, recipe_of(o, world.size()));
   std::string text;
   run_on_leader(world, "reading the checkpoint", [&] {
     look_at_folder(plan, world.size());

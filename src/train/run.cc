@@ -163,6 +163,9 @@ void TrainRun::evaluate_now() {
 
 // The run that was to go on is through. Its folder stays as it is.
 void TrainRun::nothing_left() const {
+  if (plan_->first_step > loader_.steps() && options_.epochs == 0)
+    throw UsageError(fmt::format("--steps {} is less than the {} that {} has done; accepted: {} or more",
+                                 options_.steps, plan_->first_step, plan_->resumed, plan_->first_step));
   if (plan_->first_step > loader_.steps())
     throw UsageError(fmt::format("--epochs {} ends at step {}, and {} has done {}; accepted: {} or more",
                                  options_.epochs, loader_.steps(), plan_->resumed, plan_->first_step,

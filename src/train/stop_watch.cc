@@ -4,6 +4,9 @@
 #include <csignal>
 #include <cstdint>
 #include <ctime>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "lockstep/launch/launcher.h"
 
@@ -11,9 +14,11 @@ namespace lockstep {
 namespace {
 
 constexpr int kStops[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-volatile std::sig_atomic_t told_to_stop = 0;  // the signal
-std::atomic<std::int64_t> told_at_s = 0;      // on the monotonic clock
-std::atomic<int> watches = 0;                 // that live
+volatile std::sig_atomic_t told_to_stop = 0;                 // the signal
+std::atomic<std::int64_t> told_at_s = 0;                     // on the monotonic clock
+std::mutex watches_mutex;                                    // of what follows
+int watches = 0;                                             // that live
+std::vector<std::pair<int, struct sigaction>> programs_own;  // what the program did at these signals
 
 // For a handler. A signal to every process of a job comes here twice, the second time from the launcher.
 void note_stop(int signal) {
@@ -31,21 +36,25 @@ void note_stop(int signal) {
 }  // namespace
 
 StopWatch::StopWatch() {
-  if (watches++ == 0) told_to_stop = 0;
+  const std::lock_guard lock(watches_mutex);
+  if (watches++ > 0) return;
+  told_to_stop = 0;
   struct sigaction action {};
   action.sa_handler = note_stop;
   action.sa_flags = SA_RESTART;
   for (const int signal : kStops) {
-    struct sigaction before {};
-    if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler == SIG_IGN) continue;
+    struct sigaction own {};
+    if (::sigaction(signal, nullptr, &own) != 0 || own.sa_handler == SIG_IGN) continue;
     ::sigaction(signal, &action, nullptr);
-    watched_.push_back(signal);
+    programs_own.emplace_back(signal, own);
   }
 }
 
 StopWatch::~StopWatch() {
+  const std::lock_guard lock(watches_mutex);
   if (--watches > 0) return;
-  for (const int signal : watched_) std::signal(signal, SIG_DFL);
+  for (const auto& [signal, own] : programs_own) ::sigaction(signal, &own, nullptr);
+  programs_own.clear();
 }
 
 int noted_stop() { return told_to_stop; }

@@ -1,5 +1,9 @@
 #include "lockstep/train/trainer.h"
 
+#include <algorithm>
+#include <set>
+#include <utility>
+
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
 #include "report/run_display.h"
@@ -12,8 +16,22 @@ namespace {
 
 void check(const ModuleRef& model, const Task& task) {
   if (model.pointer() == nullptr) throw UsageError("Trainer: the model is null");
+  if (std::ranges::none_of(model.pointer()->parameters(), &torch::Tensor::requires_grad))
+    throw UsageError("Trainer: the model has no parameter to train; accepted: one that requires a gradient");
   if (!task.train) throw UsageError("Trainer: the task has no dataset to train on (train)");
   if (!task.loss) throw UsageError("Trainer: the task has no loss");
+  if (task.test && task.test->size() < 1)
+    throw UsageError(
+        "Trainer: the dataset to test on (test) has no examples; accepted: 1 or more, or no test");
+  std::set<std::string> names = {"", "step", "epoch", "validation_loss"};  // columns of evaluations.csv
+  for (const auto& [name, metric] : task.metrics) {
+    if (!metric) throw UsageError("Trainer: the metric '" + name + "' has no function");
+    if (!names.insert(name).second || name.find_first_of(",\"\r\n") != std::string::npos)
+      throw UsageError(
+          "Trainer: a metric called '" + one_line(name) +
+          "'; accepted: each name once, without commas, quotes and line ends, and not step, epoch "
+          "or validation_loss");
+  }
 }
 
 }  // namespace
@@ -21,14 +39,15 @@ void check(const ModuleRef& model, const Task& task) {
 struct Trainer::Impl {
   std::optional<RunDisplay> display;  // where no command shows what happens
   std::optional<TrainRun> run;
+  bool ran = false;
 };
 
 Trainer::Trainer(ModuleRef model, Task task, TrainerOptions options, Group world)
     : impl_(std::make_unique<Impl>()) {
   check(model, task);
   if (!world) world = init();
-  pin_threads(options.threads);
   auto plan = std::make_unique<RunPlan>(plan_program(std::move(options), world));
+  pin_threads(plan->options.threads);
   plan->sink = [](const nlohmann::ordered_json&) {};
   if (!plan->options.quiet) {
     impl_->display.emplace(Show::text);
@@ -49,6 +68,9 @@ Trainer::Trainer(ModuleRef model, Task task, std::unique_ptr<RunPlan> plan, Grou
 Trainer::~Trainer() = default;
 
 TrainerResult Trainer::run() {
+  if (std::exchange(impl_->ran, true))
+    throw UsageError(
+        "Trainer::run: this one has run already; accepted: once, another run is another Trainer");
   const TrainerResult result = impl_->run->run();
   if (impl_->display) impl_->display->finish();
   return result;

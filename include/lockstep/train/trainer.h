@@ -16,7 +16,8 @@
 // The run's folder gets index.html with the plots, config.json, summary.json, steps.csv, epochs.csv,
 // evaluations.csv, buckets.csv, latency.csv, trace.json and checkpoints/. SIGINT, SIGTERM, SIGHUP and SIGQUIT
 // end the step and write a checkpoint; the same program goes on from there with IfThere::resume, also after
-// it was killed, and after a restart by its launcher in any case.
+// it was killed, and after a restart by its launcher in any case. Handlers of the program's own come back
+// when run() returns.
 #pragma once
 
 #include <torch/types.h>

@@ -70,8 +70,9 @@ struct Exchange {
 
   // What it remembers from step to step, and takes back. Named by parameter ("residual/fc.weight") and shaped
   // as that, so that it outlives layouts, and the same on every rank, so that it outlives numbers of workers:
-  // what ranks have of their own is added up or gathered first. Collective. Left empty, the two of them: it
-  // remembers nothing.
+  // what ranks have of their own is added up or gathered first. A run whose sum is cut anew goes on with
+  // other bits than one that was not stopped; gathered under a name a rank, with the same ones where as many
+  // go on. Collective. Left empty, the two of them: it remembers nothing.
   std::function<State()> state = {};
   std::function<void(const State&)> load = {};
 

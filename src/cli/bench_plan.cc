@@ -76,6 +76,11 @@ std::vector<std::uint64_t> make_sizes(const BenchFlags& flags, BenchOp what, DTy
 
 BenchPlan make_plan(const BenchFlags& flags) {
   BenchPlan plan;
+  std::vector<std::string> words = bench_op_names();
+  if (std::ranges::find(words, flags.collective) == words.end()) {
+    words.push_back("step");  // a command of its own, which this may have been meant to be
+    throw UsageError("collective " + not_understood(flags.collective, words));
+  }
   plan.what = parse_bench_op(flags.collective);
   if (flags.workers < 1 || flags.workers > 1024)
     throw UsageError(fmt::format("-n: {} workers; accepted: 1 to 1024", flags.workers));

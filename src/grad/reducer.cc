@@ -115,8 +115,8 @@ void Reducer::Impl::on_gradient(std::size_t i) {
     if (options.exchange.leaves == Exchange::Leaves::own_part && exchange.any_used())
       throw UsageError(
           "backward after this step's gradients were exchanged: they would be lost, since each rank has only "
-          "its part of them; use no_sync() for all backwards of a step but the last, or give them up "
-          "(zero_grad())");
+          "its part of them; use no_sync() for all backwards of a step but the last, and end the step with "
+          "step() or zero_grad() of an optimizer of Lockstep's (torch::optim's find no gradient here)");
     begin_step();
   }
   if (lane_loop && !lanes && sync)

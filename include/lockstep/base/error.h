@@ -60,7 +60,8 @@ class TimeoutError : public Error {
   std::vector<int> missing_;
 };
 
-// Ranks of one group called different things. Sticky.
+// Ranks of one group called different things: sticky. Or their steps, models or replicas differ, which a
+// strategy found: not sticky.
 class MismatchError : public Error {
  public:
   explicit MismatchError(const std::string& message) : Error(ErrorKind::mismatch, message) {}

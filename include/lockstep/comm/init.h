@@ -40,8 +40,9 @@ struct GroupPlan {
 //
 // Members are workers of one job, as its launcher says to init(), or threads of one process where there is no
 // launcher. Collective over the members. Every engine but MPI, whose ranks mpirun has fixed. Memory that
-// other groups allocated is private memory here. Throws as init() does: UsageError when two members have one
-// rank or sizes differ, TimeoutError naming the ranks that did not come.
+// other groups allocated is private memory here. Messages call its members by their ranks in this plan, also
+// where the launcher knows them by others. Throws as init() does: UsageError when two members have one rank
+// or sizes differ, TimeoutError naming the ranks that did not come.
 Group form_group(const GroupPlan& plan, InitOptions options = {});
 
 // `size` ranks in this process, for threads as ranks (tests, examples): element r belongs to rank r.

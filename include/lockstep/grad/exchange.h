@@ -3,14 +3,18 @@
 //
 //   DataParallel ddp(model, world, {.exchange = bf16_exchange});          // compress/bf16.h
 //
-//   Exchange own{.name = "halves", .run = [](const Bucket& bucket) {        // one of a program's own
-//     return bucket.group.all_reduce_async(bucket.data, {.op = ReduceOp::avg, .divisor = 2 *
-//     bucket.divisor});
-//   }};
+//   Exchange own(Exchange::Leaves) {                                      // one of a program's own
+//     return {.name = "halves", .run = [](const Bucket& bucket) {
+//       return bucket.group.all_reduce_async(bucket.data,
+//                                            {.op = ReduceOp::avg, .divisor = 2 * bucket.divisor});
+//     }};
+//   }
+//   DataParallel ddp(model, world, {.exchange = own});
 //
 // An exchange is called on every rank, for the same buckets in the same order, on the thread that runs
 // backward, while backward goes on: it begins something and returns. Behind it are Group's asynchronous calls
-// and Work::then, which goes on with them on the group's own thread.
+// and Work::then, which goes on with them on the group's own thread. Several buckets are under way at a time;
+// what a copy of a Bucket points to stays until the Work that was returned is done.
 #pragma once
 
 #include <torch/types.h>
@@ -66,8 +70,9 @@ struct Exchange {
 
   // What it remembers from step to step, and takes back. Named by parameter ("residual/fc.weight") and shaped
   // as that, so that it outlives layouts, and the same on every rank, so that it outlives numbers of workers:
-  // what ranks have of their own is added up or gathered first. Collective. Left empty, the two of them: it
-  // remembers nothing.
+  // what ranks have of their own is added up or gathered first. A run whose sum is cut anew goes on with
+  // other bits than one that was not stopped; gathered under a name a rank, with the same ones where as many
+  // go on. Collective. Left empty, the two of them: it remembers nothing.
   std::function<State()> state = {};
   std::function<void(const State&)> load = {};
 

@@ -115,9 +115,10 @@ struct TrainerOptions {
 
 // What came of it, the same on every rank.
 struct TrainerResult {
-  std::int64_t steps = 0;                      // done so far, in all parts of the run
-  std::optional<double> final_loss = {};       // mean of the last epoch's steps
-  std::optional<double> validation_loss = {};  // of the last evaluation
+  std::int64_t steps = 0;                 // done so far, in all parts of the run
+  std::optional<double> final_loss = {};  // mean of the last epoch's steps
+  // Of the last evaluation that this start of the program made, if any: a run that was through has none.
+  std::optional<double> validation_loss = {};
   std::map<std::string, double> metrics = {};  // likewise
   std::string params_sha256 = {};
   int stopped_by = 0;  // the signal at which the workers stopped; 0: it is through
@@ -128,7 +129,8 @@ struct RunPlan;
 
 class Trainer {
  public:
-  // Collective. An empty group: init(). Throws UsageError that names the option and what is accepted.
+  // Collective. An empty group: init(); a program that asks for its own rank makes it first and gives it
+  // here. Throws UsageError that names the option and what is accepted.
   template <class Model>
   Trainer(const Model& model, Task task, TrainerOptions options = {}, Group world = {})
       : Trainer(ModuleRef(model), with_forward(model, std::move(task)), std::move(options),

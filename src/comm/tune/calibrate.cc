@@ -69,6 +69,15 @@ bool keep(const std::filesystem::path& path, const std::string& text) {
   }
 }
 
+// A machine with other work makes it long, and what was measured beside that is kept.
+void say_if_long(int workers, std::int64_t took_ns) {
+  const std::chrono::nanoseconds warn_after = Knobs::from_environment().warn_after;
+  if (warn_after.count() == 0 || took_ns < warn_after.count()) return;
+  log().warn(
+      "measuring this machine for {0} workers took {1} s; was it busy? `lockstep tune -n {0}` does it again",
+      workers, took_ns / 1'000'000'000);
+}
+
 }  // namespace
 
 std::filesystem::path cost_cache_path(int workers) {
@@ -142,10 +151,12 @@ void load_or_measure_costs(Engine& engine) {
   Selector& selector = *engine.selector();
   if (source == cached) selector.from_json(broadcast_text(engine, std::move(text)));
   if (source != fresh) return;
+  const std::int64_t begin = now_ns();
   Selector table;
   table.set_costs(measure_costs(engine));
   run_trials(engine, table);
   share_costs(engine, table);
+  if (engine.rank() == 0) say_if_long(engine.size(), now_ns() - begin);
 }
 
 }  // namespace lockstep

@@ -75,19 +75,13 @@ std::string default_cache_dir() {
 
 }  // namespace
 
-const std::vector<std::string>& engine_choices() {
-  static const std::vector<std::string> choices = {"auto", "shm",     "tcp",     "mpi",
-                                                   "gloo", "shm+tcp", "shm+mpi", "shm+gloo"};
-  return choices;
-}
-
 Knobs Knobs::from_environment() {
   refuse_unknown();
   Knobs knobs;
   if (const auto v = read("LOCKSTEP_LOG"))
     knobs.log = one_of("LOCKSTEP_LOG", *v, {"trace", "debug", "info", "warn", "error", "off"});
   if (const auto v = read("LOCKSTEP_ALGORITHM")) knobs.algorithm = *v;
-  if (const auto v = read("LOCKSTEP_ENGINE")) knobs.engine = one_of("LOCKSTEP_ENGINE", *v, engine_choices());
+  if (const auto v = read("LOCKSTEP_ENGINE")) knobs.engine = *v;
   if (const auto v = read("LOCKSTEP_TLS")) knobs.tls = one_of("LOCKSTEP_TLS", *v, {"auto", "on", "off"});
   if (const auto v = read("LOCKSTEP_TCP_STREAMS")) {
     knobs.tcp_streams = whole_number("LOCKSTEP_TCP_STREAMS", *v, 16, "1 to 16");

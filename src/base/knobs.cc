@@ -66,20 +66,13 @@ std::string default_cache_dir() {
 
 }  // namespace
 
-const std::vector<std::string>& engine_choices() {
-  static const std::vector<std::string> choices = {"auto", "shm",     "tcp",     "mpi",
-                                                   "gloo", "shm+tcp", "shm+mpi", "shm+gloo"};
-  return choices;
-}
-
 Knobs Knobs::from_environment() {
   refuse_unknown();
   Knobs knobs;
   if (const auto v = read_filled_variable("LOCKSTEP_LOG"))
     knobs.log = one_of("LOCKSTEP_LOG", *v, {"trace", "debug", "info", "warn", "error", "off"});
   if (const auto v = read_filled_variable("LOCKSTEP_ALGORITHM")) knobs.algorithm = *v;
-  if (const auto v = read_filled_variable("LOCKSTEP_ENGINE"))
-    knobs.engine = one_of("LOCKSTEP_ENGINE", *v, engine_choices());
+  if (const auto v = read_filled_variable("LOCKSTEP_ENGINE")) knobs.engine = *v;
   if (const auto v = read_filled_variable("LOCKSTEP_TLS"))
     knobs.tls = one_of("LOCKSTEP_TLS", *v, {"auto", "on", "off"});
   if (const auto v = read_filled_variable("LOCKSTEP_TCP_STREAMS")) {

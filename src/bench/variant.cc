@@ -4,16 +4,11 @@
 #include <cstring>
 
 #include "base/suggest.h"
+#include "comm/engine/registry.h"
 #include "comm/engine/vendor.h"
 #include "comm/world/group_impl.h"
 #include "comm/world/tcp_world.h"
 #include "lockstep/base/error.h"
-#ifdef LOCKSTEP_HAS_MPI
-#include "comm/engine/mpi_engine.h"
-#endif
-#ifdef LOCKSTEP_HAS_GLOO
-#include "comm/engine/gloo_engine.h"
-#endif
 
 namespace lockstep {
 namespace {
@@ -142,19 +137,17 @@ std::vector<Variant> make_variants(const BenchPlan& plan, const Group& world) {
         variants.back().engine = name;
       }
     }
-#ifdef LOCKSTEP_HAS_MPI
-    if (name == "mpi") {
-      auto mpi = make_mpi_engine();
-      if (mpi->size() != world.size())
-        throw UsageError("--engines mpi: MPI knows " + std::to_string(mpi->size()) + " of these " +
-                         std::to_string(world.size()) +
-                         " workers; start them with mpirun, or measure other engines");
-      add_peer(std::move(mpi));
-    }
-#endif
-#ifdef LOCKSTEP_HAS_GLOO
-    if (name == "gloo") add_peer(make_gloo_engine(kept_engine_of(world.split(0, world.rank()))));
-#endif
+    const EngineKind* const kind = find_engine(name);
+    if (kind == nullptr || kind->profile.meets == Meets::alone) continue;
+    const bool carried = kind->profile.meets == Meets::over_another;
+    auto vendor = kind->make({.rank = world.rank(), .size = world.size(), .job = {}, .launcher = {}},
+                             Knobs::from_environment(),
+                             carried ? kept_engine_of(world.split(0, world.rank())) : nullptr);
+    if (vendor->size() != world.size())
+      throw UsageError("--engines " + name + ": MPI knows " + std::to_string(vendor->size()) + " of these " +
+                       std::to_string(world.size()) +
+                       " workers; start them with mpirun, or measure other engines");
+    add_peer(std::move(vendor));
   }
   for (const auto& asked : plan.algorithms)
     if (std::ranges::find(known, asked) == known.end())

@@ -10,7 +10,6 @@
 #include "comm/engine/offers.h"
 #include "comm/engine/registry.h"
 #include "lockstep/base/bytes.h"
-#include "lockstep/base/knobs.h"
 
 namespace lockstep::cli {
 namespace {
@@ -77,25 +76,20 @@ nlohmann::ordered_json json_of(const Offer& offer) {
   return row;
 }
 
-// Those words of LOCKSTEP_ENGINE that name two engines which are here.
-Words compositions(const std::vector<EngineView>& engines) {
-  Words words;
-  for (const std::string& word : engine_choices()) {
-    const std::size_t plus = word.find('+');
-    if (plus == std::string::npos) continue;
-    const bool here = std::ranges::all_of(engines, [&](const EngineView& one) {
-      return one.missing.empty() || (one.name != word.substr(0, plus) && one.name != word.substr(plus + 1));
-    });
-    if (here) words.push_back(word);
-  }
+// Those words of LOCKSTEP_ENGINE that name two engines.
+Words compositions() {
+  Words words = engine_words(engine_profiles());
+  std::erase_if(words, [](const std::string& word) { return word.find('+') == std::string::npos; });
   return words;
 }
 
 void print_json(const std::vector<EngineView>& engines) {
   for (const EngineView& engine : engines) {
-    nlohmann::ordered_json row = {{"engine", engine.name}, {"about", engine.about}};
+    nlohmann::ordered_json row = {{"engine", engine.profile.name}, {"about", engine.profile.about}};
     row["here"] = engine.missing.empty();
     if (engine.missing.empty()) {
+      row["several_machines"] = engine.profile.several_machines;
+      row["inside_nodes"] = engine.profile.inside;
       row["devices"] = {"cpu"};
       row["reachable_memory"] = engine.can.reachable_memory;
       row["algorithms"] = nlohmann::ordered_json::array();
@@ -105,7 +99,7 @@ void print_json(const std::vector<EngineView>& engines) {
     }
     std::printf("%s\n", row.dump().c_str());
   }
-  for (const std::string& word : compositions(engines)) {
+  for (const std::string& word : compositions()) {
     nlohmann::ordered_json row = {{"engine", word}, {"inside", word.substr(0, word.find('+'))}};
     row["across"] = word.substr(word.find('+') + 1);
     row["algorithms"] = nlohmann::ordered_json::array();
@@ -116,7 +110,7 @@ void print_json(const std::vector<EngineView>& engines) {
 
 void print_text(const std::vector<EngineView>& engines) {
   for (const EngineView& engine : engines) {
-    std::printf("%s: %s\n", engine.name.c_str(), engine.about.c_str());
+    std::printf("%s: %s\n", engine.profile.name, engine.profile.about);
     if (!engine.missing.empty()) {
       std::printf("  not in this build: %s\n\n", engine.missing.c_str());
       continue;
@@ -126,9 +120,9 @@ void print_text(const std::vector<EngineView>& engines) {
     for (const Offer& offer : engine.can.offers) std::printf("%s\n", line_of(offer).c_str());
     std::printf("\n");
   }
-  std::printf("%s\n",
-              fmt::format("Inside a machine and across machines: {}", fmt::join(compositions(engines), ", "))
-                  .c_str());
+  std::printf(
+      "%s\n",
+      fmt::format("Inside a machine and across machines: {}", fmt::join(compositions(), ", ")).c_str());
   for (const Offer& offer : composed_offers({0, 0, 1, 1}))
     std::printf("%s; and what the second of them has\n", line_of(offer).c_str());
 }

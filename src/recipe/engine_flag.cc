@@ -15,7 +15,7 @@ namespace lockstep {
 namespace {
 
 // This program may be built without comm: what its build has is told by the compiler.
-bool built(const KnownEngine& engine) {
+bool built(const EngineProfile& engine) {
 #ifdef LOCKSTEP_HAS_MPI
   if (std::string_view(engine.name) == "mpi") return true;
 #endif
@@ -26,14 +26,14 @@ bool built(const KnownEngine& engine) {
 }
 
 // What of `engine` this build lacks; null: nothing.
-const KnownEngine* missing_part(const std::string& engine) {
-  for (const KnownEngine& part : kKnownEngines)
+const EngineProfile* missing_part(const std::string& engine) {
+  for (const EngineProfile& part : kKnownEngines)
     if (!built(part) && engine.ends_with(part.name)) return &part;
   return nullptr;
 }
 
 std::vector<std::string> words(const std::vector<std::string>& besides) {
-  std::vector<std::string> all = engine_choices();
+  std::vector<std::string> all = engine_words();
   all.insert(all.end(), besides.begin(), besides.end());
   return all;
 }
@@ -42,7 +42,7 @@ std::vector<std::string> words(const std::vector<std::string>& besides) {
 
 std::vector<std::string> missing_engines() {
   std::vector<std::string> missing;
-  for (const std::string& engine : engine_choices())
+  for (const std::string& engine : engine_words())
     if (missing_part(engine) != nullptr) missing.push_back(engine);
   return missing;
 }
@@ -63,7 +63,7 @@ void check_engine(const std::string& flag, const std::string& value,
                                  accepted_engines(besides),
                                  guess.empty() ? "" : fmt::format(". Did you mean '{}'?", guess)));
   }
-  if (const KnownEngine* const part = missing_part(value))
+  if (const EngineProfile* const part = missing_part(value))
     throw UsageError(
         fmt::format("{} {}: this build has no {}; install {} and configure with {}=ON; accepted: {}", flag,
                     value, part->name, part->package, part->option, accepted_engines(besides)));

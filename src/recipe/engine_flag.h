@@ -9,7 +9,7 @@ namespace lockstep {
 // Those of the words that need MPI or Gloo, where this build has none of it.
 std::vector<std::string> missing_engines();
 
-// "auto, shm, tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo", then `besides`, and what this build lacks.
+// "auto, shm, tcp, …, shm+tcp, …" (engine_words), then `besides`, and what this build lacks.
 std::string accepted_engines(const std::vector<std::string>& besides = {});
 
 // Throws UsageError that names the flag, what is accepted, and what this build lacks.

@@ -174,8 +174,8 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"order", comm, Role::runs, "of sums: canonical (the same bits for any workers) or any"},
         o.order);
   visit(OptionInfo{"engine", comm, Role::runs,
-                   "what carries the collectives: auto, shm, tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo "
-                   "(default: LOCKSTEP_ENGINE, else auto)"},
+                   "what carries the collectives: auto, shm, tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo, "
+                   "tcp+tcp, tcp+gloo (default: LOCKSTEP_ENGINE, else auto)"},
         o.engine);
   visit(OptionInfo{"strategy", comm, Role::stays,
                    "how workers share the model: ddp, or zero1 (each keeps a part of the optimizer's state)"},

@@ -7,7 +7,7 @@
 
 #include "comm/engine/known_engines.h"
 #include "comm/engine/registry.h"
-#include "lockstep/base/knobs.h"
+#include "comm/expect_error.h"
 
 namespace lockstep::testing {
 namespace {
@@ -90,29 +90,43 @@ TEST(Capabilities, LookAtBuffersLast) {
   EXPECT_EQ(why(can, call), "quick carries at most 64 bytes, this call has 68");
 }
 
-// The words of LOCKSTEP_ENGINE stand in base, which knows no engine.
-TEST(Engines, AreThoseThatTheKnobNames) {
-  std::vector<std::string> words = {"auto"};
-  for (const KnownEngine& known : kKnownEngines) words.emplace_back(known.name);
-  for (const KnownEngine& known : kKnownEngines)
-    if (std::string(known.name) != "shm") words.push_back(std::string("shm+") + known.name);
-  EXPECT_EQ(engine_choices(), words);
-}
-
 TEST(Engines, SayWhatTheyCanDoOrHowToGetThem) {
   const std::vector<EngineView> engines = all_engines();
   ASSERT_EQ(engines.size(), std::size(kKnownEngines));
   for (const EngineView& engine : engines) {
-    EXPECT_FALSE(engine.about.empty());
-    EXPECT_EQ(engine.missing.empty(), !engine.can.offers.empty()) << engine.name;
+    EXPECT_FALSE(std::string(engine.profile.about).empty());
+    EXPECT_EQ(engine.missing.empty(), !engine.can.offers.empty()) << engine.profile.name;
   }
-  EXPECT_EQ(engines[0].name, "shm");
+  EXPECT_STREQ(engines[0].profile.name, "shm");
   EXPECT_TRUE(engines[0].can.reachable_memory);
   EXPECT_FALSE(engines[1].can.reachable_memory);
   const auto names = engines[0].can.algorithms(Collective::all_reduce);
   EXPECT_NE(std::ranges::find(names, "direct"), names.end());
   EXPECT_EQ(std::ranges::find(names, "by-node"), names.end());  // that is for two engines
   for (const Offer& offer : engines[1].can.offers) EXPECT_NE(offer.name, "direct");
+}
+
+TEST(Engines, AreNamedAloneOrByTwo) {
+  EXPECT_EQ(engine_words(), (std::vector<std::string>{"auto", "shm", "tcp", "mpi", "gloo", "shm+tcp",
+                                                      "shm+mpi", "shm+gloo", "tcp+tcp", "tcp+gloo"}));
+  const auto why = [](const char* inside, const char* across) {
+    return why_not_composed(*known_engine(inside), *known_engine(across), kKnownEngines);
+  };
+  EXPECT_EQ(why("shm", "gloo"), "");
+  EXPECT_EQ(why("shm", "shm"), "shm can't be across nodes: its ranks are on one machine");
+  EXPECT_EQ(why("gloo", "tcp"), "gloo is not made for the inside of nodes");
+  EXPECT_EQ(why("tcp", "mpi"),
+            "tcp inside nodes is a part of tcp over all workers, which is not there with mpi across");
+}
+
+TEST(Engines, HaveNamesOfTheirOwn) {
+  const auto add = [](const char* name) {
+    return [name] { add_engine({.profile = {.name = name, .about = "no engine"}, .can = {}, .make = {}}); };
+  };
+  expect_error<UsageError>(add("shm"), {"there is an engine 'shm' already"});
+  for (const char* name : {"", "auto", "a+b"})
+    expect_error<UsageError>(add(name), {"can't be called '" + std::string(name) + "'"});
+  EXPECT_EQ(find_engine("a+b"), nullptr);
 }
 
 }  // namespace

@@ -1,17 +1,8 @@
 // Groups that their members form alone, with threads as members: what lockstep/comm/init.h promises.
-#include <netinet/in.h>
-#include <sys/socket.h>
-
-#include <cstdlib>
-#include <functional>
 #include <latch>
-#include <map>
-#include <string>
-#include <thread>
 
 #include "comm/expect_error.h"
-#include "comm/thread_ranks.h"
-#include "lockstep/base/fd.h"
+#include "comm/form_members.h"
 #include "net/secret.h"
 
 namespace lockstep::testing {
@@ -19,70 +10,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-const InitOptions kAmple{.timeout = std::chrono::seconds(30), .init_timeout = std::chrono::seconds(30)};
-
-// Small regions: every member maps the arena by itself. Costs as they are built in: nothing is measured.
-class FormGroup : public ::testing::Test {
- protected:
-  void SetUp() override {
-    set("LOCKSTEP_ARENA", "64M");
-    set("LOCKSTEP_CACHE_DIR", "off");
-  }
-  void TearDown() override {
-    for (const auto& [name, value] : before_)
-      value.empty() ? ::unsetenv(name.c_str()) : ::setenv(name.c_str(), value.c_str(), 1);
-  }
-  void set(const std::string& name, const std::string& value) {
-    const char* const old = std::getenv(name.c_str());
-    before_.try_emplace(name, old == nullptr ? "" : old);
-    ::setenv(name.c_str(), value.c_str(), 1);
-  }
-
-  std::map<std::string, std::string> before_;
-};
-
-// Runs each body on a thread of its own.
-void together(const std::vector<std::function<void()>>& bodies) {
-  std::vector<std::jthread> threads;
-  for (const auto& body : bodies)
-    threads.emplace_back([&body] {
-      try {
-        body();
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-      }
-    });
-}
-
-void members(int size, const std::function<void(int rank)>& body) {
-  std::vector<std::function<void()>> bodies;
-  for (int r = 0; r < size; ++r) bodies.emplace_back([&body, r] { body(r); });
-  together(bodies);
-}
-
-void expect_works(const Group& g) {
-  const int n = g.size();
-  EXPECT_EQ(g.all_reduce(g.rank() + 1), n * (n + 1) / 2);
-  const CommMemory memory = g.allocate(400'000);
-  auto* const x = memory.as<float>();
-  std::fill_n(x, 100'000, static_cast<float>(g.rank()));
-  g.all_reduce(Buffer{x, 100'000, DType::f32});
-  EXPECT_EQ(x[99'999], static_cast<float>(n * (n - 1) / 2));
-  std::vector<float> own(1000, 1);
-  g.all_reduce_async(buffer(own)).wait();
-  EXPECT_EQ(own.back(), static_cast<float>(n));
-}
-
-std::string free_endpoint() {
-  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), length), 0);
-  EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
-  return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-}
+class FormGroup : public FormsGroups {};
 
 TEST_F(FormGroup, OfItsMembersAlone) {
   members(3, [](int rank) {
@@ -204,6 +132,23 @@ TEST_F(FormGroup, BadPlansAreRefused) {
   expect_error<UsageError>(plan({.id = "mpi", .size = 2, .rank = 0}), {"shm+mpi", "mpirun", "accepted"});
 }
 
+TEST_F(FormGroup, TheEngineThatIsAskedForIsThereOrTheLineSaysWhatIs) {
+  const auto refused = [this](const std::string& engine, const std::vector<std::string>& parts) {
+    set("LOCKSTEP_ENGINE", engine);
+    return expect_error<UsageError>(
+        [] { (void)form_group({.id = "asked", .size = 2, .rank = 0, .endpoint = "10.0.0.1:1"}); }, parts);
+  };
+  for (const std::string engine : {"tpc", "shm+", "+tcp", "shm+tcp+tcp", "shm+auto"})
+    refused(engine, {"LOCKSTEP_ENGINE='" + engine +
+                     "' is not understood; accepted: auto, shm, tcp, shm+tcp, tcp+tcp"});
+  refused("gloo", {"LOCKSTEP_ENGINE asks for gloo, which this program was built without; it has: shm, tcp"});
+  refused("shm+gloo", {"asks for gloo, which this program was built without"});
+  refused("shm+shm", {"LOCKSTEP_ENGINE=shm+shm: shm can't be across nodes", "accepted: auto, shm"});
+  refused("shm", {"may be on several machines; accepted for several machines: auto, tcp, shm+tcp, tcp+tcp"});
+  set("LOCKSTEP_ENGINE", "tpc");  // a group of one has no need of it, but would not say so
+  expect_error<UsageError>([] { (void)form_group({.id = "alone", .size = 1, .rank = 0}); }, {"'tpc'"});
+}
+
 TEST_F(FormGroup, AcrossMachinesAtAnEndpoint) {
   set("LOCKSTEP_SECRET", net::Secret::make().hex());
   set("LOCKSTEP_NODE_SIZE", "2");  // two nodes of two
@@ -216,6 +161,18 @@ TEST_F(FormGroup, AcrossMachinesAtAnEndpoint) {
       EXPECT_EQ(g.name(), id);
       expect_works(g);
     });
+  for (const std::string engine : {"shm+tcp", "tcp+tcp"}) {
+    set("LOCKSTEP_ENGINE", engine);
+    for (const int size : {4, 3, 2})  // two nodes of two, a smaller one, one node
+      members(size, [&](int rank) {
+        const Group g = form_group({.id = engine, .size = size, .rank = rank, .endpoint = endpoint}, kAmple);
+        EXPECT_EQ(std::string(g.engine()), size > 2 ? engine : engine.substr(0, 3));
+        expect_works(g);
+        const Group part = g.split(0, -rank);
+        EXPECT_EQ(part.rank(), size - 1 - rank);
+        expect_works(part);
+      });
+  }
   set("LOCKSTEP_ENGINE", "tcp");
   members(2, [&](int rank) {
     try {

@@ -28,34 +28,15 @@ std::vector<Group> gloo_groups(int size, milliseconds timeout = kPatient) {
   return groups;
 }
 
-// Nodes of two ranks, shared memory inside, Gloo across, found over TCP.
-std::vector<Group> node_gloo_groups(const std::vector<int>& nodes) {
-  auto flat = tcp_threads(nodes, net::Security::plaintext, kPatient);
-  std::vector<std::unique_ptr<ShmEngine>> inside(nodes.size());
-  for (const auto& ranks : members_of_nodes(nodes)) {
-    auto local = local_threads("world", std::vector<int>(ranks.size(), 0), Knobs::from_environment());
-    for (std::size_t i = 0; i < ranks.size(); ++i)
-      inside[static_cast<std::size_t>(ranks[i])] = std::move(local[i]);
-  }
-  std::vector<Group> groups(nodes.size());
-  std::vector<std::jthread> threads;
-  for (std::size_t r = 0; r < nodes.size(); ++r)
-    threads.emplace_back([&, r] {
-      Call call;
-      call.what = Collective::split;
-      call.timeout = kPatient;
-      const AcrossMaker across = [](Engine& all, int colour, int key, const std::string& group,
-                                    const Call& split) -> std::unique_ptr<Engine> {
-        auto column = all.split(colour, key, group, split);
-        if (column == nullptr) return nullptr;
-        return make_gloo_engine(std::move(column));
-      };
-      groups[r] = make_group(
-          NodeEngine::make("shm+gloo", std::move(flat[r]), std::move(inside[r]), across, "world", call),
-          "world", kPatient);
-    });
-  threads.clear();
-  return groups;
+// Nodes of two ranks, Gloo across, found over TCP.
+std::vector<Group> node_gloo_groups(const std::vector<int>& nodes, const std::string& name = "shm+gloo") {
+  const AcrossMaker across = [](Engine& all, int colour, int key, const std::string& group,
+                                const Call& split) -> std::unique_ptr<Engine> {
+    auto column = all.split(colour, key, group, split);
+    if (column == nullptr) return nullptr;
+    return make_gloo_engine(std::move(column));
+  };
+  return node_groups(nodes, net::Security::plaintext, kPatient, name, across);
 }
 
 // Numbers whose sum depends on the order of adding them up.
@@ -248,7 +229,10 @@ TEST(Gloo, WhoLeftInsteadOfSendingIsNamed) {
 }
 
 TEST(NodeGloo, CanonicalSumsHaveTheBitsOfSharedMemory) {
-  EXPECT_EQ(sums_over(node_gloo_groups({0, 0, 1, 1}), 5000, {}), sums_over(thread_groups(4), 5000, {}));
+  for (const char* name : {"shm+gloo", "tcp+gloo"})
+    EXPECT_EQ(sums_over(node_gloo_groups({0, 0, 1, 1}, name), 5000, {.algorithm = "by-node"}),
+              sums_over(thread_groups(4), 5000, {}))
+        << name;
 }
 
 // Rank 2 is the first of its node: in the group across nodes it has number 1, as another rank has in the

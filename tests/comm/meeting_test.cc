@@ -43,8 +43,8 @@ TEST(WithPeers, ALackOfMemoryNamesTheCall) {
   call.timeout = std::chrono::seconds(20);
   expect_error<SystemError>(
       [&] {
-        engines[0]->with_peers(call, std::chrono::milliseconds(5),
-                               [](Reach&, const Call&) { throw std::bad_alloc(); });
+        engines[0]->composable()->commons()->with_peers(call, std::chrono::milliseconds(5),
+                                                        [](Reach&, const Call&) { throw std::bad_alloc(); });
       },
       {"rank 0 is out of memory in", call.describe(), "operation 7 of group world"});
 }

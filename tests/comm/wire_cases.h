@@ -22,7 +22,7 @@ inline constexpr milliseconds kTold{3000 * slowness()};
 struct Wire {
   std::string name;
   std::function<std::vector<Group>(milliseconds timeout)> make;
-  bool nodes = false;  // shared memory inside
+  bool nodes = false;  // two engines, inside and across
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Wire& wire) { return out << wire.name; }
@@ -47,6 +47,11 @@ inline std::vector<Wire> wires() {
       {"Alternating",
        [](milliseconds t) {
          return node_groups({0, 1, 0, 1}, Security::plaintext, t);
+       },
+       true},
+      {"TcpInside",
+       [](milliseconds t) {
+         return node_groups({0, 0, 1, 1}, Security::plaintext, t, "tcp+tcp");
        },
        true},
   };

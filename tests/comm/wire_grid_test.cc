@@ -1,4 +1,4 @@
-// The grid of every collective over TCP, plain and in TLS, and over shared memory inside × TCP across.
+// The grid of every collective over TCP, plain and in TLS, and over shared memory or TCP inside × TCP across.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -62,6 +62,16 @@ TEST(NodeGrid, LastIsSmaller) {
 }
 TEST(NodeGrid, Alternating) {
   expect_grid(node_groups({0, 1, 0, 1}, Security::plaintext), kSmall, kSmallChecks);
+}
+// Without shared memory inside; by-node is there for equal nodes.
+TEST(NodeGrid, TcpInside) {
+  expect_grid(node_groups({0, 0, 1, 1}, Security::plaintext, kWirePatience, "tcp+tcp"), kSmall, kSmallChecks);
+}
+TEST(NodeGrid, TcpInsideAlternating) {
+  expect_grid(node_groups({0, 1, 1, 0}, Security::plaintext, kWirePatience, "tcp+tcp"), kSmall, kSmallChecks);
+}
+TEST(NodeGrid, TcpInsideUnequal) {
+  expect_grid(node_groups({0, 0, 1}, Security::plaintext, kWirePatience, "tcp+tcp"), kSmall, kSmallChecks);
 }
 TEST(NodeGrid, Large) { expect_grid(node_groups({0, 0, 1, 1}, Security::plaintext), kLarge, kLargeChecks); }
 

@@ -10,9 +10,6 @@
 
 namespace lockstep {
 
-// The words that LOCKSTEP_ENGINE takes, and every flag for an engine.
-const std::vector<std::string>& engine_choices();
-
 struct Knobs {
   // LOCKSTEP_LOG: trace, debug, info, warn, error or off.
   std::string log = "warn";
@@ -23,7 +20,7 @@ struct Knobs {
 
   // LOCKSTEP_ENGINE: what carries the collectives. auto: shared memory on one machine; on several, shared
   // memory inside each and across them MPI where MPI started the job, TCP elsewhere. Or one by name: shm,
-  // tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo (engine_choices).
+  // tcp, mpi, gloo or, inside nodes and across them, two: shm+tcp. init() says what the program has.
   std::string engine = "auto";
 
   // LOCKSTEP_TLS: on or off for connections between workers; auto: on when they are on several machines.

@@ -1,6 +1,6 @@
 // Gradients as bf16 on the wire: half the bytes where each worker has a machine, or no shared memory, of its
-// own. Workers that share a machine move about as many through its memory as before, and by nodes what
-// travels between the machines follows the algorithm that the cost table takes.
+// own. Between machines of several workers it is three quarters: the sum of a machine travels as f32, since a
+// sum is rounded once. Workers that share a machine move about as many through its memory as before.
 //
 //   DataParallel ddp(model, world, {.exchange = bf16_exchange});
 //

@@ -26,6 +26,20 @@ std::byte* Scratch::take(std::size_t bytes) {
   return memory_.data() + (align - address % align) % align;
 }
 
+double wire_seconds(const Cost& cost, const Wires& wires, int ranks) {
+  if (cost.wire_s > 0) return cost.wire_s;
+  double empty = 0;
+  double full = 0;
+  constexpr double bytes = 1 << 20;
+  for (int a = 0; a < ranks; ++a)
+    for (int b = 0; b < ranks; ++b) {
+      if (a == b) continue;
+      empty = std::max(empty, wires.seconds(a, b, 0));
+      full = std::max(full, wires.seconds(a, b, bytes));
+    }
+  return cost.messages * empty + cost.sent_bytes / 2 * (full - empty) / bytes;
+}
+
 std::span<const Algorithm* const> all_algorithms() { return known(); }
 
 bool add_algorithm(const Algorithm& algorithm) {

@@ -62,12 +62,13 @@ class Wires {
 struct CallShape {
   Collective what = Collective::all_reduce;
   int ranks = 2;
-  std::size_t bytes = 0;       // Call::bytes()
-  bool reachable = false;      // all buffers lie in comm memory
-  bool messages_only = false;  // the ranks share no memory
-  bool pages = false;          // the ranks may read each other's private memory
-  bool posts = true;           // inputs may yet be posted with the call
-  bool levels = false;         // the group is composed of two engines, inside the nodes and across them
+  std::size_t bytes = 0;         // Call::bytes()
+  bool reachable = false;        // all buffers lie in comm memory
+  bool messages_only = false;    // the ranks share no memory
+  bool pages = false;            // the ranks may read each other's private memory
+  bool posts = true;             // inputs may yet be posted with the call
+  bool levels = false;           // the group is composed of two engines, inside the nodes and across them
+  bool messages_inside = false;  // with levels: inside its nodes ranks share no memory either
   std::span<const int> nodes = {};
   const Wires* wires = nullptr;    // null: not measured
   const Routes* routes = nullptr;  // with wires
@@ -85,6 +86,10 @@ struct Cost {
   // `messages` and `sent_bytes` tell; 0: it does not.
   double wire_s = 0;
 };
+
+// How long the messages take on `wires`: by the algorithm's own account of its steps; else as if every one
+// took the slowest way.
+double wire_seconds(const Cost& cost, const Wires& wires, int ranks);
 
 // What an algorithm can't do without.
 struct Needs {

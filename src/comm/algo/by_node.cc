@@ -1,27 +1,32 @@
-// by-node: shared memory inside the nodes, another engine across them (comm/levels.h). Every rank moves its
-// own part across, in parallel with the others of its node:
+// by-node: one engine inside the nodes, another across them (comm/call/levels.h). Every rank moves its own
+// part across, in parallel with the others of its node:
 //
-//   all_reduce  1. inside: the j-th rank of each node sums everybody's part j, straight from their buffers
-//               2. across: the j-th ranks of all nodes all-reduce part j       2(M-1)/M · S/L bytes sent
-//               3. inside: everybody copies the other parts from where they are
-//   broadcast   across, among the ranks that stand where root stands in its node; then inside each node
-//   barrier     inside, across among the first of each node, inside
+//   all_reduce      1. inside: the j-th rank of each node sums everybody's part j
+//                   2. across: the j-th ranks of all nodes all-reduce part j       2(M-1)/M · S/L bytes sent
+//                   3. inside: everybody gets the other parts from where they are
+//   reduce_scatter  1. inside: the j-th rank of each node sums the slices for the j-th ranks of all nodes
+//                   2. across: these reduce-scatter them                           (M-1)/M · S/L bytes sent
+//   all_gather      1. across: the j-th ranks of all nodes gather their slices     (M-1)/M · S/L bytes sent
+//                   2. inside: everybody gets the others' from where they are
+//   broadcast       across, among the ranks that stand where root stands in its node; then inside each node
+//   barrier         inside, across among the first of each node, inside
 //
-// M nodes, L the size of the smallest: a larger node's further members contribute and receive only.
+// S bytes of all slices, M nodes, L the size of the smallest: a larger node's further members contribute and
+// receive only, and another of their node acts for them. Inside, that is done in each other's memory
+// (by_node_memory.cc) or, where nodes have none in common, by collectives of theirs (by_node_messages.cc).
 // Order of summation: canonical when the nodes are aligned subtrees of it (nodes_are_aligned), else by node.
+// Sums of 16-bit floats go across as f32, since they are rounded once.
+#include "comm/algo/by_node.h"
+
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "comm/algo/builtin.h"
 #include "comm/call/levels.h"
 #include "comm/call/nodes.h"
-#include "comm/call/range.h"
 
 namespace lockstep {
-namespace {
 
-// A call of one level, which is free to choose its algorithm.
 Call part_of_call(const Call& call) {
   Call part = call;
   part.algorithm.clear();
@@ -29,67 +34,34 @@ Call part_of_call(const Call& call) {
   return part;
 }
 
-// Part `own` of everybody on this node, then of all nodes; ends in the own output.
-void reduce_own_part(Stage& stage, const Reach& reach, const Call& call, Range own) {
-  const std::size_t element = size_of(call.dtype);
-  const DType wide = accumulator_of(call.dtype);
-  auto* const out = static_cast<std::byte*>(call.out) + own.begin * element;
-  // In place, only this rank reads its own part of its own input.
-  std::byte* const sum = wide == call.dtype ? out : stage.scratch.take(own.count() * size_of(wide));
-  const auto locals = stage.levels().members()[static_cast<std::size_t>(stage.levels().node())].size();
-  std::vector<const void*> ins;
-  for (std::size_t r = 0; r < locals; ++r)
-    ins.push_back(static_cast<const std::byte*>(reach.in(static_cast<int>(r))) + own.begin * element);
-  kernel::reduce_tree_raw(sum, ins, own.count(), {.dtype = call.dtype, .op = call.op, .divisor = 1});
-
-  Call across = part_of_call(call);
-  across.in = sum;
-  across.out = sum;
-  across.count = own.count();
-  across.dtype = wide;
-  across.divisor = call.divisor == 0 ? stage.size() : call.divisor;
-  stage.levels().run_across(across);
-  if (sum != out)
-    kernel::finish(out, sum, own.count(), {.dtype = call.dtype, .op = ReduceOp::sum, .divisor = 1});
+Call sum_across(const Stage& stage, const Call& told, const void* in, void* out, std::size_t count) {
+  Call across = part_of_call(told);
+  across.in = in;
+  across.out = out;
+  across.count = count;
+  across.dtype = accumulator_of(told.dtype);
+  across.divisor = told.divisor == 0 ? stage.size() : told.divisor;
+  return across;
 }
 
-void barrier(Stage& stage) {
-  Levels& levels = stage.levels();
-  levels.inside(stage.call, [&](Reach& reach, const Call&) {
-    if (levels.place() == 0) levels.run_across(part_of_call(stage.call));
-    reach.barrier();
-  });
+Column::Column(const Levels& levels, int place)
+    : members_(levels.members()),
+      parts_(static_cast<std::size_t>(levels.parts())),
+      place_(static_cast<std::size_t>(place)) {
+  for (const auto& ranks : members_) slots_ = std::max(slots_, (ranks.size() - place_ + parts_ - 1) / parts_);
 }
 
-void all_reduce(Stage& stage) {
-  const Call& call = stage.call;
-  Levels& levels = stage.levels();
-  if (call.bytes() == 0) return barrier(stage);
-  // Buffers that the node's other ranks can't reach go through one that they can.
-  const bool staged = !levels.reaches(call.in) || !levels.reaches(call.out);
-  Call reachable = call;
-  reachable.whole = &call.shown();
-  if (staged) {
-    std::byte* const room = levels.room(call.bytes());
-    std::memcpy(room, call.in, call.bytes());
-    reachable.in = room;
-    reachable.out = room;
-  }
-  levels.inside(reachable, [&](Reach& reach, const Call& told) {
-    const std::size_t element = size_of(call.dtype);
-    const auto part = [&](int j) { return part_of(call.count, levels.parts(), j, element); };
-    const int place = levels.place();
-    if (place < levels.parts() && part(place).count() > 0) reduce_own_part(stage, reach, told, part(place));
-    reach.barrier();
-    for (int j = 0; j < levels.parts(); ++j) {
-      if (j == place && !staged) continue;
-      const std::size_t at = part(j).begin * element;
-      std::memcpy(stage.out() + at, static_cast<const std::byte*>(reach.out(j)) + at,
-                  part(j).count() * element);
-    }
-    reach.barrier();  // nobody changes its output before all have read it
-  });
+int Column::rank(std::size_t node, std::size_t slot) const {
+  const std::size_t place = place_ + slot * parts_;
+  return place < members_[node].size() ? members_[node][place] : -1;
 }
+
+bool nodes_are_equal(const Levels& levels) {
+  const auto parts = static_cast<std::size_t>(levels.parts());
+  return std::ranges::all_of(levels.members(), [&](const auto& ranks) { return ranks.size() == parts; });
+}
+
+namespace {
 
 void broadcast(Stage& stage) {
   Levels& levels = stage.levels();
@@ -119,45 +91,110 @@ void broadcast(Stage& stage) {
   if (!before) inside(column);
 }
 
-// The links between the first ranks of the nodes, as those of a group.
-class FirstOfNodes final : public Wires {
+// The links among some ranks, as those of a group.
+class WiresAmong final : public Wires {
  public:
-  FirstOfNodes(const Wires& wires, const std::vector<std::vector<int>>& members)
-      : wires_(wires), members_(members) {}
+  WiresAmong(const Wires& wires, const std::vector<int>& ranks) : wires_(wires), ranks_(ranks) {}
   double seconds(int from, int to, double bytes) const override {
-    return wires_.seconds(members_[static_cast<std::size_t>(from)].front(),
-                          members_[static_cast<std::size_t>(to)].front(), bytes);
+    return wires_.seconds(ranks_[static_cast<std::size_t>(from)], ranks_[static_cast<std::size_t>(to)],
+                          bytes);
   }
 
  private:
   const Wires& wires_;
-  const std::vector<std::vector<int>>& members_;
+  const std::vector<int>& ranks_;
 };
 
-// By whatever algorithm the engine across will take.
-double fastest_across(const CallShape& shape, const std::vector<std::vector<int>>& members,
-                      std::size_t bytes) {
-  const FirstOfNodes wires(*shape.wires, members);
-  const int nodes = static_cast<int>(members.size());
-  const Routes routes = plain_routes(nodes);
-  std::vector<int> one_each(members.size());
-  for (std::size_t m = 0; m < members.size(); ++m) one_each[m] = static_cast<int>(m);
-  const CallShape across{.what = shape.what,
-                         .ranks = nodes,
-                         .bytes = bytes,
-                         .messages_only = true,
-                         .nodes = one_each,
-                         .wires = &wires,
-                         .routes = &routes};
-  double fastest = 0;
+// A call among `ranks` that share no memory, by whatever algorithm their engine will take. `nodes`: of each.
+double fastest(const CallShape& shape, Collective what, std::size_t bytes, const std::vector<int>& ranks,
+               const std::vector<int>& nodes) {
+  if (ranks.size() < 2) return 0;
+  const WiresAmong wires(*shape.wires, ranks);
+  const Routes routes = plain_routes(static_cast<int>(ranks.size()));
+  const CallShape part{.what = what,
+                       .ranks = static_cast<int>(ranks.size()),
+                       .bytes = bytes,
+                       .messages_only = true,
+                       .nodes = nodes,
+                       .wires = &wires,
+                       .routes = &routes};
+  double least = 0;
   for (const Algorithm* algorithm : all_algorithms()) {
     const Needs needs = algorithm->needs();
-    if (needs.reach || needs.levels || !algorithm->has(shape.what) || !algorithm->canonical(one_each))
-      continue;
-    const double seconds = algorithm->cost(across).wire_s;
-    if (seconds > 0 && (fastest == 0 || seconds < fastest)) fastest = seconds;
+    if (needs.reach || needs.levels || !algorithm->has(what)) continue;
+    if (reduces(what) && !algorithm->canonical(nodes)) continue;
+    const double seconds = wire_seconds(algorithm->cost(part), wires, part.ranks);
+    if (seconds > 0 && (least == 0 || seconds < least)) least = seconds;
   }
-  return fastest;
+  return least;
+}
+
+// The nodes of a call, as its cost sees them.
+struct Shares {
+  explicit Shares(const CallShape& shape) : members(members_of_nodes(shape.nodes)) {
+    for (std::size_t m = 0; m < members.size(); ++m) {
+      smallest = std::min(smallest, members[m].size());
+      largest = std::max(largest, members[m].size());
+      first.push_back(members[m].front());
+      one_each.push_back(static_cast<int>(m));
+    }
+    one_node.assign(members.front().size(), 0);
+  }
+  double across(const CallShape& shape, Collective what, std::size_t bytes) const {
+    return shape.wires == nullptr ? 0 : fastest(shape, what, bytes, first, one_each);
+  }
+  // Nothing where nodes share memory.
+  double inside(const CallShape& shape, Collective what, std::size_t bytes) const {
+    return shape.wires == nullptr || !shape.messages_inside
+               ? 0
+               : fastest(shape, what, bytes, members.front(), one_node);
+  }
+
+  std::vector<std::vector<int>> members;
+  std::vector<int> first;     // of each node
+  std::vector<int> one_each;  // their nodes
+  std::vector<int> one_node;  // the nodes of those on one
+  std::size_t smallest = ~std::size_t{0};
+  std::size_t largest = 0;
+};
+
+Cost all_reduce_cost(const CallShape& shape, const Shares& shares) {
+  const auto nodes = static_cast<double>(shares.members.size());
+  const double local = static_cast<double>(shape.ranks) / nodes;
+  const auto s = static_cast<double>(shape.bytes);
+  const std::size_t part_bytes = shape.bytes / shares.smallest;
+  const double part = s / static_cast<double>(shares.smallest);
+  const double remote = (nodes - 1) / nodes * part;
+  const double away = shape.messages_inside ? s - part : 0;  // what moves inside a node by messages
+  return {.barriers = 3,
+          // Across as few, and as few bytes, as any algorithm takes.
+          .messages = static_cast<double>(std::bit_width(shares.members.size() - 1)) +
+                      (shape.messages_inside ? 3 * (local - 1) : 0),
+          .sent_bytes = 4 * remote + 4 * away,
+          .copied_bytes = 2 * (s - part),
+          .reduced_bytes = (local + 1) * part + 3 * remote,
+          .wire_s = shares.across(shape, Collective::all_reduce, part_bytes) +
+                    shares.inside(shape, Collective::reduce_scatter, part_bytes) +
+                    shares.inside(shape, Collective::all_gather, part_bytes)};
+}
+
+// Of reduce_scatter and all_gather, whose slices all ranks have: what goes each way, once.
+Cost slices_cost(const CallShape& shape, const Shares& shares) {
+  const auto nodes = static_cast<double>(shares.members.size());
+  const double local = static_cast<double>(shape.ranks) / nodes;
+  const std::size_t slots = (shares.largest + shares.smallest - 1) / shares.smallest;
+  const std::size_t column = slots * shape.bytes;
+  const auto s = static_cast<double>(column);
+  const double all = static_cast<double>(shape.ranks) * static_cast<double>(shape.bytes);
+  const bool sums = shape.what == Collective::reduce_scatter;
+  const double away = shape.messages_inside ? (local - 1) * nodes * s : 0;
+  return {.barriers = !sums ? 3.0 : slots == 1 ? 2.0 : 4.0,
+          .messages = nodes - 1 + (shape.messages_inside ? 2 * (local - 1) : 0),
+          .sent_bytes = 2 * (nodes - 1) * s + 2 * away,
+          .copied_bytes = sums ? 0 : 2 * all,
+          .reduced_bytes = sums ? (local + 1) * nodes * s + (nodes + 1) * s : 0,
+          .wire_s = shares.across(shape, shape.what, column) +
+                    shares.inside(shape, shape.what, shares.members.size() * column)};
 }
 
 class ByNode final : public Algorithm {
@@ -165,38 +202,34 @@ class ByNode final : public Algorithm {
   std::string_view name() const override { return "by-node"; }
   bool canonical(std::span<const int> nodes) const override { return nodes_are_aligned(nodes); }
   bool has(Collective what) const override {
-    return what == Collective::all_reduce || what == Collective::broadcast || what == Collective::barrier;
+    return what == Collective::all_reduce || what == Collective::reduce_scatter ||
+           what == Collective::all_gather || what == Collective::broadcast || what == Collective::barrier;
   }
   Needs needs() const override { return {.levels = true}; }
   Cost cost(const CallShape& shape) const override {
-    const auto members = members_of_nodes(shape.nodes);
-    std::size_t smallest = members.front().size();
-    for (const auto& node : members) smallest = std::min(smallest, node.size());
-    const auto nodes = static_cast<double>(members.size());
-    const double local = static_cast<double>(shape.ranks) / nodes;
+    const Shares shares(shape);
+    const auto depth = static_cast<double>(std::bit_width(shares.members.size() - 1));
     const auto s = static_cast<double>(shape.bytes);
-    const double part = s / static_cast<double>(smallest);
-    const auto depth = static_cast<double>(std::bit_width(members.size() - 1));
     switch (shape.what) {
-      case Collective::all_reduce:
-        return {
-            .barriers = 3,
-            .messages = depth,  // as few, and as few bytes, as any algorithm takes across
-            .sent_bytes = 4 * (nodes - 1) / nodes * part,
-            .copied_bytes = 2 * (s - part),
-            .reduced_bytes = (local + 1) * part + 3 * (nodes - 1) / nodes * part,
-            .wire_s = shape.wires == nullptr ? 0 : fastest_across(shape, members, shape.bytes / smallest)};
+      case Collective::all_reduce: return all_reduce_cost(shape, shares);
+      case Collective::reduce_scatter:
+      case Collective::all_gather: return slices_cost(shape, shares);
       case Collective::broadcast:
         return {.barriers = 2, .messages = depth, .sent_bytes = depth * s, .copied_bytes = 2 * s};
       default: return {.barriers = 2, .messages = 2 * depth};
     }
   }
   void run(Stage& stage) const override {
-    switch (stage.call.what) {
-      case Collective::all_reduce: return all_reduce(stage);
-      case Collective::broadcast: return broadcast(stage);
-      default: return barrier(stage);
-    }
+    const bool memory = stage.levels().shares_memory();
+    const Collective what = stage.call.what;
+    if (what == Collective::broadcast) return broadcast(stage);
+    if (what == Collective::barrier || stage.call.bytes() == 0)
+      return memory ? by_memory::barrier(stage) : by_messages::barrier(stage);
+    if (what == Collective::all_reduce)
+      return memory ? by_memory::all_reduce(stage) : by_messages::all_reduce(stage);
+    if (what == Collective::reduce_scatter)
+      return memory ? by_memory::reduce_scatter(stage) : by_messages::reduce_scatter(stage);
+    return memory ? by_memory::all_gather(stage) : by_messages::all_gather(stage);
   }
 };
 

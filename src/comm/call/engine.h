@@ -19,6 +19,7 @@
 #include "comm/call/capabilities.h"
 #include "comm/call/failure_record.h"
 #include "comm/call/rank_names.h"
+#include "comm/call/reach.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/memory.h"
 
@@ -28,7 +29,7 @@ class Selector;
 
 // What an engine declares when it is made.
 struct EngineFacts {
-  const char* name;                // "shm": a constant
+  std::string name;                // "shm"
   int rank;                        // this one's
   std::vector<int> nodes;          // the node of each rank
   std::shared_ptr<Naming> naming;  // what the ranks are called in messages
@@ -53,10 +54,13 @@ class Composable {
   // While this one waits, it takes in the news of `whole`, for peers who run theirs there, and calls `idle`
   // several times a second. Either may be null.
   virtual void watch(Composable* whole, std::function<void()> idle) = 0;
-  // This rank waits, on another of them, for these: those that wait for it here should know.
+  // This rank waits, on another of them, for these: those that wait for it here should know. None: for ranks
+  // that are not here.
   virtual void tell_waits(const std::vector<int>& ranks) noexcept = 0;
   // So many ranks of each node use its links at once, though one of them is in this group.
   virtual void share_links(int ranks) = 0;
+  // Its ranks' memory, where they reach each other's; null: they don't.
+  virtual Commons* commons() = 0;
 };
 
 class Engine {
@@ -65,7 +69,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  const char* name() const { return facts_.name; }
+  const char* name() const { return facts_.name.c_str(); }
   int rank() const { return facts_.rank; }
   int size() const { return static_cast<int>(facts_.nodes.size()); }
   const std::vector<int>& nodes() const { return facts_.nodes; }

@@ -1,10 +1,14 @@
 // What ranks that share memory offer an algorithm beside messages, or instead of them.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <functional>
 #include <span>
 
 namespace lockstep {
+
+struct Call;
 
 // Inputs up to this may be posted with the call itself (Reach::posted).
 inline constexpr std::size_t kEagerBytes = std::size_t{256} << 10;
@@ -26,6 +30,16 @@ class Reach {
   // Throws what the group failed with where rank is gone.
   virtual void read_in(int rank, std::size_t at, std::span<std::byte> to) = 0;
   virtual void read_out(int rank, std::size_t at, std::span<std::byte> to) = 0;
+};
+
+// How an engine whose ranks share memory lends it to one that is composed with it: all ranks meet and compare
+// their calls as for any collective, then `task` works on everybody's buffers. It gets the call with the
+// divisor that these ranks know. Waits inside `task` may take `grace` longer than the call.
+class Commons {
+ public:
+  using Task = std::function<void(Reach& reach, const Call& told)>;
+  virtual ~Commons() = default;
+  virtual void with_peers(const Call& call, std::chrono::milliseconds grace, const Task& task) = 0;
 };
 
 }  // namespace lockstep

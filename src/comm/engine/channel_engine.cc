@@ -18,9 +18,9 @@ struct Choice {
 
 }  // namespace
 
-ChannelEngine::ChannelEngine(const char* name, std::unique_ptr<WireChannel> channel, std::string group,
+ChannelEngine::ChannelEngine(std::string name, std::unique_ptr<WireChannel> channel, std::string group,
                              std::vector<int> nodes, Selector selector)
-    : Engine({.name = name,
+    : Engine({.name = std::move(name),
               .rank = channel->rank(),
               .nodes = nodes,
               .naming = channel->naming(),

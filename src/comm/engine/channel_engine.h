@@ -20,8 +20,8 @@ Capabilities channel_capabilities(const std::vector<int>& nodes);
 
 class ChannelEngine : public Engine, public Composable {
  public:
-  // `name`: the engine's, a constant; `nodes[r]`: rank r's node; `selector`: the table that picks algorithms.
-  ChannelEngine(const char* name, std::unique_ptr<WireChannel> channel, std::string group,
+  // `name`: the engine's; `nodes[r]`: rank r's node; `selector`: the table that picks algorithms.
+  ChannelEngine(std::string name, std::unique_ptr<WireChannel> channel, std::string group,
                 std::vector<int> nodes, Selector selector);
 
   CommMemory allocate(std::size_t bytes) override;
@@ -36,6 +36,7 @@ class ChannelEngine : public Engine, public Composable {
   void watch(Composable* whole, std::function<void()> idle) override;
   void tell_waits(const std::vector<int>& ranks) noexcept override { channel_->tell_waits(ranks); }
   void share_links(int ranks) override;
+  Commons* commons() override { return nullptr; }
 
   // Measures the links between the nodes of this group and lets choices and routes follow them. Collective.
   void measure_links();

@@ -14,6 +14,7 @@ struct Membership {
   bool whole_job = true;      // its ranks are those that the launcher gave
   bool one_machine = true;    // where false nobody knows before they meet
   int ranks_here = 1;         // that share this machine's processors, about
+  int node = -1;              // these are the ranks of this node of a larger group; -1: of the whole group
   std::string endpoint = {};  // "host:port" where rank 0 listens; empty: what the launcher says
 
   // For people: "job 7", "job 7, group second".

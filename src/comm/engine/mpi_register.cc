@@ -3,15 +3,12 @@
 #include "comm/engine/mpi_engine.h"
 #include "comm/engine/registry.h"
 
-extern "C" const int lockstep_mpi_is_linked;
-const int lockstep_mpi_is_linked = [] {
-  lockstep::add_engine(
-      {.name = "mpi",
-       .can =
-           [] {
-             return lockstep::mpi_capabilities({0, 1}, true);
-           },
-       .finds_its_peers = true,
-       .make = [](const std::shared_ptr<lockstep::Engine>&) { return lockstep::make_mpi_engine(); }});
-  return 1;
-}();
+extern "C" const bool lockstep_mpi_is_linked;
+const bool lockstep_mpi_is_linked =
+    lockstep::add_engine({.profile = *lockstep::known_engine("mpi"),
+                          .can =
+                              [] {
+                                return lockstep::mpi_capabilities({0, 1}, true);
+                              },
+                          .make = [](const auto& /*who*/, const auto& /*knobs*/,
+                                     const auto& /*carrier*/) { return lockstep::make_mpi_engine(); }});

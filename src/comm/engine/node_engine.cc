@@ -12,7 +12,7 @@ namespace {
 // Who waits for whom decides who times out first: a node that misses one of its own says so before the other
 // nodes give up on it, and they before their own members that wait for them.
 constexpr std::chrono::milliseconds kAcrossGrace{1000};
-// Members are patient with one that waits outside, where the engine across lets it say so (Engine::watch).
+// Members are patient with one that waits outside, where that can say so (Composable::watch, Commons).
 constexpr std::chrono::milliseconds kInsideGrace{500};
 constexpr std::chrono::milliseconds kBlindInsideGrace{2000};
 
@@ -25,34 +25,37 @@ Call unrecorded(Call part) {
 
 }  // namespace
 
-std::unique_ptr<Engine> NodeEngine::make(const char* name, std::unique_ptr<Engine> flat,
-                                         std::unique_ptr<ShmEngine> inside, AcrossMaker make_across,
+std::unique_ptr<Engine> NodeEngine::make(std::string name, std::unique_ptr<Engine> flat,
+                                         std::unique_ptr<Engine> inside, AcrossMaker make_across,
                                          std::string group, const Call& call) {
   auto members = members_of_nodes(flat->nodes());
   const bool alone =
       std::all_of(members.begin(), members.end(), [](const auto& ranks) { return ranks.size() == 1; });
-  if (members.size() == 1 && inside != nullptr) return inside;
   // While it is made, the ranks of a part are called as in the group that it is split off.
   const RankNames made = flat->rank_names();
   std::vector<int> world;
   for (int r = 0; r < flat->size(); ++r) world.push_back(made.world(r));
   const RankNames names(group, std::move(world));
+  if (members.size() == 1) {
+    inside->call_ranks(names);
+    return inside;
+  }
   if (alone) {
     flat->call_ranks(names);
     if (Composable* const all = flat->composable()) all->watch(nullptr, {});
-    if (std::string_view(name).ends_with(flat->name())) return flat;
+    if (name.ends_with(std::string("+") + flat->name())) return flat;
     return make_across(*flat, 0, flat->rank(), group, call);
   }
 
   std::unique_ptr<NodeEngine> engine(
-      new NodeEngine(name, std::move(flat), std::move(inside), std::move(members)));
+      new NodeEngine(std::move(name), std::move(flat), std::move(inside), std::move(members)));
   engine->compose(std::move(make_across), std::move(group), names, call);
   return engine;
 }
 
-NodeEngine::NodeEngine(const char* name, std::unique_ptr<Engine> flat, std::unique_ptr<ShmEngine> inside,
+NodeEngine::NodeEngine(std::string name, std::unique_ptr<Engine> flat, std::unique_ptr<Engine> inside,
                        std::vector<std::vector<int>> members)
-    : Engine({.name = name,
+    : Engine({.name = std::move(name),
               .rank = flat->rank(),
               .nodes = flat->nodes(),
               .naming = std::make_shared<Naming>(flat->rank_names()),
@@ -62,8 +65,8 @@ NodeEngine::NodeEngine(const char* name, std::unique_ptr<Engine> flat, std::uniq
               .selector = flat->selector()}),
       inside_(std::move(inside)),
       flat_(std::move(flat)),
+      commons_(inside_->composable() == nullptr ? nullptr : inside_->composable()->commons()),
       members_(std::move(members)) {
-  for (Offer& offer : composed_offers(nodes())) can().offers.push_back(std::move(offer));
   std::size_t smallest = members_.front().size();
   for (std::size_t m = 0; m < members_.size(); ++m) {
     const auto& ranks = members_[m];
@@ -74,6 +77,15 @@ NodeEngine::NodeEngine(const char* name, std::unique_ptr<Engine> flat, std::uniq
     place_ = static_cast<int>(at - ranks.begin());
   }
   parts_ = static_cast<int>(smallest);
+  // Without common memory it works on equal shares of equal nodes.
+  by_node_ = commons_ != nullptr || smallest * members_.size() == nodes().size();
+  if (!by_node_) return;
+  for (Offer& offer : composed_offers(nodes())) can().offers.push_back(std::move(offer));
+}
+
+std::function<void()> NodeEngine::idle() const {
+  if (commons_ == nullptr) return {};
+  return [local = inside_->composable()] { local->tell_waits({}); };
 }
 
 void NodeEngine::compose(AcrossMaker make_across, std::string group, const RankNames& names,
@@ -90,21 +102,16 @@ void NodeEngine::compose(AcrossMaker make_across, std::string group, const RankN
   if (across_ != nullptr) naming()->add_part(across_->naming(), column());
   call_ranks(names);
 
-  const auto idle = [local = inside_.get()] { local->waits_outside(); };
   Composable* const whole = flat_->composable();
-  inside_grace_ = whole != nullptr ? kInsideGrace : kBlindInsideGrace;
+  inside_grace_ = whole != nullptr && commons_ != nullptr ? kInsideGrace : kBlindInsideGrace;
   if (whole != nullptr) {
-    whole->watch(nullptr, idle);
+    whole->watch(nullptr, idle());
     // Other nodes that wait for this rank learn whom it waits for in its own.
-    inside_->on_wait([whole, local = members_[node_]](const std::vector<int>& ranks) {
-      std::vector<int> flat_ranks;
-      for (int r : ranks) flat_ranks.push_back(local[static_cast<std::size_t>(r)]);
-      whole->tell_waits(flat_ranks);
-    });
+    if (Composable* const local = inside_->composable()) local->watch(whole, {});
   }
   if (Composable* const column = across_ == nullptr ? nullptr : across_->composable()) {
     column->share_links(parts_);
-    column->watch(whole, idle);
+    column->watch(whole, idle());
   }
 }
 
@@ -131,7 +138,8 @@ CallShape NodeEngine::shape_of(const Call& call) const {
           .ranks = size(),
           .bytes = call.bytes(),
           .messages_only = true,
-          .levels = true,
+          .levels = by_node_,
+          .messages_inside = commons_ == nullptr,
           .nodes = nodes()};
 }
 
@@ -171,7 +179,8 @@ void NodeEngine::execute(const Call& call) {
 void NodeEngine::run_flat(const Call& call) {
   Call whole = call;
   whole.timeout += kAcrossGrace;
-  inside_->with_peers(unrecorded(call), inside_grace_, [&](Reach&, const Call&) { flat_->run(whole); });
+  inside_->open(unrecorded(call));
+  flat_->run(whole);
 }
 
 std::byte* NodeEngine::room(std::size_t bytes) {
@@ -179,9 +188,11 @@ std::byte* NodeEngine::room(std::size_t bytes) {
   return room_.as<std::byte>();
 }
 
-void NodeEngine::inside(const Call& call, const Inside& body) {
-  inside_->with_peers(unrecorded(call), inside_grace_, body);
+void NodeEngine::inside(const Call& call, const Commons::Task& task) {
+  commons_->with_peers(unrecorded(call), inside_grace_, task);
 }
+
+double NodeEngine::open_inside(const Call& call) { return inside_->open(unrecorded(call)); }
 
 void NodeEngine::run_inside(const Call& call) {
   Call part = unrecorded(call);
@@ -196,18 +207,17 @@ void NodeEngine::run_across(const Call& call) {
 }
 
 std::unique_ptr<Engine> NodeEngine::divide(int colour, int key, const std::string& name, const Call& call) {
-  std::unique_ptr<Engine> inside = inside_->split(colour, key, name, call);
+  // Both may be parts of one engine, in which a group's name is there once. Common memory is known by it.
+  const std::string local = commons_ != nullptr ? name : name + "/inside";
+  std::unique_ptr<Engine> inside = inside_->split(colour, key, local, call);
   Call across = call;
   across.timeout += kAcrossGrace;
   across.whole = &call;
   auto flat = flat_->split(colour, key, name, across);
   if (flat == nullptr) return nullptr;
-  if (Composable* const part = flat->composable())
-    part->watch(flat_->composable(), [this] { inside_->waits_outside(); });
-  // What a shared-memory engine splits into is one.
-  std::unique_ptr<ShmEngine> local(static_cast<ShmEngine*>(inside.release()));
+  if (Composable* const part = flat->composable()) part->watch(flat_->composable(), idle());
   try {
-    return make(this->name(), std::move(flat), std::move(local), make_across_, name, call);
+    return make(this->name(), std::move(flat), std::move(inside), make_across_, name, call);
   } catch (const Error&) {
     flat_->check(News::awaited);  // whoever is gone from the part is gone from here, or knows why it left
     throw;

@@ -1,60 +1,63 @@
 #include "comm/engine/registry.h"
 
 #include <algorithm>
-#include <deque>
+#include <list>
 
-#include "comm/engine/channel_engine.h"
-#include "comm/engine/known_engines.h"
-#include "comm/engine/shm_engine.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
 
-// In a function, so that it is there before the first static object that adds an engine; a deque, so that
-// what find_engine gave stays where it is.
-std::deque<EngineKind>& kinds() {
-  static std::deque<EngineKind> all;
+// In a function, so that it is there before the first static object that adds an engine; a list, so that what
+// find_engine gave stays where it is.
+std::list<EngineKind>& kinds() {
+  static std::list<EngineKind> all;
   return all;
+}
+
+// Files add themselves in any order: `auto` must not depend on it.
+std::size_t order_of(const EngineKind& kind) {
+  const EngineProfile* const known = known_engine(kind.profile.name);
+  return known == nullptr ? std::size(kKnownEngines) : static_cast<std::size_t>(known - kKnownEngines);
 }
 
 }  // namespace
 
-void add_engine(EngineKind kind) {
-  if (find_engine(kind.name) == nullptr) kinds().push_back(std::move(kind));
+bool add_engine(EngineKind kind) {
+  const std::string name = kind.profile.name;
+  if (name.empty() || name == "auto" || name.find('+') != std::string::npos)
+    throw UsageError("an engine can't be called '" + name + "'; accepted: a word without '+', and not auto");
+  if (find_engine(name) != nullptr) throw UsageError("there is an engine '" + name + "' already");
+  const auto after = std::ranges::find_if(
+      kinds(), [&](const EngineKind& other) { return order_of(other) > order_of(kind); });
+  kinds().insert(after, std::move(kind));
+  return true;
 }
 
-const EngineKind* find_engine(const std::string& name) {
-  const auto found = std::ranges::find(kinds(), name, &EngineKind::name);
+const EngineKind* find_engine(std::string_view name) {
+  const auto found =
+      std::ranges::find_if(kinds(), [&](const EngineKind& kind) { return name == kind.profile.name; });
   return found == kinds().end() ? nullptr : &*found;
 }
 
-std::vector<std::string> engine_names() {
-  std::vector<std::string> names;
-  for (const EngineKind& kind : kinds()) names.push_back(kind.name);
-  return names;
+std::vector<EngineProfile> engine_profiles() {
+  std::vector<EngineProfile> profiles;
+  for (const EngineKind& kind : kinds()) profiles.push_back(kind.profile);
+  return profiles;
 }
 
 std::vector<EngineView> all_engines() {
-  const std::vector<int> one_node = {0, 0};
-  const std::vector<int> two_nodes = {0, 1};
   std::vector<EngineView> views;
-  for (const KnownEngine& known : kKnownEngines) {
-    EngineView view{.name = known.name, .about = known.about, .can = {}, .missing = {}};
-    const EngineKind* const kind = find_engine(known.name);
-    if (kind != nullptr)
-      view.can = kind->can();
-    else if (view.name == "shm")
-      view.can = shm_capabilities(one_node, {});
-    else if (view.name == "tcp")
-      view.can = channel_capabilities(two_nodes);
+  for (const EngineProfile& known : kKnownEngines)
+    if (const EngineKind* const kind = find_engine(known.name))
+      views.push_back({known, kind->can(), {}});
     else
-      view.missing = std::string("install ") + known.package + " and configure with " + known.option + "=ON";
-    views.push_back(std::move(view));
-  }
-  for (const EngineKind& kind : kinds())
-    if (std::ranges::find(views, kind.name, &EngineView::name) == views.end())
       views.push_back(
-          {.name = kind.name, .about = "added by this program", .can = kind.can(), .missing = {}});
+          {known,
+           {},
+           std::string("install ") + known.package + " and configure with " + known.option + "=ON"});
+  for (const EngineKind& kind : kinds())
+    if (known_engine(kind.profile.name) == nullptr) views.push_back({kind.profile, kind.can(), {}});
   return views;
 }
 

@@ -1,5 +1,6 @@
-// Engines that a build may or may not have. A library of one (lockstep_mpi, lockstep_gloo) adds it when it is
-// linked; init() asks here.
+// The engines of this program. Each is added by one file (world/shm_register.cc, mpi_register.cc, …) that
+// says what it is and how one is made; init() asks here, and composes any two of which one can be inside and
+// one across.
 #pragma once
 
 #include <functional>
@@ -8,29 +9,34 @@
 #include <vector>
 
 #include "comm/call/engine.h"
+#include "comm/engine/known_engines.h"
+#include "comm/engine/membership.h"
+#include "lockstep/base/knobs.h"
 
 namespace lockstep {
 
-// Makes this process's engine over all workers of the job. `carrier` is an engine over them that works
-// already (shared memory, or TCP) and that nobody else uses, or null when the new one finds its peers by
-// itself (MPI). Collective.
-using EngineMaker = std::function<std::unique_ptr<Engine>(std::shared_ptr<Engine> carrier)>;
+// Makes this process's engine over the group's members. `carrier`, where the engine meets over another, is
+// one of the same ranks that works already and that nobody else uses; else null. Collective.
+using EngineMaker = std::function<std::unique_ptr<Engine>(const Membership& who, const Knobs& knobs,
+                                                          std::shared_ptr<Engine> carrier)>;
 
 struct EngineKind {
-  std::string name;                   // "mpi", "gloo"
+  EngineProfile profile;
   std::function<Capabilities()> can;  // what it can do, as far as that is known before there is a group
-  bool finds_its_peers = false;
   EngineMaker make;
 };
 
-void add_engine(EngineKind kind);                        // called once per engine, before main or from it
-const EngineKind* find_engine(const std::string& name);  // null when this build has none of that name
-std::vector<std::string> engine_names();                 // those that were added
+// Called once per engine, before main or from it, and before the first group. Throws UsageError for a name
+// that is taken or that LOCKSTEP_ENGINE could not say. True, for a constant that does it before main.
+bool add_engine(EngineKind kind);
+// Null when this program has none of that name.
+const EngineKind* find_engine(std::string_view name);
+// Those that were added: as in known_engines.h, then the others.
+std::vector<EngineProfile> engine_profiles();
 
 // Every engine that there is (known_engines.h), and those that were added besides.
 struct EngineView {
-  std::string name;
-  std::string about;    // for people
+  EngineProfile profile;
   Capabilities can;     // nothing when it is missing
   std::string missing;  // why this program has it not; empty: it has
 };

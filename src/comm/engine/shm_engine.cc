@@ -121,9 +121,25 @@ void ShmEngine::work(const Call& call) {
   agreed->run(stage);
 }
 
-void ShmEngine::with_peers(const Call& call, std::chrono::milliseconds grace,
-                           const std::function<void(Reach& reach, const Call& call)>& body) {
-  Call patient = call;  // out here: errors speak of it when the body is gone
+// Other nodes that wait for this rank learn in the whole group whom it waits for in its own.
+void ShmEngine::watch(Composable* whole, std::function<void()> idle) {
+  meeting_.agreement().on_wait([this, whole, idle = std::move(idle)](const std::vector<int>& ranks) {
+    if (idle) idle();
+    if (whole == nullptr) return;
+    const RankNames names = rank_names();
+    std::vector<int> numbers;
+    for (const int r : ranks) numbers.push_back(names.number(r));
+    whole->tell_waits(numbers);
+  });
+}
+
+void ShmEngine::tell_waits(const std::vector<int>& ranks) noexcept try {
+  meeting_.waits_elsewhere(ranks);
+} catch (const std::exception&) {  // no memory: it is said again soon
+}
+
+void ShmEngine::with_peers(const Call& call, std::chrono::milliseconds grace, const Task& task) {
+  Call patient = call;  // out here: errors speak of it when the task is gone
   patient.timeout += grace;
   guard(call, [&] {
     during(call, [&] {
@@ -131,7 +147,7 @@ void ShmEngine::with_peers(const Call& call, std::chrono::milliseconds grace,
       Call told = call;
       if (told.divisor == kDivisorOfOthers) told.divisor = divisor_of_others();
       meeting_.begin(patient);
-      body(*this, told);
+      task(*this, told);
     });
   });
 }

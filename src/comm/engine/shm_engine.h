@@ -22,7 +22,7 @@ namespace lockstep {
 // empty.
 Capabilities shm_capabilities(const std::vector<int>& nodes, const std::string& no_pages);
 
-class ShmEngine final : public Engine, private Reach {
+class ShmEngine final : public Engine, private Reach, private Composable, private Commons {
  public:
   // `members[i]` is the session's rank of the group's rank i, `control` the group's control block (zeroed, or
   // in use by ranks that came earlier). The world's block lies in the arena's head: pass it unowned.
@@ -36,19 +36,8 @@ class ShmEngine final : public Engine, private Reach {
   PeerView peer(int rank) const override;
   void tell_failure(const Error& error) noexcept override;
   void check(News /*news*/) override { meeting_.check(); }  // in shared memory all of it is known
-  Composable* composable() override { return nullptr; }     // it is what others are composed with
+  Composable* composable() override { return this; }
 
-  // For a group of several nodes, of which this is the inside of one: all ranks of the node meet and compare
-  // their calls as for any collective, then `body` works on everybody's buffers. It gets the call with the
-  // divisor that the node knows. Waits inside `body` may take `grace` longer than the call.
-  void with_peers(const Call& call, std::chrono::milliseconds grace,
-                  const std::function<void(Reach& reach, const Call& call)>& body);
-  // Called with the ranks that this one waits for, about twice a second while it does.
-  void on_wait(std::function<void(const std::vector<int>& ranks)> told) {
-    meeting_.agreement().on_wait(std::move(told));
-  }
-  // This rank waits for ranks of other nodes: its peers here should not give up on it before it does.
-  void waits_outside() { meeting_.waits_outside(); }
   // Finds out whether the ranks may read each other's private memory, by doing it: all of them may, or nobody
   // does. Until then nobody may. Collective, before any other call; parts that are split off inherit the
   // answer. Throws UsageError where LOCKSTEP_ALGORITHM asks for an algorithm that needs it in vain.
@@ -62,6 +51,15 @@ class ShmEngine final : public Engine, private Reach {
   std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call) override;
 
  private:
+  // Composable, as the inside of a node: peers see in the control block what this rank does, and there are no
+  // links to share.
+  void announce(const Call& /*call*/) override {}
+  void watch(Composable* whole, std::function<void()> idle) override;
+  void tell_waits(const std::vector<int>& ranks) noexcept override;
+  void share_links(int /*ranks*/) override {}
+  Commons* commons() override { return this; }
+  // Commons
+  void with_peers(const Call& call, std::chrono::milliseconds grace, const Task& task) override;
   // Reach
   const void* in(int rank) const override;
   void* out(int rank) const override;

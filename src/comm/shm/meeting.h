@@ -70,9 +70,11 @@ class Meeting final : private Notices {
   std::string named(int rank) const { return rank_names().named(rank); }
 
   Agreement& agreement() { return agreement_; }
-  // This rank waits for somebody who is not in this group: peers that wait for it are patient for a while
-  // longer, until it says what became of that.
-  void waits_outside() { post({.outside = true}); }
+  // This rank waits, somewhere else, for these; none: for somebody who is not in this group. Peers that wait
+  // for it then are patient for a while longer, until it says what became of that.
+  void waits_elsewhere(const std::vector<int>& ranks) {
+    post({.waits_for = ranks, .outside = ranks.empty()});
+  }
 
   // "all_reduce(f32 × 4, sum), operation 3 of group world"
   std::string where() const override;

@@ -80,21 +80,6 @@ void Selector::add_measurement(const CallShape& shape, const Algorithm& algorith
   cache_.clear();
 }
 
-// By its own account of its steps; else as if every message took the slowest way.
-double Selector::on_wires(const Cost& cost, const CallShape& shape) const {
-  if (cost.wire_s > 0) return cost.wire_s;
-  double empty = 0;
-  double full = 0;
-  constexpr double bytes = 1 << 20;
-  for (int a = 0; a < shape.ranks; ++a)
-    for (int b = 0; b < shape.ranks; ++b) {
-      if (a == b) continue;
-      empty = std::max(empty, links_->seconds(a, b, 0));
-      full = std::max(full, links_->seconds(a, b, bytes));
-    }
-  return cost.messages * empty + cost.sent_bytes / 2 * (full - empty) / bytes;
-}
-
 double Selector::by_model(const Algorithm& algorithm, const CallShape& shape) const {
   const bool wired = links_ != nullptr && shape.messages_only && shape.ranks > 1;
   CallShape known = shape;
@@ -105,7 +90,7 @@ double Selector::by_model(const Algorithm& algorithm, const CallShape& shape) co
   const Cost cost = algorithm.cost(known);
   const double at_work = static_cast<double>(input_bytes(shape.what, shape.bytes, shape.ranks)) * shape.ranks;
   if (wired)
-    return on_wires(cost, shape) + cost.copied_bytes * costs_.copy.at(at_work) +
+    return wire_seconds(cost, *links_, shape.ranks) + cost.copied_bytes * costs_.copy.at(at_work) +
            cost.reduced_bytes * costs_.reduce.at(at_work);
   const double bytes_s = cost.sent_bytes * costs_.send.at(at_work) +
                          cost.copied_bytes * costs_.copy.at(at_work) +

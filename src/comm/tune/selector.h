@@ -83,8 +83,6 @@ class Selector {
   // What to multiply the model by; 0: never measured, or the model has nothing to multiply.
   double correction(const Algorithm& algorithm, const CallShape& shape) const;
 
-  double on_wires(const Cost& cost, const CallShape& shape) const;
-
   const Algorithm* forced_ = nullptr;
   Costs costs_;
   std::shared_ptr<const Links> links_;  // null: not measured

@@ -38,6 +38,13 @@ int cores_here() {
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+std::vector<int> pretended_nodes(int size, const Knobs& knobs) {
+  std::vector<int> nodes(static_cast<std::size_t>(size), 0);
+  if (knobs.node_size > 0)
+    for (int r = 0; r < size; ++r) nodes[static_cast<std::size_t>(r)] = r / knobs.node_size;
+  return nodes;
+}
+
 std::unique_ptr<ShmEngine> local_world(const std::string& door, const Membership& who, std::vector<int> nodes,
                                        const Knobs& knobs) {
   check_group_size(who.size);

@@ -9,6 +9,9 @@
 namespace lockstep {
 
 GatheredElements gather_elements(const Group& group, ConstBuffer own, CallOptions options) {
+  if (own.device.kind != Device::Kind::cpu)
+    throw UsageError("all_gather of lists: the elements are on " + to_string(own.device) +
+                     "; accepted: on cpu");
   GatheredElements all;
   for (const std::int64_t count : group.all_gather(static_cast<std::int64_t>(own.count), options))
     all.counts.push_back(static_cast<std::size_t>(count));

@@ -83,6 +83,14 @@ Words compositions() {
   return words;
 }
 
+Words devices_of(const EngineView& engine) {
+  Words names;
+  for (std::size_t k = 0; k < kDeviceKinds; ++k)
+    if (const auto kind = static_cast<Device::Kind>(k); engine.can.devices.has(kind))
+      names.emplace_back(to_string(kind));
+  return names;
+}
+
 void print_json(const std::vector<EngineView>& engines) {
   for (const EngineView& engine : engines) {
     nlohmann::ordered_json row = {{"engine", engine.profile.name}, {"about", engine.profile.about}};
@@ -90,7 +98,7 @@ void print_json(const std::vector<EngineView>& engines) {
     if (engine.missing.empty()) {
       row["several_machines"] = engine.profile.several_machines;
       row["inside_nodes"] = engine.profile.inside;
-      row["devices"] = {"cpu"};
+      row["devices"] = devices_of(engine);
       row["reachable_memory"] = engine.can.reachable_memory;
       row["algorithms"] = nlohmann::ordered_json::array();
       for (const Offer& offer : engine.can.offers) row["algorithms"].push_back(json_of(offer));
@@ -115,7 +123,8 @@ void print_text(const std::vector<EngineView>& engines) {
       std::printf("  not in this build: %s\n\n", engine.missing.c_str());
       continue;
     }
-    std::printf("  every element type and operation, but where a line says otherwise; host memory%s\n",
+    std::printf("  every element type and operation, but where a line says otherwise; memory on %s%s\n",
+                fmt::format("{}", fmt::join(devices_of(engine), ", ")).c_str(),
                 engine.can.reachable_memory ? ", and comm memory that all workers reach" : "");
     for (const Offer& offer : engine.can.offers) std::printf("%s\n", line_of(offer).c_str());
     std::printf("\n");

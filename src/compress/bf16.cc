@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/kernel/reduce.h"
+#include "grad/torch_types.h"
 
 namespace lockstep {
 namespace {
@@ -30,10 +31,10 @@ class Halves {
     const std::size_t bytes = bucket.data.count * size_of(DType::bf16);
     Entry& entry = entries_[bucket.data.data];
     if (entry.memory.bytes() < bytes || entry.group != bucket.group.name())
-      entry = {.memory = bucket.group.allocate(bytes), .group = bucket.group.name()};
+      entry = {.memory = bucket.group.allocate(bytes, bucket.data.device), .group = bucket.group.name()};
     entry.used = calls_;
     Bucket halves = bucket;
-    halves.data = {entry.memory.data(), bucket.data.count, DType::bf16};
+    halves.data = {entry.memory.data(), bucket.data.count, DType::bf16, bucket.data.device};
     return {std::move(halves), entry.memory};
   }
 
@@ -56,7 +57,19 @@ class Halves {
   std::int64_t calls_ = 0;
 };
 
+// On a device libtorch's, which rounds alike, on the current stream.
+void convert_on_device(const Buffer& from, const Buffer& to) {
+  const torch::NoGradGuard no_grad;
+  tensor_at(to, nullptr).copy_(tensor_at(from, nullptr), /*non_blocking=*/true);
+}
+
+void round_off(const Buffer& from, const Buffer& to) {
+  if (from.device.kind != Device::Kind::cpu) return convert_on_device(from, to);
+  kernel::finish(to.data, from.data, from.count, kRounding);
+}
+
 void widen(const Buffer& from, const Buffer& to) {
+  if (from.device.kind != Device::Kind::cpu) return convert_on_device(from, to);
   kernel::widen(to.data, from.data, from.count, DType::bf16);
 }
 
@@ -70,7 +83,7 @@ Exchange bf16_exchange(Exchange::Leaves leaves) {
   auto run = [gathers, plain, memory = std::make_shared<Halves>()](const Bucket& bucket) {
     if (bucket.data.dtype != DType::f32 || bucket.group.size() == 1) return plain.run(bucket);
     const auto [halves, held] = memory->of(bucket);
-    kernel::finish(halves.data.data, bucket.data.data, bucket.data.count, kRounding);
+    round_off(bucket.data, halves.data);
     const Work scattered = reduce_scatter_exchange().run(halves);
     if (!gathers)
       return scattered.then(

@@ -30,18 +30,29 @@ double weight_scale(DType dtype, double total_weight) {
 }
 
 GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group group)
-    : parameters_(parameters), group_(std::move(group)) {}
+    : parameters_(parameters), group_(std::move(group)) {
+  for (const NamedTensor& parameter : parameters_) {
+    const Device device = device_of(parameter.tensor, "parameter '" + parameter.name + "'");
+    if (&parameter == &parameters_.front()) device_ = device;
+    if (!(device == device_))
+      throw UsageError("parameter '" + parameter.name + "' is on " + to_string(device) + ", '" +
+                       parameters_.front().name + "' on " + to_string(device_) +
+                       "; accepted: all on one device");
+  }
+}
 
-GradientStore::Set GradientStore::make_set(const BucketLayout& layout, std::byte* memory,
-                                           std::shared_ptr<void> owner) const {
+GradientStore::Set GradientStore::make_set(const BucketLayout& layout, const CommMemory& memory) const {
   Set set;
+  const auto owner = std::make_shared<CommMemory>(memory);
   std::size_t begin = 0;
   for (const BucketPlan& plan : layout.buckets) {
-    const auto options = torch::TensorOptions().dtype(scalar_type_of(plan.dtype));
-    const auto count = static_cast<std::int64_t>(plan.count);
-    set.buckets.push_back(memory == nullptr ? torch::empty({count}, options)
-                                            : torch::from_blob(
-                                                  memory + begin, {count}, [owner](void*) {}, options));
+    if (memory.data() == nullptr)
+      set.buckets.push_back(torch::empty(
+          {static_cast<std::int64_t>(plan.count)},
+          torch::TensorOptions().dtype(scalar_type_of(plan.dtype)).device(torch_device(device_))));
+    else
+      set.buckets.push_back(
+          tensor_at({memory.as<std::byte>() + begin, plan.count, plan.dtype, device_}, owner));
     begin += (plan.count * size_of(plan.dtype) + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -49,9 +60,11 @@ GradientStore::Set GradientStore::make_set(const BucketLayout& layout, std::byte
     const torch::Tensor& parameter = parameters_[i].tensor;
     // A tensor of its own on the bucket's memory, no view in autograd's sense: zero_grad() may detach it.
     const torch::Tensor& bucket = set.buckets[static_cast<std::size_t>(place.bucket)];
-    set.views.push_back(torch::from_blob(
-        static_cast<std::byte*>(bucket.data_ptr()) + place.offset * bucket.element_size(), parameter.sizes(),
-        parameter.strides(), [bucket](void*) {}, bucket.options()));
+    set.views.push_back(
+        tensor_at({static_cast<std::byte*>(bucket.data_ptr()) + place.offset * bucket.element_size(),
+                   static_cast<std::size_t>(parameter.numel()),
+                   layout.buckets[static_cast<std::size_t>(place.bucket)].dtype, device_},
+                  parameter.sizes(), parameter.strides(), std::make_shared<torch::Tensor>(bucket)));
   }
   set.filled.assign(parameters_.size(), 0);
   return set;
@@ -72,9 +85,8 @@ void GradientStore::set_layout(BucketLayout layout) {
     offsets.push_back(bytes);
     bytes += (plan.count * size_of(plan.dtype) + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
   }
-  CommMemory memory = group_.allocate(std::max(bytes, kBucketAlignment));
-  auto owner = std::make_shared<CommMemory>(memory);
-  Set set = make_set(layout, memory.as<std::byte>(), owner);
+  CommMemory memory = group_.allocate(std::max(bytes, kBucketAlignment), device_);
+  Set set = make_set(layout, memory);
   if (!sets_.empty()) {
     set.filled = sets_[0].filled;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -133,7 +145,7 @@ void GradientStore::begin_lane(int position, double total_weight) {
       for (const BucketPlan& plan : layout_.buckets) merge(top_ - 1, top_, plan.members);
     ++top_;
   }
-  if (top_ == sets_.size()) sets_.push_back(make_set(layout_, nullptr, nullptr));
+  if (top_ == sets_.size()) sets_.push_back(make_set(layout_, CommMemory()));
   std::fill(sets_[top_].filled.begin(), sets_[top_].filled.end(), 0);
 }
 
@@ -216,7 +228,7 @@ Bucket GradientStore::bucket(int index) const {
   const auto b = static_cast<std::size_t>(index);
   const BucketPlan& plan = layout_.buckets[b];
   return {.index = index,
-          .data = {memory_.as<std::byte>() + offsets_[b], plan.count, plan.dtype},
+          .data = {memory_.as<std::byte>() + offsets_[b], plan.count, plan.dtype, device_},
           .tensors = tensors_[b],
           .layout = layouts_,
           .group = group_,

@@ -23,6 +23,7 @@ double weight_scale(DType dtype, double total_weight);
 
 class GradientStore {
  public:
+  // Buckets lie on the parameters' device, which is the same for all: UsageError names two that differ.
   GradientStore(const std::vector<NamedTensor>& parameters, Group group);
 
   // Lays the buckets out anew; gradients that are views into the old ones move along.
@@ -66,11 +67,13 @@ class GradientStore {
     std::vector<torch::Tensor> views;    // one a parameter, shaped and strided like it
     std::vector<char> filled;            // holds a value of this step
   };
-  Set make_set(const BucketLayout& layout, std::byte* memory, std::shared_ptr<void> owner) const;
+  // In `memory`, or in memory of libtorch's own where that is none.
+  Set make_set(const BucketLayout& layout, const CommMemory& memory) const;
   void merge(std::size_t into, std::size_t from, const std::vector<int>& members);
 
   const std::vector<NamedTensor>& parameters_;
   Group group_;
+  Device device_;  // of the parameters
   BucketLayout layout_;
   int layouts_ = 0;                  // so far
   std::vector<std::string> labels_;  // of the buckets

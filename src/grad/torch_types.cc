@@ -35,13 +35,46 @@ torch::ScalarType scalar_type_of(DType dtype) {
   return torch::kUInt8;
 }
 
+Device device_of(const torch::Tensor& tensor, const std::string& what) {
+  const torch::Device device = tensor.device();
+  switch (device.type()) {
+    case c10::DeviceType::CPU: return {};
+    case c10::DeviceType::CUDA: return {Device::Kind::cuda, device.index()};
+    case c10::DeviceType::PrivateUse1: return {Device::Kind::custom, device.index()};
+    default:
+      throw UsageError(what + " is on " + device.str() +
+                       "; accepted: cpu, or a device that the group's engine works on");
+  }
+}
+
+torch::Device torch_device(Device device) {
+  const auto index = static_cast<c10::DeviceIndex>(device.index);
+  switch (device.kind) {
+    case Device::Kind::cpu: break;
+    case Device::Kind::cuda: return {c10::DeviceType::CUDA, index};
+    case Device::Kind::custom: return {c10::DeviceType::PrivateUse1, index};
+  }
+  return torch::kCPU;
+}
+
 Buffer buffer_of(const torch::Tensor& tensor, const std::string& what) {
-  if (!tensor.device().is_cpu())
-    throw UsageError(what + " is on " + tensor.device().str() + "; accepted: cpu");
+  const Device device = device_of(tensor, what);
   if (!tensor.is_non_overlapping_and_dense())
     throw UsageError(what +
                      " is not dense in memory; accepted: contiguous or permuted, nothing shared or skipped");
-  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype_of(tensor, what)};
+  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype_of(tensor, what), device};
+}
+
+torch::Tensor tensor_at(const Buffer& place, at::IntArrayRef sizes, at::IntArrayRef strides,
+                        std::shared_ptr<void> owner) {
+  const torch::Device device = torch_device(place.device);
+  return at::from_blob(
+      place.data, sizes, strides, [owner = std::move(owner)](void*) {},
+      torch::TensorOptions().dtype(scalar_type_of(place.dtype)).device(device), device);
+}
+
+torch::Tensor tensor_at(const Buffer& place, std::shared_ptr<void> owner) {
+  return tensor_at(place, {static_cast<std::int64_t>(place.count)}, {1}, std::move(owner));
 }
 
 }  // namespace lockstep

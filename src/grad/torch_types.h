@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <memory>
 #include <string>
 
 #include "lockstep/base/dtype.h"
@@ -14,7 +15,16 @@ namespace lockstep {
 DType dtype_of(const torch::Tensor& tensor, const std::string& what);
 torch::ScalarType scalar_type_of(DType dtype);
 
+// Throws likewise where it is no device that a group could work on.
+Device device_of(const torch::Tensor& tensor, const std::string& what);
+torch::Device torch_device(Device device);
+
 // The elements of a dense tensor, in the order of its memory.
 Buffer buffer_of(const torch::Tensor& tensor, const std::string& what);
+
+// A tensor on memory that `owner` holds: flat, or of these sizes and strides.
+torch::Tensor tensor_at(const Buffer& place, std::shared_ptr<void> owner);
+torch::Tensor tensor_at(const Buffer& place, at::IntArrayRef sizes, at::IntArrayRef strides,
+                        std::shared_ptr<void> owner);
 
 }  // namespace lockstep

@@ -49,7 +49,8 @@ double part_of(const torch::Tensor& dense, double p) {
 }
 
 double part(const torch::Tensor& gradient, double p) {
-  torch::Tensor dense = gradient.is_non_overlapping_and_dense() ? gradient : gradient.contiguous();
+  // The norm is for the host, which adds it up in its order wherever the gradient is.
+  torch::Tensor dense = (gradient.is_non_overlapping_and_dense() ? gradient : gradient.contiguous()).cpu();
   if (dense.scalar_type() == torch::kFloat64) return part_of<double>(dense, p);
   return part_of<float>(dense.to(torch::kFloat32), p);
 }

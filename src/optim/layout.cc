@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 namespace lockstep {
@@ -39,23 +40,31 @@ std::optional<DType> float_dtype(const torch::Tensor& tensor) {
 
 std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::Tensor>& parameters,
                                                        std::size_t kinds) {
-  std::map<torch::ScalarType, std::int64_t> totals;  // elements, padding included
+  using Home = std::tuple<torch::ScalarType, c10::DeviceType, c10::DeviceIndex>;
+  const auto home_of = [](const torch::Tensor& tensor) {
+    return Home(tensor.scalar_type(), tensor.device().type(), tensor.device().index());
+  };
+  std::map<Home, std::int64_t> totals;  // elements, padding included
   std::vector<std::int64_t> offsets;
   for (const torch::Tensor& tensor : parameters) {
-    std::int64_t& total = totals[tensor.scalar_type()];
+    std::int64_t& total = totals[home_of(tensor)];
     const std::int64_t line = kLineBytes / static_cast<std::int64_t>(tensor.element_size());
     offsets.push_back(total);
     total += (tensor.numel() + line - 1) / line * line;
   }
   std::vector<std::vector<torch::Tensor>> state(parameters.size());
   for (std::size_t kind = 0; kind < kinds; ++kind) {
-    std::map<torch::ScalarType, torch::Tensor> flat;
-    for (const auto& [dtype, total] : totals) flat[dtype] = torch::zeros({total}, dtype);
+    std::map<Home, torch::Tensor> flat;
+    for (const auto& [home, total] : totals) {
+      const auto& [dtype, device, index] = home;
+      flat[home] =
+          torch::zeros({total}, torch::TensorOptions().dtype(dtype).device(torch::Device(device, index)));
+    }
     for (std::size_t k = 0; k < parameters.size(); ++k) {
       const torch::Tensor& tensor = parameters[k];
       const auto strides =
           tensor.is_non_overlapping_and_dense() ? tensor.strides().vec() : contiguous_strides(tensor);
-      state[k].push_back(flat[tensor.scalar_type()].as_strided(tensor.sizes(), strides, offsets[k]));
+      state[k].push_back(flat[home_of(tensor)].as_strided(tensor.sizes(), strides, offsets[k]));
     }
   }
   return state;

@@ -14,10 +14,10 @@ namespace lockstep {
 // The element type that the kernels know, or nullopt.
 std::optional<DType> float_dtype(const torch::Tensor& tensor);
 
-// Zeros for each parameter, `kinds` tensors each: [parameter][kind]. All of a kind and an element type lie in
-// one allocation, each on a cache line's boundary; where the parameter covers its memory without holes
-// (contiguous, channels last …), its state has the same strides, so that element i of the arrays belongs
-// together.
+// Zeros for each parameter, `kinds` tensors each: [parameter][kind]. All of a kind, an element type and a
+// device lie in one allocation, each on a cache line's boundary; where the parameter covers its memory
+// without holes (contiguous, channels last …), its state has the same strides, so that element i of the
+// arrays belongs together.
 std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::Tensor>& parameters,
                                                        std::size_t kinds);
 

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "grad/torch_types.h"
 #include "lockstep/base/error.h"
 #include "optim/crew.h"
 #include "optim/layout.h"
@@ -33,9 +34,11 @@ void check_parameter(const std::string& optimizer, const NamedTensor& parameter,
   };
   if (!seen.insert(name).second) refuse("is listed twice; accepted: each name once");
   if (!tensor.defined()) refuse("is undefined");
-  if (!tensor.device().is_cpu() || tensor.layout() != torch::kStrided)
-    refuse(fmt::format("is on {} with layout {}; accepted: dense tensors on cpu", tensor.device().str(),
-                       c10::str(tensor.layout())));
+  if (tensor.layout() != torch::kStrided)
+    refuse(fmt::format("has layout {}; accepted: dense (Strided)", c10::str(tensor.layout())));
+  if (!kernel::has_updates(device_of(tensor, fmt::format("{}: parameter '{}'", optimizer, name)).kind))
+    refuse(fmt::format("is on {}, for which this program has no optimizer kernels; accepted: cpu",
+                       tensor.device().str()));
   if (!float_dtype(tensor))
     refuse(fmt::format("has type {}; accepted: Float, Double, Half, BFloat16",
                        c10::toString(tensor.scalar_type())));
@@ -145,7 +148,8 @@ void Optimizer::step() {
                                     .gradient = arrays.gradient(),
                                     .first = arrays.state(0),
                                     .second = arrays.state(1),
-                                    .count = arrays.count()};
+                                    .count = arrays.count(),
+                                    .device = device_of(slot.parameter, slot.name)};
     updates.push_back({.slot = slot,
                        .arrays = std::move(arrays),
                        .elements = elements,
@@ -171,8 +175,11 @@ void Optimizer::run(const std::vector<Update>& updates) {
   };
   std::vector<Part> parts;
   for (const Update& each : updates)
-    for (std::size_t begin = 0; begin < each.elements.count; begin += kPartElements)
-      parts.push_back({&each, begin, std::min(kPartElements, each.elements.count - begin)});
+    if (each.elements.device.kind != Device::Kind::cpu)  // its stream has threads of its own
+      update(each.elements, each.step, each.lr, each.weight_decay);
+    else
+      for (std::size_t begin = 0; begin < each.elements.count; begin += kPartElements)
+        parts.push_back({&each, begin, std::min(kPartElements, each.elements.count - begin)});
   if (!crew_) crew_ = std::make_unique<Crew>();
   crew_->run(parts.size(), static_cast<std::size_t>(at::get_num_threads()), [&](std::size_t k) {
     const Update& each = *parts[k].update;

@@ -27,7 +27,8 @@ StateDict Optimizer::state_dict(bool wanted) const {
     for (const Slot& slot : slots_) parts.push_back(slot.state[k]);
     source_->join(parts, [&](std::size_t i, const torch::Tensor& whole) {
       if (wanted)
-        result[key(traits_.state_names[k], slots_[i].name)] = whole.clone(torch::MemoryFormat::Contiguous);
+        result[key(traits_.state_names[k], slots_[i].name)] =
+            whole.clone(torch::MemoryFormat::Contiguous).cpu();
     });
   }
   return result;

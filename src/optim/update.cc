@@ -68,6 +68,7 @@ const char* name_here() { return hwy::TargetName(HWY_TARGET); }
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include <array>
 #include <string>
 #include <type_traits>
 
@@ -80,6 +81,20 @@ HWY_EXPORT(adam_here);
 HWY_EXPORT(name_here);
 
 namespace {
+
+// In a function, so that it is there before the first static object that adds some.
+std::array<DeviceUpdates, kDeviceKinds>& device_updates() {
+  static std::array<DeviceUpdates, kDeviceKinds> all;
+  return all;
+}
+
+const DeviceUpdates& updates_of(const Elements& elements) {
+  if (!has_updates(elements.device.kind))
+    throw UsageError("optimizer update on a device without kernels for it; accepted: cpu, or one with them");
+  return device_updates()[static_cast<std::size_t>(elements.device.kind)];
+}
+
+bool on_host(const Elements& elements) { return elements.device.kind == Device::Kind::cpu; }
 
 void check(const Elements& elements) {
   if (!is_float(elements.dtype))
@@ -102,16 +117,27 @@ Elements Elements::part(std::size_t begin, std::size_t length) const {
           advance(gradient, bytes),
           advance(first, bytes),
           advance(second, bytes),
-          length};
+          length,
+          device};
+}
+
+void add_device_updates(Device::Kind kind, DeviceUpdates updates) {
+  device_updates()[static_cast<std::size_t>(kind)] = updates;
+}
+
+bool has_updates(Device::Kind kind) {
+  return kind == Device::Kind::cpu || device_updates()[static_cast<std::size_t>(kind)].sgd != nullptr;
 }
 
 void update(const Elements& elements, const SgdUpdate& sgd) {
   check(elements);
+  if (!on_host(elements)) return updates_of(elements).sgd(elements, sgd);
   HWY_DYNAMIC_DISPATCH(sgd_here)(elements, sgd);
 }
 
 void update(const Elements& elements, const AdamUpdate& adam) {
   check(elements);
+  if (!on_host(elements)) return updates_of(elements).adam(elements, adam);
   HWY_DYNAMIC_DISPATCH(adam_here)(elements, adam);
 }
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 
 #include "lockstep/base/dtype.h"
+#include "lockstep/comm/buffer.h"
 
 namespace lockstep::kernel {
 
@@ -23,6 +24,7 @@ struct Elements {
   void* first = nullptr;
   void* second = nullptr;
   std::size_t count = 0;
+  Device device = {};
 
   // `length` of them, from `begin` on.
   Elements part(std::size_t begin, std::size_t length) const;
@@ -58,6 +60,14 @@ struct AdamUpdate {
   double keep = 1;          // 1: left out
 };
 void update(const Elements& elements, const AdamUpdate& adam);
+
+// The same on another device, put on its current stream. A library that has them adds them when it is linked.
+struct DeviceUpdates {
+  void (*sgd)(const Elements& elements, const SgdUpdate& sgd) = nullptr;
+  void (*adam)(const Elements& elements, const AdamUpdate& adam) = nullptr;
+};
+void add_device_updates(Device::Kind kind, DeviceUpdates updates);  // once a kind, before main or from it
+bool has_updates(Device::Kind kind);
 
 // The instruction set in use: "AVX3", "AVX2", "SSE4", …
 const char* update_target_name();

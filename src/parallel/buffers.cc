@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <optional>
+
+#include "grad/torch_types.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 namespace {
@@ -29,9 +34,23 @@ std::int64_t elements(const std::vector<torch::Tensor>& tensors) {
   return count;
 }
 
-torch::Tensor flat_in(const CommMemory& memory, std::int64_t count, torch::ScalarType type) {
-  return torch::from_blob(
-      memory.data(), {count}, [memory](void*) {}, torch::TensorOptions().dtype(type));
+torch::Tensor flat_in(const CommMemory& memory, std::int64_t count, DType dtype) {
+  return tensor_at({memory.data(), static_cast<std::size_t>(count), dtype, memory.device()},
+                   std::make_shared<CommMemory>(memory));
+}
+
+// Of a module's buffers, the same for all.
+Device device_of_buffers(const torch::nn::Module& module) {
+  std::optional<Device> device;
+  for (const auto& entry : module.named_buffers()) {
+    if (!entry.value().defined() || entry.value().numel() == 0) continue;
+    const Device its = device_of(entry.value(), "buffer '" + entry.key() + "'");
+    if (device && !(*device == its))
+      throw UsageError("buffer '" + entry.key() + "' is on " + to_string(its) + ", others on " +
+                       to_string(*device) + "; accepted: all on one device");
+    device = its;
+  }
+  return device.value_or(Device());
 }
 
 }  // namespace
@@ -58,12 +77,10 @@ BufferAverager::BufferAverager(torch::nn::Module& module, Group group) : group_(
   const auto bytes = [](std::int64_t count) {
     return static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * 8;
   };
-  real_memory_ = group_.allocate(bytes(reals));
-  whole_memory_ = group_.allocate(bytes(wholes));
-  extreme_memory_ = group_.allocate(bytes(2 * doubles_));
-  real_flat_ = flat_in(real_memory_, reals, torch::kFloat64);
-  whole_flat_ = flat_in(whole_memory_, wholes, torch::kInt64);
-  extreme_flat_ = flat_in(extreme_memory_, 2 * doubles_, torch::kFloat64);
+  const Device device = device_of_buffers(module);
+  real_flat_ = flat_in(group_.allocate(bytes(reals), device), reals, DType::f64);
+  whole_flat_ = flat_in(group_.allocate(bytes(wholes), device), wholes, DType::i64);
+  extreme_flat_ = flat_in(group_.allocate(bytes(2 * doubles_), device), 2 * doubles_, DType::f64);
   keep();
 }
 
@@ -168,14 +185,13 @@ void BufferAverager::exchange_plain(bool counts) {
 
 void BufferAverager::send() {
   works_.clear();
-  const auto reduce = [&](const torch::Tensor& flat, DType dtype, ReduceOp op) {
+  const auto reduce = [&](const torch::Tensor& flat, ReduceOp op) {
     if (flat.numel() > 0)
-      works_.push_back(group_.all_reduce_async(
-          Buffer{flat.data_ptr(), static_cast<std::size_t>(flat.numel()), dtype}, {.op = op}));
+      works_.push_back(group_.all_reduce_async(buffer_of(flat, "the model's buffers"), {.op = op}));
   };
-  if (!reals_.empty()) reduce(real_flat_, DType::f64, ReduceOp::sum);
-  reduce(whole_flat_, DType::i64, ReduceOp::max);
-  reduce(extreme_flat_, DType::f64, ReduceOp::max);
+  if (!reals_.empty()) reduce(real_flat_, ReduceOp::sum);
+  reduce(whole_flat_, ReduceOp::max);
+  reduce(extreme_flat_, ReduceOp::max);
 }
 
 void BufferAverager::finish() {
@@ -183,14 +199,24 @@ void BufferAverager::finish() {
   const bool sent = !works_.empty();
   for (const Work& work : works_) work.wait();
   works_.clear();
-  const double weight = sent ? real_flat_[-1].item<double>() : 0;
-  if (weight > 0) {
-    real_flat_.div_(weight);
+  const bool on_host = real_flat_.device().is_cpu();
+  const double weight = sent && on_host ? real_flat_[-1].item<double>() : 0;
+  if (weight > 0 || (sent && !on_host)) {
+    // On a device the weight stays there, and where it is nothing the buffers stay as they are.
+    torch::Tensor before, counts;
+    if (on_host) {
+      real_flat_.div_(weight);
+    } else {
+      gather(reals_, before = torch::empty_like(real_flat_));
+      const torch::Tensor divisor = real_flat_.narrow(0, real_flat_.numel() - 1, 1).clone();
+      counts = divisor > 0;
+      real_flat_.div_(divisor);
+    }
     const torch::Tensor doubles = real_flat_.narrow(0, 0, doubles_);
     const torch::Tensor largest = extreme_flat_.narrow(0, 0, doubles_);
     const torch::Tensor smallest = extreme_flat_.narrow(0, doubles_, doubles_).neg();
     doubles.copy_(torch::maximum(torch::minimum(doubles, largest), smallest));
-    scatter(real_flat_, reals_);
+    scatter(on_host ? real_flat_ : torch::where(counts, real_flat_, before), reals_);
   }
   if (sent) scatter(whole_flat_, wholes_);
   keep();

@@ -46,10 +46,7 @@ class BufferAverager {
   Group group_;
   std::vector<torch::Tensor> reals_;
   std::vector<torch::Tensor> wholes_;
-  std::int64_t doubles_ = 0;  // elements of reals_ that are f64; they come first
-  CommMemory real_memory_;
-  CommMemory whole_memory_;
-  CommMemory extreme_memory_;
+  std::int64_t doubles_ = 0;            // elements of reals_ that are f64; they come first
   torch::Tensor real_flat_;             // f64, in comm memory; the last element is the weight
   torch::Tensor whole_flat_;            // i64, in comm memory
   torch::Tensor extreme_flat_;          // f64, in comm memory: each f64 element, then each of their negatives

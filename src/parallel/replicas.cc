@@ -21,7 +21,7 @@ std::string form_of(const NamedTensor& named) {
 
 // FNV-like over words, four chains at once so that it runs at memory speed.
 std::uint64_t bits_of(const torch::Tensor& tensor) {
-  const torch::Tensor dense = tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous();
+  const torch::Tensor dense = (tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous()).cpu();
   const auto bytes = static_cast<std::size_t>(dense.nbytes());
   const auto* const data = static_cast<const std::byte*>(dense.data_ptr());
   std::uint64_t chain[4] = {1, 2, 3, 4};

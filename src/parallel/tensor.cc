@@ -22,8 +22,7 @@ Buffer checked(const torch::Tensor& tensor, const BufferUse& use) {
   const std::string it = "the tensor of shape " + text_of(tensor.sizes());
   if (tensor.layout() != torch::kStrided)
     refuse(it + " is sparse, or of another layout of its own; accepted: dense ones (tensor.to_dense())");
-  if (!tensor.device().is_cpu())
-    refuse(it + " is on " + tensor.device().str() + "; accepted: cpu (tensor.cpu(), and back)");
+  const Device device = device_of(tensor, use.call + (": " + it));
   if (!tensor.is_contiguous())
     refuse(it + " is not contiguous, its strides are " + text_of(tensor.strides()) +
            "; accepted: contiguous ones (tensor.contiguous(), and copy_ the result back)");
@@ -32,7 +31,7 @@ Buffer checked(const torch::Tensor& tensor, const BufferUse& use) {
       (use.op == ReduceOp::sum || use.op == ReduceOp::avg))
     refuse(std::string("the ") + to_string(use.op) + " of Bool is no Bool; accepted: max (any), min (all), " +
            "or tensor.to(torch::kInt64)");
-  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype};
+  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, device};
 }
 
 // Whether its memory goes with it. Memory that came from elsewhere (from_blob) has no allocator.
@@ -83,7 +82,7 @@ Buffer AsBuffer<torch::Tensor>::out(const torch::Tensor& tensor, const BufferUse
 
 std::vector<torch::Tensor> AllGather<torch::Tensor>::call(const Group& group, const torch::Tensor& tensor,
                                                           const CallOptions& options) {
-  const ConstBuffer own = AsBuffer<torch::Tensor>::in(tensor, {"all_gather"});
+  (void)checked(tensor, {"all_gather"});
   if (tensor.dim() == 0)
     throw UsageError(
         "all_gather: the tensor has no dimension along which ranks could differ; accepted: one or more "
@@ -94,13 +93,15 @@ std::vector<torch::Tensor> AllGather<torch::Tensor>::call(const Group& group, co
       throw MismatchError(
           "all_gather: the tensors differ in more than the first dimension: " + group.named(0) + " has " +
           in_words(forms[0]) + ", " + group.named(static_cast<int>(r)) + " has " + in_words(forms[r]));
-  const GatheredElements all = gather_elements(group, own, options);
+  const torch::Tensor host = tensor.cpu();  // of different lengths: they pass through the host
+  const GatheredElements all = gather_elements(group, checked(host, {"all_gather"}), options);
   std::vector<torch::Tensor> tensors;
   for (std::size_t r = 0; r < forms.size(); ++r) {
     auto sizes = tensor.sizes().vec();
     sizes[0] = forms[r].back();
     tensors.push_back(torch::empty(sizes, torch::TensorOptions().dtype(tensor.scalar_type())));
     if (tensors[r].numel() > 0) std::memcpy(tensors[r].data_ptr(), all.begin_of(r), tensors[r].nbytes());
+    tensors[r] = tensors[r].to(tensor.device());
   }
   return tensors;
 }

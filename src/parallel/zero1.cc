@@ -24,18 +24,15 @@ ElementRange common(const BucketTensor& tensor, const ElementRange& range) {
   return {within(range.begin), within(range.end)};
 }
 
+// A tensor in `memory`, of the type of `like`: flat, or of its sizes and strides.
 torch::Tensor flat_at(std::byte* data, std::size_t count, const torch::Tensor& like,
-                      const CommMemory& owner = {}) {
-  return torch::from_blob(
-      data, {static_cast<std::int64_t>(count)}, [owner](void*) {},
-      torch::TensorOptions().dtype(like.scalar_type()));
+                      const CommMemory& memory) {
+  return tensor_at({data, count, dtype_of(like, "it"), memory.device()},
+                   std::make_shared<CommMemory>(memory));
 }
-
-// Of the sizes and strides of a parameter.
-torch::Tensor formed_at(std::byte* data, const torch::Tensor& like, const CommMemory& owner = {}) {
-  return torch::from_blob(
-      data, like.sizes(), like.strides(), [owner](void*) {},
-      torch::TensorOptions().dtype(like.scalar_type()));
+torch::Tensor formed_at(std::byte* data, const torch::Tensor& like, const CommMemory& memory) {
+  return tensor_at({data, static_cast<std::size_t>(like.numel()), dtype_of(like, "it"), memory.device()},
+                   like.sizes(), like.strides(), std::make_shared<CommMemory>(memory));
 }
 
 struct Bytes {
@@ -90,7 +87,7 @@ void Zero1::refuse_shared_memory() const {
 void Zero1::move_in() {
   const torch::NoGradGuard no_grad;
   for (const Bucket& bucket : reducer().buckets()) {
-    shards_.push_back({bucket, group().allocate(bucket.data.bytes())});
+    shards_.push_back({bucket, group().allocate(bucket.data.bytes(), bucket.data.device)});
     const CommMemory& memory = shards_.back().memory;
     const std::size_t size = size_of(bucket.data.dtype);
     for (const BucketTensor& tensor : bucket.tensors) {
@@ -136,8 +133,8 @@ Work Zero1::gather(const Shard& shard, std::byte* memory) const {
   const Buffer& data = shard.bucket.data;
   const ElementRange own = own_range(shard.bucket);
   return group().all_gather_async(
-      ConstBuffer{memory + own.begin * size_of(data.dtype), own.count(), data.dtype},
-      Buffer{memory, data.count, data.dtype}, {.purpose = shard.bucket.purpose});
+      ConstBuffer{memory + own.begin * size_of(data.dtype), own.count(), data.dtype, data.device},
+      Buffer{memory, data.count, data.dtype, data.device}, {.purpose = shard.bucket.purpose});
 }
 
 void Zero1::share_updates() {
@@ -169,20 +166,20 @@ void Zero1::join(const std::vector<torch::Tensor>& parts, const Take& take) {
     const auto defined = [&](const BucketTensor& tensor) { return parts[tensor.parameter].defined(); };
     const std::span<const BucketTensor> tensors = shard.bucket.tensors;
     if (std::none_of(tensors.begin(), tensors.end(), defined)) continue;
-    const CommMemory memory = group().allocate(shard.bucket.data.bytes());
+    const CommMemory memory = group().allocate(shard.bucket.data.bytes(), shard.bucket.data.device);
     const auto place = [&](const BucketTensor& tensor) {
       return memory.as<std::byte>() + tensor.offset * size_of(shard.bucket.data.dtype);
     };
     for (const BucketTensor& tensor : tensors)
       if (const torch::Tensor& part = parts[tensor.parameter]; part.defined())
-        formed_at(place(tensor), parameters_[tensor.parameter].tensor)
+        formed_at(place(tensor), parameters_[tensor.parameter].tensor, memory)
             .as_strided({static_cast<std::int64_t>(tensor.count)}, {1})
             .narrow(0, static_cast<std::int64_t>(slices_[tensor.parameter].elements.begin), part.numel())
             .copy_(part);
     if (group().size() > 1) gather(shard, memory.as<std::byte>()).wait();
     for (const BucketTensor& tensor : tensors)
       if (defined(tensor))
-        take(tensor.parameter, formed_at(place(tensor), parameters_[tensor.parameter].tensor));
+        take(tensor.parameter, formed_at(place(tensor), parameters_[tensor.parameter].tensor, memory));
   }
 }
 

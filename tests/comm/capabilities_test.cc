@@ -66,7 +66,7 @@ TEST(Capabilities, RefuseWhatIsNotDeclared) {
   EXPECT_EQ(why(can, split), "it takes no algorithm, not 'quick'");
   Call on_device = call_of("");
   on_device.device.kind = Device::Kind::cuda;
-  EXPECT_EQ(why(can, on_device), "the toy engine works on host memory");
+  EXPECT_EQ(why(can, on_device), "the toy engine does not work on cuda:0; accepted: cpu");
 }
 
 TEST(Capabilities, ACallThatNamesNoneNeedsOneThatTakesIt) {

@@ -208,7 +208,7 @@ TEST(Optimizer, RefusesParametersThatItCannotTrain) {
       [] {
         AdamW({{"s", torch::ones({2}).to_sparse()}});
       },
-      "AdamW: parameter 's' is on cpu with layout Sparse; accepted: dense tensors on cpu");
+      "AdamW: parameter 's' has layout Sparse; accepted: dense (Strided)");
 }
 
 TEST(Optimizer, RefusesOptionsOutOfRange) {

@@ -12,12 +12,14 @@
 
 namespace lockstep {
 
+// `custom` is a program's own, which libtorch calls PrivateUse1. What a kind needs to be used: comm/device.h.
 struct Device {
-  enum class Kind : unsigned char { cpu, cuda };
+  enum class Kind : unsigned char { cpu, cuda, custom };
   Kind kind = Kind::cpu;
   int index = 0;
   bool operator==(const Device&) const = default;
 };
+inline constexpr std::size_t kDeviceKinds = 3;
 
 struct Buffer {
   void* data = nullptr;

@@ -24,6 +24,9 @@
 //    sees to it that the order is the same on every rank; threads with a group each (split) need not care.
 //    Different groups run concurrently.
 //  - Zero elements and a group of one are ordinary calls.
+//  - On a device (comm/device.h) a call is put on a stream, behind what the caller's current stream holds and
+//    behind the group's calls on that device before it. A blocking one returns when it is there: what the
+//    caller's current stream is given afterwards comes after it. An asynchronous one: Work::wait (work.h).
 //  - In place: pass the same memory as input and output (for all_gather the input is the rank's own
 //    slice of the output, for reduce_scatter the output is the rank's slice of the input). Any other
 //    overlap is a UsageError.
@@ -105,8 +108,9 @@ class Group {
   const std::vector<int>& nodes() const;      // nodes()[r]: the node that rank r runs on, counted from 0
   std::chrono::milliseconds timeout() const;  // of calls whose options give none
 
-  // Memory that peers reach directly. A local call; only the caller allocates.
-  CommMemory allocate(std::size_t bytes) const;
+  // Memory that peers reach directly. A local call; only the caller allocates. On a device: what the engine
+  // works on there; UsageError where it does not.
+  CommMemory allocate(std::size_t bytes, Device device = {}) const;
   // Whether peers reach `data` directly, so that calls work on it where it is; of no memory where the engine
   // has none of its own (tcp, mpi, gloo).
   bool reaches(const void* data) const;

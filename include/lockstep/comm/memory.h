@@ -1,8 +1,10 @@
-// Comm memory: memory that the peers of a group can reach directly.
+// Comm memory: memory that collectives of a group work on best; on the host its peers reach it directly.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+
+#include "lockstep/comm/buffer.h"
 
 namespace lockstep {
 
@@ -11,10 +13,12 @@ namespace lockstep {
 class CommMemory {
  public:
   CommMemory() = default;
-  CommMemory(std::shared_ptr<void> owner, std::size_t bytes) : owner_(std::move(owner)), bytes_(bytes) {}
+  CommMemory(std::shared_ptr<void> owner, std::size_t bytes, Device device = {})
+      : owner_(std::move(owner)), bytes_(bytes), device_(device) {}
 
   void* data() const { return owner_.get(); }
   std::size_t bytes() const { return bytes_; }
+  Device device() const { return device_; }  // only the processor's is for the host to touch
   template <class T>
   T* as() const {
     return static_cast<T*>(owner_.get());
@@ -23,6 +27,7 @@ class CommMemory {
  private:
   std::shared_ptr<void> owner_;
   std::size_t bytes_ = 0;
+  Device device_ = {};
 };
 
 }  // namespace lockstep

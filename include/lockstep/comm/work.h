@@ -20,8 +20,13 @@
 //  - What they hold is let go on that thread, before the work that then() gave is done. They may hold groups:
 //    one that goes there ends what it has under way by itself, and nobody waits for that.
 //
-// Devices: done means done for the host. An operation on a device's stream is a promise that the stream keeps
-// (set_done from the device's own thread), so then() and when_all() order host and device alike.
+// Devices (comm/device.h). An operation on a device ends for the host when it has been put on its stream, and
+// on the stream later; between the two nobody waits:
+//  - wait() waits for the former alone. What the caller's current stream is given from then on comes after
+//    the operation. Who reads the result on the host waits for it there: wait_on_host().
+//  - A function given to then() puts what it has to do on the current stream of the thread that it runs on,
+//    which comes after the operation; the Work that then() gives ends after that.
+//  - on_done() tells the former; timing() too knows of the host alone.
 #pragma once
 
 #include <chrono>
@@ -35,6 +40,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/device.h"
+
 namespace lockstep {
 
 // When an operation ran, in nanoseconds of the steady clock (now_ns()).
@@ -45,17 +52,28 @@ struct WorkTiming {
   std::string algorithm;
 };
 
+// Where an operation on a device ends on its stream.
+struct DeviceEnd {
+  DeviceEvent event;
+  std::string operation;  // in words, for messages
+  // How long the host waits for it at most, once it has been put there.
+  std::chrono::milliseconds timeout = std::chrono::hours(1);
+};
+
 // A value handle; copies refer to the same operation. Dropping it does not cancel the operation: the
 // buffers must stay alive until it is done (destroying the group waits for it or fails it).
 class Work {
  public:
   Work() = default;  // empty: already done
 
-  bool done() const;
-  // Waits until it is done; rethrows what the operation threw.
+  bool done() const;  // on its device too
+  // Waits until it is done; rethrows what the operation threw. On a device: in the order of the current
+  // stream, see above.
   void wait() const;
   // Like wait, for at most `timeout`; false when it is not done by then. The operation goes on.
   bool wait_for(std::chrono::milliseconds timeout) const;
+  // Like wait, until it is done on its device too. TimeoutError where that takes longer than the call may.
+  void wait_on_host() const;
   // Of an operation that is done; zeros otherwise.
   WorkTiming timing() const;
 
@@ -98,14 +116,15 @@ class WorkPromise {
   Work work() const;  // UsageError once it was moved from
 
   // Runs what then() and on_done() were given before it returns (within such a function: after that). Once
-  // for each promise; again is a UsageError.
-  void set_done(WorkTiming timing = {});
+  // for each promise; again is a UsageError. `ends`: of what was put on streams.
+  void set_done(WorkTiming timing = {}, std::vector<DeviceEnd> ends = {});
   void set_error(std::exception_ptr error, WorkTiming timing = {});
 
  private:
   friend class Work;
   friend Work when_all(std::vector<Work> works);
-  void keep(std::exception_ptr error, WorkTiming timing);
+  void keep(std::exception_ptr error, WorkTiming timing, std::vector<DeviceEnd> ends = {});
+  bool kept() const;
   void abandon() noexcept;
 
   std::shared_ptr<Work::State> state_;  // null after it was moved from

@@ -16,6 +16,8 @@
 // For f16 and bf16 the arithmetic is that of f32, rounded once when a value is stored, which is closer than
 // libtorch's, whose steps each round (and round 0.999 to 1 in bf16). The number of threads is libtorch's,
 // at::get_num_threads(); it makes no difference to the result, and neither does the layout in memory.
+// Parameters on another device than the processor are updated there, in the order of its current stream, by
+// kernels that a library for that device adds (optim/update.h).
 #pragma once
 
 #include <torch/types.h>
@@ -45,11 +47,11 @@ struct ParameterGroup {
   std::optional<double> weight_decay = {};
 };
 
-// Everything that step() remembers, as contiguous copies: "exp_avg/fc.weight", "momentum_buffer/fc.weight",
-// and "step/fc.weight", the number of updates of that parameter so far (int64, no dimensions; an unused
-// parameter stays behind). Each parameter has all its entries from the beginning. Independent of the layout
-// in memory and of how parameters are cut among the workers, so it loads under any strategy and any number of
-// workers. The learning rate is the caller's.
+// Everything that step() remembers, as contiguous copies on the host: "exp_avg/fc.weight",
+// "momentum_buffer/fc.weight", and "step/fc.weight", the number of updates of that parameter so far (int64,
+// no dimensions; an unused parameter stays behind). Each parameter has all its entries from the beginning.
+// Independent of the layout in memory and of how parameters are cut among the workers, so it loads under any
+// strategy and any number of workers. The learning rate is the caller's.
 using StateDict = std::map<std::string, torch::Tensor>;
 
 class Optimizer {

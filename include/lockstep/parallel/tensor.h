@@ -6,12 +6,13 @@
 //   auto parts = world.all_gather(part);           // a vector of tensors, of different lengths: below
 //   Work w = world.all_reduce_async(lockstep::buffer(tensor));   // the tensor lives until it is done
 //
-// A tensor is dense, contiguous, on the CPU, and of a type that collectives know: Double, Float, Half,
-// BFloat16, Long, Int, Char, Byte; Bool too, where it stays one (no sum, no mean: max is "any", min is
-// "all"). Anything else is a UsageError that says what to give instead. Ranks whose tensors have different
-// types or numbers of elements get the MismatchError of every collective. A rank's shape is its own
-// otherwise: only the elements travel, in order. What is written may be a temporary that shares another's
-// memory (x.view(-1), x[3]), not one that nobody else holds: x.contiguous() is a copy where x is not.
+// A tensor is dense, contiguous, on a device that the group's engine works on (the CPU; comm/group.h says
+// when a call on another one is done), and of a type that collectives know: Double, Float, Half, BFloat16,
+// Long, Int, Char, Byte; Bool too, where it stays one (no sum, no mean: max is "any", min is "all"). Anything
+// else is a UsageError that says what to give instead. Ranks whose tensors have different types or numbers of
+// elements get the MismatchError of every collective. A rank's shape is its own otherwise: only the elements
+// travel, in order. What is written may be a temporary that shares another's memory (x.view(-1), x[3]), not
+// one that nobody else holds: x.contiguous() is a copy where x is not.
 //
 // Autograd sees none of it: the result has no history. It counts as a change in place, so that a backward
 // that needs the old values says so.

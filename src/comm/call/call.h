@@ -8,6 +8,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/comm/buffer.h"
 #include "lockstep/comm/collective.h"
+#include "lockstep/comm/device.h"
 #include "lockstep/comm/group.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/observe/flight_recorder.h"
@@ -37,6 +38,7 @@ struct Call {
   double divisor = 0;  // of avg; 0: the number of ranks
   int root = -1;       // or the peer of send and recv
   Device device = {};
+  DeviceStream stream = {};  // where a call on a device is put
   Order order = Order::canonical;
   std::string algorithm;  // empty: choose
   std::chrono::milliseconds timeout = {};

@@ -1,5 +1,7 @@
 #include "comm/call/capabilities.h"
 
+#include "lockstep/comm/device.h"
+
 namespace lockstep {
 namespace {
 
@@ -33,9 +35,19 @@ std::vector<std::string> Capabilities::algorithms(Collective what) const {
   return names;
 }
 
+std::string Capabilities::refuses(const char* engine, Device device) const {
+  if (devices.has(device.kind)) return {};
+  std::string accepted;
+  for (std::size_t k = 0; k < kDeviceKinds; ++k)
+    if (const auto kind = static_cast<Device::Kind>(k); devices.has(kind))
+      accepted += (accepted.empty() ? "" : ", ") + std::string(to_string(kind));
+  return std::string("the ") + engine + " engine does not work on " + to_string(device) +
+         "; accepted: " + accepted;
+}
+
 std::string Capabilities::refuses(const char* engine, const Call& call, int ranks,
                                   const std::string& algorithm) const {
-  if (!devices.has(call.device.kind)) return std::string("the ") + engine + " engine works on host memory";
+  if (std::string why = refuses(engine, call.device); !why.empty()) return why;
   std::string first;  // why none takes a call that names none
   for (const Offer& offer : offers) {
     if (!offer.collectives.has(call.what)) continue;

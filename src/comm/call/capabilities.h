@@ -61,6 +61,8 @@ struct Capabilities {
   bool reachable_memory = false;  // allocate() gives memory that peers reach
   std::vector<Offer> offers = {};
 
+  // Empty when the engine works on memory there, else why not.
+  std::string refuses(const char* engine, Device device) const;
   // The names that a call of this collective may ask for, in the order of `offers`.
   std::vector<std::string> algorithms(Collective what) const;
   // Empty when such a call can be made in a group of so many ranks, by `algorithm` (empty: by any), else why

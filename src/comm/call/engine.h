@@ -111,8 +111,8 @@ class Engine {
   enum class News { known, awaited };
 
   // The ten: seven here, three behind run, open and split.
-  virtual CommMemory allocate(std::size_t bytes) = 0;
-  virtual bool reaches(const void* data) const = 0;  // whether peers reach `data` directly
+  virtual CommMemory allocate(std::size_t bytes, Device device) = 0;  // of a kind in capabilities()
+  virtual bool reaches(const void* data) const = 0;                   // whether peers reach `data` directly
   // How long such a call should take by the table of costs, once all ranks are there; 0: there is no table.
   virtual double expected_seconds(const Call& call) const = 0;
   virtual PeerView peer(int rank) const = 0;
@@ -126,6 +126,7 @@ class Engine {
  protected:
   explicit Engine(EngineFacts facts) : facts_(std::move(facts)) {}
 
+  // A call on a device is put on call.stream, behind what is there; it need not have run on return.
   virtual void execute(const Call& call) = 0;
   virtual double meet(const Call& call) = 0;
   virtual std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call) = 0;

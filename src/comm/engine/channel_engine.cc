@@ -111,7 +111,7 @@ double ChannelEngine::expected_seconds(const Call& call) const {
   return algorithm == nullptr ? 0 : selector_.expect(*algorithm, shape_of(call));
 }
 
-CommMemory ChannelEngine::allocate(std::size_t bytes) { return private_memory(bytes); }
+CommMemory ChannelEngine::allocate(std::size_t bytes, Device) { return private_memory(bytes); }
 
 void ChannelEngine::measure_links() {
   if (size() > 1) set_links(lockstep::measure_links(*this, *channel_));

@@ -24,7 +24,7 @@ class ChannelEngine : public Engine, public Composable {
   ChannelEngine(std::string name, std::unique_ptr<WireChannel> channel, std::string group,
                 std::vector<int> nodes, Selector selector);
 
-  CommMemory allocate(std::size_t bytes) override;
+  CommMemory allocate(std::size_t bytes, Device device) override;
   bool reaches(const void* /*data*/) const override { return false; }
   double expected_seconds(const Call& call) const override;
   PeerView peer(int rank) const override { return {.state = channel_->peer_state(rank)}; }

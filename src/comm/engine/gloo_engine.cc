@@ -77,7 +77,7 @@ class GlooEngine final : public Engine {
     native_ = std::make_unique<GlooNative>(context_);
   }
 
-  CommMemory allocate(std::size_t bytes) override { return private_memory(bytes); }
+  CommMemory allocate(std::size_t bytes, Device) override { return private_memory(bytes); }
   bool reaches(const void* /*data*/) const override { return false; }
   double expected_seconds(const Call& /*call*/) const override { return 0; }
   PeerView peer(int rank) const override {

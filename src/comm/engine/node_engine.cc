@@ -184,7 +184,7 @@ void NodeEngine::run_flat(const Call& call) {
 }
 
 std::byte* NodeEngine::room(std::size_t bytes) {
-  if (room_.bytes() < bytes) room_ = inside_->allocate(bytes);
+  if (room_.bytes() < bytes) room_ = inside_->allocate(bytes, {});
   return room_.as<std::byte>();
 }
 

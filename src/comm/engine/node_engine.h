@@ -32,7 +32,7 @@ class NodeEngine final : public Engine, private Levels {
                                       std::unique_ptr<Engine> inside, AcrossMaker make_across,
                                       std::string group, const Call& call);
 
-  CommMemory allocate(std::size_t bytes) override { return inside_->allocate(bytes); }
+  CommMemory allocate(std::size_t bytes, Device device) override { return inside_->allocate(bytes, device); }
   bool reaches(const void* data) const override { return inside_->reaches(data); }
   double expected_seconds(const Call& call) const override;
   PeerView peer(int rank) const override;

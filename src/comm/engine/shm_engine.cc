@@ -168,7 +168,7 @@ double ShmEngine::expected_seconds(const Call& call) const {
   return algorithm == nullptr ? 0 : selector_.expect(*algorithm, shape);
 }
 
-CommMemory ShmEngine::allocate(std::size_t bytes) {
+CommMemory ShmEngine::allocate(std::size_t bytes, Device) {
   return session_->arena().allocate(members_[static_cast<std::size_t>(rank())], bytes);
 }
 

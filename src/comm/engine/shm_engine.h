@@ -30,7 +30,7 @@ class ShmEngine final : public Engine, private Reach, private Composable, privat
             int rank, std::vector<int> members);
   ~ShmEngine() override;
 
-  CommMemory allocate(std::size_t bytes) override;
+  CommMemory allocate(std::size_t bytes, Device device) override;
   bool reaches(const void* data) const override;
   double expected_seconds(const Call& call) const override;
   PeerView peer(int rank) const override;

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <array>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "comm/call/call.h"
 #include "comm/kernel/reduce.h"
@@ -15,14 +13,7 @@
 namespace lockstep {
 
 // Zero-filled private memory, aligned for any SIMD.
-inline CommMemory private_memory(std::size_t bytes) {
-  constexpr std::size_t kAlignment = 4096;
-  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* data = std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded);
-  if (data == nullptr) throw SystemError("no memory for " + std::to_string(bytes) + " bytes");
-  std::memset(data, 0, rounded);
-  return CommMemory(std::shared_ptr<void>(data, std::free), bytes);
-}
+inline CommMemory private_memory(std::size_t bytes) { return {runtime_of({}).allocate(bytes, 0), bytes}; }
 
 // Does this rank receive a reduced result, and how many elements?
 inline bool gets_reduction(const Call& call, int rank) {

@@ -44,7 +44,7 @@ std::optional<Room> make_room(Engine& engine, std::size_t bytes, bool reachable)
   std::uint8_t there = 1;
   try {
     if (reachable)
-      room.shared = engine.allocate(bytes);
+      room.shared = engine.allocate(bytes, {});
     else
       room.own.assign(bytes, std::byte{0});
   } catch (const SystemError&) {

@@ -234,7 +234,12 @@ std::string Group::named(int rank) const {
 const char* Group::engine() const { return impl().engine().name(); }
 const std::vector<int>& Group::nodes() const { return impl().engine().nodes(); }
 std::chrono::milliseconds Group::timeout() const { return impl().timeout(); }
-CommMemory Group::allocate(std::size_t bytes) const { return impl().engine().allocate(bytes); }
+CommMemory Group::allocate(std::size_t bytes, Device device) const {
+  const Engine& engine = impl().engine();
+  if (const std::string why = engine.capabilities().refuses(engine.name(), device); !why.empty())
+    throw UsageError("allocate: " + why);
+  return impl().engine().allocate(bytes, device);
+}
 bool Group::reaches(const void* data) const { return impl().engine().reaches(data); }
 
 double Group::expected_seconds(const CallQuestion& call) const {

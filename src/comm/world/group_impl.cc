@@ -11,6 +11,11 @@
 #include "lockstep/observe/stop_sign.h"
 
 namespace lockstep {
+namespace {
+
+bool on_device(const Call& call) { return call.device.kind != Device::Kind::cpu; }
+
+}  // namespace
 
 GroupImpl::GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job,
                      std::chrono::milliseconds timeout)
@@ -92,16 +97,35 @@ void GroupImpl::refuse_in_continuation(Collective what) const {
 void GroupImpl::run(Call call) {
   refuse_in_continuation(call.what);
   const Turn turn(turns_);
+  if (on_device(call))
+    put_on_device(call, {});
+  else
+    execute(call, [&] { engine_->run(call); });
+}
+
+// Two threads' streams, or two calls of one, would otherwise run side by side.
+DeviceEvent GroupImpl::put_on_device(Call& call, const DeviceEvent& ready) {
+  DeviceRuntime& runtime = runtime_of(call.device);
+  call.stream = runtime.current_stream(call.device.index);
+  if (ready) runtime.wait(call.stream, ready);
+  if (last_on_device_) runtime.wait(call.stream, last_on_device_);
   execute(call, [&] { engine_->run(call); });
+  last_on_device_ = runtime.record(call.stream);
+  return last_on_device_;
 }
 
 Work GroupImpl::start(Call call) {
   WorkPromise promise;
   Work work = promise.work();
+  DeviceEvent ready;
+  if (on_device(call)) {
+    DeviceRuntime& runtime = runtime_of(call.device);
+    ready = runtime.record(runtime.current_stream(call.device.index));
+  }
   {
     const std::lock_guard lock(mutex_);
     if (!thread_.joinable()) start_thread();
-    queue_.push_back({std::move(call), std::move(promise)});
+    queue_.push_back({.call = std::move(call), .promise = std::move(promise), .ready = std::move(ready)});
     queue_.back().turn = turns_.take();  // last, for a number that is taken must be used
   }
   changed_.notify_one();
@@ -149,14 +173,21 @@ void GroupImpl::serve(Queued next) {
   timing.begin_ns = now_ns();
   next.call.timing = &timing;
   std::exception_ptr error;
+  std::vector<DeviceEnd> ends;
   try {
-    execute(next.call, [&] { engine_->run(next.call); });
+    if (on_device(next.call)) {
+      runtime_of(next.call.device).use_own_stream(next.call.device.index);
+      const DeviceEvent end = put_on_device(next.call, next.ready);
+      ends.push_back({end, next.call.where(name_), next.call.timeout});
+    } else {
+      execute(next.call, [&] { engine_->run(next.call); });
+    }
   } catch (...) {
     error = std::current_exception();
   }
   timing.end_ns = now_ns();
   error ? next.promise.set_error(std::move(error), std::move(timing))
-        : next.promise.set_done(std::move(timing));
+        : next.promise.set_done(std::move(timing), std::move(ends));
 }
 
 Group GroupImpl::split(int colour, int key) {

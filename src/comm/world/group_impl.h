@@ -50,11 +50,15 @@ class GroupImpl {
     Call call;
     WorkPromise promise;
     Turns::Number turn = 0;
+    DeviceEvent ready = {};  // what the caller's stream held when the call was made
   };
 
   // Records the call, executes it, records how it ended. Only the thread whose turn it is.
   template <class Body>
   void execute(Call& call, Body&& body);
+  // Puts a call on this thread's current stream of its device, behind `ready` and the call on that device
+  // before it. Likewise.
+  DeviceEvent put_on_device(Call& call, const DeviceEvent& ready);
   void start_thread();
   void refuse_in_continuation(Collective what) const;
   void serve();
@@ -74,6 +78,7 @@ class GroupImpl {
   // Of the thread whose turn it is.
   std::uint64_t sequence_ = 0;  // of collectives; messages between two ranks are not counted
   int splits_ = 0;
+  DeviceEvent last_on_device_;
   bool dumped_ = false;
 
   std::mutex mutex_;  // of what follows

@@ -14,6 +14,9 @@ GatheredElements gather_elements(const Group& group, ConstBuffer own, CallOption
   if (own.data == nullptr && own.count > 0)
     throw UsageError("all_gather: a null buffer of " + std::to_string(own.count) + " " +
                      to_string(own.dtype));
+  if (own.device.kind != Device::Kind::cpu)
+    throw UsageError("all_gather of lists: the elements are on " + to_string(own.device) +
+                     "; accepted: on cpu");
   GatheredElements all;
   for (const std::int64_t count : group.all_gather(static_cast<std::int64_t>(own.count), options))
     all.counts.push_back(static_cast<std::size_t>(count));

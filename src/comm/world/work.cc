@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/seconds_text.h"
 #include "comm/call/call.h"
 #include "comm/world/work_state.h"
 #include "lockstep/base/error.h"
@@ -41,16 +42,40 @@ WorkTiming joined(WorkTiming all, const WorkTiming& one) {
   return all;
 }
 
+[[noreturn]] void refuse_to_wait() {
+  throw UsageError(
+      "wait() for what is not done, inside a function given to then() or on_done(): nothing may wait "
+      "there, the group's own thread runs it; accepted: then() on that work");
+}
+
+// What this thread's current streams are given from now on comes after them.
+void order_after(const std::vector<DeviceEnd>& ends) {
+  for (const DeviceEnd& end : ends) {
+    DeviceRuntime& runtime = runtime_of(end.event.device);
+    runtime.wait(runtime.current_stream(end.event.device.index), end.event);
+  }
+}
+
+// Behind all that the current streams of their devices hold.
+std::vector<DeviceEnd> ends_after(std::vector<DeviceEnd> ends) {
+  for (DeviceEnd& end : ends) {
+    DeviceRuntime& runtime = runtime_of(end.event.device);
+    end.event = runtime.record(runtime.current_stream(end.event.device.index));
+  }
+  return ends;
+}
+
 }  // namespace
 
 bool inside_continuation() noexcept { return ready != nullptr; }
 
-void Work::State::finish(std::exception_ptr with, WorkTiming when) {
+void Work::State::finish(std::exception_ptr with, WorkTiming when, std::vector<DeviceEnd> where) {
   std::vector<Callback> waiting;
   {
     const std::lock_guard lock(mutex);
     error = std::move(with);
     timing = std::move(when);
+    ends = std::move(where);
     done = true;
     waiting.swap(callbacks);
     changed.notify_all();
@@ -72,8 +97,12 @@ void Work::State::when_done(Callback callback) {
 
 bool Work::done() const {
   if (state_ == nullptr) return true;
-  const std::lock_guard lock(state_->mutex);
-  return state_->done;
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->done) return false;
+  }
+  return std::ranges::all_of(
+      state_->ends, [](const DeviceEnd& end) { return runtime_of(end.event.device).passed(end.event); });
 }
 
 void Work::wait() const { (void)wait_for(kLongestTimeout); }
@@ -83,10 +112,7 @@ bool Work::wait_for(std::chrono::milliseconds timeout) const {
   std::unique_lock lock(state_->mutex);
   if (!state_->done) {
     if (timeout.count() <= 0) return false;
-    if (inside_continuation())
-      throw UsageError(
-          "wait() for what is not done, inside a function given to then() or on_done(): nothing may wait "
-          "there, the group's own thread runs it; accepted: then() on that work");
+    if (inside_continuation()) refuse_to_wait();
     const auto is_done = [&] { return state_->done; };
     if (timeout >= kLongestTimeout)
       state_->changed.wait(lock, is_done);
@@ -94,7 +120,19 @@ bool Work::wait_for(std::chrono::milliseconds timeout) const {
       return false;
   }
   if (state_->error) std::rethrow_exception(state_->error);
+  lock.unlock();
+  order_after(state_->ends);
   return true;
+}
+
+void Work::wait_on_host() const {
+  wait();
+  if (inside_continuation() && !done()) refuse_to_wait();
+  if (state_ == nullptr) return;
+  for (const DeviceEnd& end : state_->ends)
+    if (!runtime_of(end.event.device).wait_on_host(end.event, end.timeout))
+      throw TimeoutError({}, end.operation + " has not ended on " + to_string(end.event.device) + " within " +
+                                 seconds_text(end.timeout));
 }
 
 WorkTiming Work::timing() const {
@@ -114,20 +152,25 @@ Work Work::then_work(std::function<Work()> f) const {
     }
     Work second;
     WorkTiming timing = first.timing;
+    std::vector<DeviceEnd> ends;
     try {
+      order_after(first.ends);
       second = std::exchange(f, nullptr)();  // likewise
+      ends = ends_after(first.ends);
     } catch (...) {
       timing.end_ns = now_ns();
       return promise->set_error(std::current_exception(), std::move(timing));
     }
     if (second.state_ == nullptr) {
       timing.end_ns = now_ns();
-      return promise->set_done(std::move(timing));
+      return promise->set_done(std::move(timing), std::move(ends));
     }
-    second.state_->when_done([promise, timing = std::move(timing)](const State& last) mutable {
-      timing.end_ns = now_ns();
-      promise->keep(last.error, std::move(timing));
-    });
+    second.state_->when_done(
+        [promise, timing = std::move(timing), ends = std::move(ends)](const State& last) mutable {
+          timing.end_ns = now_ns();
+          ends.insert(ends.end(), last.ends.begin(), last.ends.end());
+          promise->keep(last.error, std::move(timing), std::move(ends));
+        });
   };
   if (state_ != nullptr) {
     state_->when_done(std::move(go_on));
@@ -171,12 +214,14 @@ Work when_all(std::vector<Work> works) {
     work.state_->when_done([joint](const Work::State&) {
       if (joint->left.fetch_sub(1) != 1) return;
       std::exception_ptr error;
+      std::vector<DeviceEnd> ends;
       WorkTiming timing = joint->works.front().state_->timing;
       for (const Work& one : joint->works) {
         timing = joined(std::move(timing), one.state_->timing);
         if (!error) error = one.state_->error;
+        ends.insert(ends.end(), one.state_->ends.begin(), one.state_->ends.end());
       }
-      joint->promise.keep(error, timing);
+      joint->promise.keep(error, timing, std::move(ends));
     });
   return result;
 }
@@ -199,7 +244,9 @@ Work WorkPromise::work() const {
   return Work(state_);
 }
 
-void WorkPromise::set_done(WorkTiming timing) { keep(nullptr, std::move(timing)); }
+void WorkPromise::set_done(WorkTiming timing, std::vector<DeviceEnd> ends) {
+  keep(nullptr, std::move(timing), std::move(ends));
+}
 
 void WorkPromise::set_error(std::exception_ptr error, WorkTiming timing) {
   if (!error)
@@ -207,14 +254,19 @@ void WorkPromise::set_error(std::exception_ptr error, WorkTiming timing) {
   keep(std::move(error), std::move(timing));
 }
 
-void WorkPromise::keep(std::exception_ptr error, WorkTiming timing) {
-  if (state_ == nullptr || work().done())
+void WorkPromise::keep(std::exception_ptr error, WorkTiming timing, std::vector<DeviceEnd> ends) {
+  if (state_ == nullptr || kept())
     throw UsageError("a WorkPromise is kept once, by set_done or set_error; this one was kept or moved from");
-  state_->finish(std::move(error), std::move(timing));
+  state_->finish(std::move(error), std::move(timing), std::move(ends));
+}
+
+bool WorkPromise::kept() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->done;
 }
 
 void WorkPromise::abandon() noexcept {
-  if (state_ == nullptr || work().done()) return;
+  if (state_ == nullptr || kept()) return;
   state_->finish(std::make_exception_ptr(
                      SystemError("this work will never be done: its promise was dropped before it was kept")),
                  {});

@@ -21,9 +21,10 @@ struct Work::State : std::enable_shared_from_this<Work::State> {
   // Written once, before done; whoever saw done reads them without the lock.
   std::exception_ptr error;
   WorkTiming timing;
+  std::vector<DeviceEnd> ends;
   std::vector<Callback> callbacks;  // empty once done
 
-  void finish(std::exception_ptr with, WorkTiming when);
+  void finish(std::exception_ptr with, WorkTiming when, std::vector<DeviceEnd> where = {});
   void when_done(Callback callback);  // at once where it is done
 };
 

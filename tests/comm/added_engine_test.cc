@@ -28,7 +28,7 @@ class ToyEngine final : public Engine {
                 .selector = shm->selector()}),
         shm_(std::move(shm)) {}
 
-  CommMemory allocate(std::size_t bytes) override { return shm_->allocate(bytes); }
+  CommMemory allocate(std::size_t bytes, Device device) override { return shm_->allocate(bytes, device); }
   bool reaches(const void* data) const override { return shm_->reaches(data); }
   double expected_seconds(const Call& call) const override { return shm_->expected_seconds(call); }
   PeerView peer(int rank) const override { return shm_->peer(rank); }

@@ -132,7 +132,8 @@ TEST(Device, OneThatTheEngineDoesNotDeclareIsRefusedInOneLine) {
 
 TEST(Device, ItsEngineIsListedWithIt) {
   for (const EngineView& engine : all_engines())
-    EXPECT_EQ(engine.can.devices.has(Device::Kind::custom), engine.name == "test-device") << engine.name;
+    EXPECT_EQ(engine.can.devices.has(Device::Kind::custom), std::string(engine.profile.name) == "test-device")
+        << engine.profile.name;
   EXPECT_NE(find_engine("test-device"), nullptr);
 }
 

@@ -72,20 +72,17 @@ class TestDeviceEngine final : public Engine {
   std::shared_ptr<Engine> device_;
 };
 
-[[maybe_unused]] const int test_device_engine_is_linked = [] {
-  add_engine({.name = "test-device",
-              .can = [] { return with_device({}); },
-              .finds_its_peers = false,
-              .make =
-                  [](std::shared_ptr<Engine> carrier) {
-                    Call call;
-                    call.what = Collective::split;
-                    call.timeout = std::chrono::seconds(20);
-                    auto device = carrier->split(0, carrier->rank(), "world on its device", call);
-                    return std::make_unique<TestDeviceEngine>(std::move(carrier), std::move(device));
-                  }});
-  return 1;
-}();
+[[maybe_unused]] const bool test_device_engine_is_linked = add_engine(
+    {.profile = {.name = "test-device", .about = "a device for tests", .meets = Meets::over_another},
+     .can = [] { return with_device({}); },
+     .make =
+         [](const Membership& /*who*/, const Knobs& /*knobs*/, std::shared_ptr<Engine> carrier) {
+           Call call;
+           call.what = Collective::split;
+           call.timeout = std::chrono::seconds(20);
+           auto device = carrier->split(0, carrier->rank(), "world on its device", call);
+           return std::make_unique<TestDeviceEngine>(std::move(carrier), std::move(device));
+         }});
 
 }  // namespace
 
@@ -93,7 +90,7 @@ std::vector<Group> test_device_groups(int size) {
   TestDevice::get();
   std::vector<Group> groups(static_cast<std::size_t>(size));
   on_threads(thread_groups(size), [&](const Group& g) {
-    auto engine = find_engine("test-device")->make(kept_engine_of(g));
+    auto engine = find_engine("test-device")->make({}, {}, kept_engine_of(g));
     groups[static_cast<std::size_t>(g.rank())] =
         make_group(std::move(engine), "world", std::chrono::seconds(20));
   });

@@ -4,21 +4,17 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "base/environment.h"
+#include "lockstep/base/small_file.h"
 
 namespace lockstep {
 namespace {
 
 constexpr const char* kRunId = "TORCHELASTIC_RUN_ID";
 
-std::string content(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+std::string content(const std::string& file) { return read_small_file(file, 16 << 20).value_or(""); }
 
 bool has_run_id(long pid) {
   const std::string environment = content(fmt::format("/proc/{}/environ", pid));

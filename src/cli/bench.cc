@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -159,12 +158,7 @@ int run_bench(const BenchFlags& flags) {
       listener.serve(starter.pid, [&](const nlohmann::ordered_json& event) { results.handle(event); });
   results.finish();
   print(results, flags, plan, plot);
-  if (listener.interrupted_by() != 0) {
-    forget_dumps(starter);
-    std::fprintf(stderr, "lockstep bench: stopped by %s\n", ::strsignal(listener.interrupted_by()));
-    return 128 + listener.interrupted_by();
-  }
-  return conclude("bench", results.errors, starter, status);
+  return conclude("bench", results.errors, starter, status, listener.interrupted_by());
 }
 
 }  // namespace

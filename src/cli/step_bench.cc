@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
@@ -79,13 +78,8 @@ int run_step_bench(TrainFlags& flags) {
     print_step_row(event.at("row"), flags.json);
   });
   progress.clear();
-  if (listener.interrupted_by() != 0) {
-    forget_dumps(starter);
-    std::fprintf(stderr, "lockstep bench step: stopped by %s\n", ::strsignal(listener.interrupted_by()));
-    return 128 + listener.interrupted_by();
-  }
   if (errors.size() > 1) errors.resize(1);
-  return conclude("bench step", errors, starter, status);
+  return conclude("bench step", errors, starter, status, listener.interrupted_by());
 }
 
 }  // namespace

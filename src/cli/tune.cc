@@ -272,7 +272,7 @@ int run_tune(TuneFlags flags) {
   const int status =
       listener.serve(starter.pid, [&](const nlohmann::ordered_json& event) { results.handle(event); });
   results.show();
-  const int concluded = conclude("tune", results.errors, starter, status);
+  const int concluded = conclude("tune", results.errors, starter, status, listener.interrupted_by());
   return concluded == 0 && !results.kept_as_asked() ? 1 : concluded;
 }
 

@@ -105,7 +105,12 @@ void forget_dumps(const Starter& starter) {
 }
 
 int conclude(const std::string& command, const std::vector<WorkerError>& errors, const Starter& starter,
-             int wait_status) {
+             int wait_status, int interrupted_by) {
+  if (interrupted_by != 0) {
+    forget_dumps(starter);
+    std::fprintf(stderr, "lockstep %s: stopped by %s\n", command.c_str(), ::strsignal(interrupted_by));
+    return 128 + interrupted_by;
+  }
   for (const WorkerError& error : errors) {
     if (error.kind != "usage") continue;
     forget_dumps(starter);

@@ -47,9 +47,10 @@ std::string launchers_words(const Starter& starter);
 void forget_dumps(const Starter& starter);
 
 // Says what went wrong, if anything did, and gives the exit status: a usage error is thrown for the frame to
-// print. Where no worker knows why, the launcher's words follow. `wait_status` is the starter's.
+// print. Where no worker knows why, the launcher's words follow. `wait_status` is the starter's;
+// `interrupted_by` the signal at which this command stopped, which explains all else; 0: none.
 int conclude(const std::string& command, const std::vector<WorkerError>& errors, const Starter& starter,
-             int wait_status);
+             int wait_status, int interrupted_by = 0);
 
 // Throws SystemError.
 Starter start_workers(const StartOptions& options);

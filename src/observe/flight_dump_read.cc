@@ -1,12 +1,11 @@
 // Reading a dump: a file may come from anywhere, so every value is checked before it is used.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "lockstep/base/small_file.h"
 #include "lockstep/observe/flight_dump.h"
 
 namespace lockstep {
@@ -121,18 +120,6 @@ FlightDump read_dump(const Place& document) {
   return dump;
 }
 
-std::string read_text(const std::filesystem::path& path) {
-  struct stat status = {};
-  if (::stat(path.c_str(), &status) != 0) throw UsageError("no such file");
-  if (!S_ISREG(status.st_mode)) throw UsageError("not a regular file");
-  if (static_cast<std::uintmax_t>(status.st_size) > kMaxBytes)
-    throw UsageError(fmt::format("{} bytes; accepted: up to {}", status.st_size, kMaxBytes));
-  std::ifstream in(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(status.st_size), '\0');
-  if (!in.read(text.data(), static_cast<std::streamsize>(text.size()))) throw UsageError("can't be read");
-  return text;
-}
-
 FlightDump parse(std::string_view text, const std::string& source) {
   try {
     if (text.size() > kMaxBytes)
@@ -155,13 +142,11 @@ FlightDump parse(std::string_view text, const std::string& source) {
 FlightDump parse_flight_dump(std::string_view json) { return parse(json, "(text)"); }
 
 FlightDump read_flight_dump(const std::filesystem::path& path) {
-  std::string text;
-  try {
-    text = read_text(path);
-  } catch (const UsageError& error) {
-    throw UsageError(fmt::format("flight dump {}: {}", path.string(), error.what()));
-  }
-  return parse(text, path.string());
+  const auto text = read_small_file(path.string(), kMaxBytes);
+  if (!text)
+    throw UsageError(fmt::format("flight dump {}: can't be read; accepted: up to {} bytes in a regular file",
+                                 path.string(), kMaxBytes));
+  return parse(*text, path.string());
 }
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 
 #include "comm/call/nodes.h"
 #include "comm/engine/offers.h"
+#include "comm/tune/selector.h"
 
 namespace lockstep {
 namespace {

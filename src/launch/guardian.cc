@@ -20,43 +20,77 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr int kCleanPasses = 4;
+constexpr int kPassesForUnsettled = 60;  // in which one that loads a program shows what it is
 constexpr int kMostPasses = 500;
 constexpr pid_t kDismissed = 0;  // sent instead of a process group; a negative one is to be forgotten
 constexpr char kMark[] = "LOCKSTEP_AGENT=";
 
-// Whether `/proc/<pid>/environ` holds `mark`. A process of another user can't be read and isn't ours.
-bool carries(pid_t pid, int proc, const char* mark, std::size_t mark_bytes) {
+// "<pid>/<file>" of the folder /proc, opened. `file` begins with '/'.
+int open_of(pid_t pid, int proc, const char* file) {
   char path[32];
   char* at = path + 12;
-  std::memcpy(at, "/environ", 9);
+  std::strcpy(at, file);
   for (pid_t rest = pid; rest > 0; rest /= 10) *--at = static_cast<char>('0' + rest % 10);
-  const int fd = ::openat(proc, at, O_RDONLY | O_CLOEXEC);
+  return ::openat(proc, at, O_RDONLY | O_CLOEXEC);
+}
+
+// Whether a process that shows no environment is between two programs: it is neither the kernel's own nor
+// about to end. One that was started without any is taken for such a one too.
+bool unsettled(pid_t pid, int proc) {
+  constexpr unsigned long kKernels = 0x200000, kEnding = 0x4;  // PF_KTHREAD, PF_EXITING
+  const int fd = open_of(pid, proc, "/stat");
   if (fd < 0) return false;
+  char text[512] = {};
+  const ssize_t got = ::read(fd, text, sizeof text - 1);
+  ::close(fd);
+  // "pid (name) state parent group session terminal its-group flags …"; a name may hold anything.
+  const char* at = got > 0 ? std::strrchr(text, ')') : nullptr;
+  for (int field = 0; at != nullptr && field < 7; ++field) at = std::strchr(at + 1, ' ');
+  if (at == nullptr) return false;
+  unsigned long flags = 0;
+  for (++at; *at >= '0' && *at <= '9'; ++at) flags = flags * 10 + static_cast<unsigned long>(*at - '0');
+  return (flags & (kKernels | kEnding)) == 0;
+}
+
+enum class Look { carries, unsettled, other };
+
+// Whether `/proc/<pid>/environ` holds `mark`. A process of another user can't be read and isn't ours.
+Look look_at(pid_t pid, int proc, const char* mark, std::size_t mark_bytes) {
+  const int fd = open_of(pid, proc, "/environ");
+  if (fd < 0) return Look::other;
   char block[8192];
   std::size_t kept = 0;  // the end of the last block, where a mark may have begun
-  bool found = false;
+  bool found = false, any = false;
   while (!found) {
     const ssize_t got = ::read(fd, block + kept, sizeof block - kept);
     if (got <= 0) break;
+    any = true;
     const std::size_t have = kept + static_cast<std::size_t>(got);
     found = ::memmem(block, have, mark, mark_bytes) != nullptr;
     kept = have < mark_bytes ? have : mark_bytes - 1;
     std::memmove(block, block + have - kept, kept);
   }
   ::close(fd);
-  return found;
+  return found ? Look::carries : any || !unsettled(pid, proc) ? Look::other : Look::unsettled;
 }
 
-// One pass over all processes; the number it killed.
-int kill_marked_once(const char* mark) {
+struct Pass {
+  int killed = 0;
+  int unsettled = 0;
+};
+
+// One pass over all processes.
+Pass kill_marked_once(const char* mark) {
   const std::size_t mark_bytes = std::strlen(mark);
   const pid_t self = ::getpid();
-  int killed = 0;
+  Pass pass;
   for_each_number("/proc", [&](pid_t pid, int proc) {
-    if (pid <= 1 || pid == self || !carries(pid, proc, mark, mark_bytes)) return;
-    if (::kill(pid, SIGKILL) == 0) ++killed;
+    if (pid <= 1 || pid == self) return;
+    const Look look = look_at(pid, proc, mark, mark_bytes);
+    if (look == Look::unsettled) ++pass.unsettled;
+    if (look == Look::carries && ::kill(pid, SIGKILL) == 0) ++pass.killed;
   });
-  return killed;
+  return pass;
 }
 
 // A guardian of a launcher that is itself a worker must not carry that outer job's mark: the outer job's
@@ -103,13 +137,16 @@ void clear_environment() {
 }  // namespace
 
 void kill_marked(const char* mark) {
-  // A process may fork between being listed and being killed, and shows no environment for a moment while
-  // it loads a new program: so until several passes in a row have found none.
+  // A process may fork between being listed and being killed: so until several passes in a row have found
+  // none. While it loads a new program it shows no environment, on a busy machine for some time: so more of
+  // them where there is one like that.
   int clean = 0;
-  for (int pass = 0; pass < kMostPasses && clean < kCleanPasses; ++pass) {
-    clean = kill_marked_once(mark) > 0 ? 0 : clean + 1;
+  for (int pass = 0, needed = kCleanPasses; pass < kMostPasses && clean < needed; ++pass) {
+    const Pass now = kill_marked_once(mark);
+    clean = now.killed > 0 ? 0 : clean + 1;
+    needed = now.unsettled > 0 ? kPassesForUnsettled : kCleanPasses;
     const timespec pause{.tv_sec = 0, .tv_nsec = 2'000'000};
-    if (clean < kCleanPasses) ::nanosleep(&pause, nullptr);
+    if (clean < needed) ::nanosleep(&pause, nullptr);
   }
 }
 

@@ -55,7 +55,7 @@ BAD = {
     "a form of a run that fails": ("<!-- run: false -->\n" + block("text form", "step 7"), "the shorter run failed"),
     "a form of nothing": (block("text form", "step 7"), "must follow a line <!-- run: COMMAND -->"),
     "nothing to expect from": (block("text expect", "one"), "must follow a block that is run"),
-    "no kind": (block("", "make"), "accepted: cpp, sh, text, json"),
+    "no kind": (block("", "make"), "accepted: cpp, sh, text, json, toml"),
     "an unknown kind": (block("c++", "int x;"), "block of kind 'c++'"),
     "an unknown mode": (block("sh fast", "true"), "accepted after sh: '', 'slow', 'norun'"),
     "an open block": ("```sh\ntrue\n", "never closed"),

@@ -35,6 +35,7 @@
 #include "lockstep/optim/schedule.h"            // IWYU pragma: export
 #include "lockstep/parallel/data_parallel.h"    // IWYU pragma: export
 #include "lockstep/parallel/strategies.h"       // IWYU pragma: export
+#include "lockstep/parallel/sync_batch_norm.h"  // IWYU pragma: export
 #include "lockstep/parallel/tensor.h"           // IWYU pragma: export
 #include "lockstep/parallel/zero1.h"            // IWYU pragma: export
 #include "lockstep/train/infer.h"               // IWYU pragma: export

@@ -83,6 +83,10 @@ void check_model_size(const TrainOptions& o, double inputs, double classes) {
                     flags, o.model, bytes / 0x1p30, memory / 0x1p30));
 }
 
+ResNetNorm norm_of(const TrainOptions& o) {
+  return o.norm == "sync" ? ResNetNorm::sync : o.norm == "group" ? ResNetNorm::group : ResNetNorm::batch;
+}
+
 }  // namespace
 
 TrainData make_data(const TrainOptions& o) {
@@ -105,7 +109,7 @@ std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data) {
   check_model_size(o, static_cast<double>(inputs), static_cast<double>(data.classes()));
   at::manual_seed(o.seed);
   ModelOptions options;
-  options.resnet = {.classes = data.classes(), .cifar_stem = o.cifar_stem};
+  options.resnet = {.classes = data.classes(), .cifar_stem = o.cifar_stem, .norm = norm_of(o)};
   options.gpt = {.blocks = o.blocks,
                  .width = o.width,
                  .heads = o.heads,

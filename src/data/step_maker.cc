@@ -122,8 +122,11 @@ StepMaker::StepMaker(std::shared_ptr<const Dataset> dataset, int rank, int size,
   check_at_least("first_step", options.first_step, 0);
   check_at_least("prefetch", options.prefetch, 1);
   check_at_least("threads", options.threads, 1);
-  for (int worker = 0; worker < size; ++worker)
-    last_first_ = std::max(last_first_, lanes_of(worker, size, options.lanes).first);
+  for (int worker = 0; worker < size; ++worker) {
+    const LaneRange range = lanes_of(worker, size, options.lanes);
+    last_first_ = std::max(last_first_, range.first);
+    most_ = std::max(most_, range.count);
+  }
 }
 
 StepDraft StepMaker::draft(std::int64_t number) const {
@@ -137,6 +140,7 @@ StepDraft StepMaker::draft(std::int64_t number) const {
   step.samples = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
   const bool equal = sizes.front() == sizes.back();  // they only fall
   step.everybodys = last_first_ < std::ssize(sizes) && sizes[static_cast<std::size_t>(last_first_)] > 0;
+  step.most = most_;
   const auto weight_of = [&](std::int64_t samples) {
     return static_cast<double>(samples) * dataset_->weight();
   };

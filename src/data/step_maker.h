@@ -42,6 +42,7 @@ class StepMaker {
   LoaderOptions options_;
   LaneRange mine_;
   int last_first_ = 0;  // the first lane of the worker whose lanes come last
+  int most_ = 0;        // lanes of a worker
   Sampler sampler_;
   std::int64_t steps_;
   bool weighted_;  // the dataset's examples weigh differently

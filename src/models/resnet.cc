@@ -2,36 +2,55 @@
 // torchvision's order, so that a generator with the same seed gives the same initial weights.
 #include <torch/nn/init.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 #include <array>
+#include <numeric>
 #include <string>
 
 #include "lockstep/models/models.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 #include "models/check.h"
 
 namespace lockstep {
 namespace {
 
-using torch::nn::BatchNorm2d;
+using torch::nn::AnyModule;
 using torch::nn::Conv2d;
+
+constexpr std::int64_t kNormGroups = 32;
 
 Conv2d conv(std::int64_t inputs, std::int64_t outputs, std::int64_t kernel, std::int64_t stride) {
   return Conv2d(
       torch::nn::Conv2dOptions(inputs, outputs, kernel).stride(stride).padding(kernel / 2).bias(false));
 }
 
-// A 1×1 convolution and batch norm that give a block's input the shape of its output.
-struct Downsample : torch::nn::Module {
-  Downsample(std::int64_t inputs, std::int64_t outputs, std::int64_t stride)
-      : convolution(register_module("0", conv(inputs, outputs, 1, stride))),
-        norm(register_module("1", BatchNorm2d(outputs))) {}
+AnyModule make_norm(ResNetNorm norm, std::int64_t channels) {
+  switch (norm) {
+    case ResNetNorm::batch: return AnyModule(torch::nn::BatchNorm2d(channels));
+    case ResNetNorm::sync: return AnyModule(SyncBatchNorm(channels));
+    case ResNetNorm::group:
+      return AnyModule(
+          torch::nn::GroupNorm(torch::nn::GroupNormOptions(std::gcd(kNormGroups, channels), channels)));
+  }
+  throw UsageError("resnet: norm = " + std::to_string(static_cast<int>(norm)) +
+                   "; accepted: batch, sync, group");
+}
 
-  torch::Tensor forward(const torch::Tensor& x) { return norm->forward(convolution->forward(x)); }
+// A 1×1 convolution and a norm that give a block's input the shape of its output.
+struct Downsample : torch::nn::Module {
+  Downsample(std::int64_t inputs, std::int64_t outputs, std::int64_t stride, ResNetNorm kind)
+      : convolution(register_module("0", conv(inputs, outputs, 1, stride))), norm(make_norm(kind, outputs)) {
+    register_module("1", norm.ptr());
+  }
+
+  torch::Tensor forward(const torch::Tensor& x) { return norm.forward(convolution->forward(x)); }
 
   Conv2d convolution;
-  BatchNorm2d norm;
+  AnyModule norm;
 };
 
 struct BlockShape {
@@ -39,6 +58,7 @@ struct BlockShape {
   std::int64_t width = 0;
   std::int64_t stride = 1;
   bool bottleneck = false;
+  ResNetNorm norm = ResNetNorm::batch;
 
   std::int64_t outputs() const { return bottleneck ? 4 * width : width; }
 };
@@ -49,15 +69,15 @@ class Block : public torch::nn::Module {
   explicit Block(const BlockShape& shape) {
     std::shared_ptr<Downsample> downsample;
     if (shape.stride != 1 || shape.inputs != shape.outputs()) {
-      downsample = std::make_shared<Downsample>(shape.inputs, shape.outputs(), shape.stride);
+      downsample = std::make_shared<Downsample>(shape.inputs, shape.outputs(), shape.stride, shape.norm);
     }
     if (shape.bottleneck) {
-      add(shape.inputs, shape.width, 1, 1);
-      add(shape.width, shape.width, 3, shape.stride);
-      add(shape.width, shape.outputs(), 1, 1);
+      add(shape.inputs, shape.width, 1, 1, shape.norm);
+      add(shape.width, shape.width, 3, shape.stride, shape.norm);
+      add(shape.width, shape.outputs(), 1, 1, shape.norm);
     } else {
-      add(shape.inputs, shape.width, 3, shape.stride);
-      add(shape.width, shape.width, 3, 1);
+      add(shape.inputs, shape.width, 3, shape.stride, shape.norm);
+      add(shape.width, shape.width, 3, 1, shape.norm);
     }
     if (downsample) downsample_ = register_module("downsample", downsample);
   }
@@ -66,20 +86,22 @@ class Block : public torch::nn::Module {
     torch::Tensor y = x;
     for (std::size_t i = 0; i < convolutions_.size(); ++i) {
       if (i > 0) y.relu_();
-      y = norms_[i]->forward(convolutions_[i]->forward(y));
+      y = norms_[i].forward(convolutions_[i]->forward(y));
     }
     return y.add_(downsample_ ? downsample_->forward(x) : x).relu_();
   }
 
  private:
-  void add(std::int64_t inputs, std::int64_t outputs, std::int64_t kernel, std::int64_t stride) {
+  void add(std::int64_t inputs, std::int64_t outputs, std::int64_t kernel, std::int64_t stride,
+           ResNetNorm norm) {
     const std::string number = std::to_string(convolutions_.size() + 1);
     convolutions_.push_back(register_module("conv" + number, conv(inputs, outputs, kernel, stride)));
-    norms_.push_back(register_module("bn" + number, BatchNorm2d(outputs)));
+    norms_.push_back(make_norm(norm, outputs));
+    register_module("bn" + number, norms_.back().ptr());
   }
 
   std::vector<Conv2d> convolutions_;
-  std::vector<BatchNorm2d> norms_;
+  std::vector<AnyModule> norms_;
   std::shared_ptr<Downsample> downsample_;
 };
 
@@ -88,9 +110,11 @@ class ResNet final : public Model {
   explicit ResNet(const ResNetOptions& options)
       : cifar_stem_(options.cifar_stem),
         conv1_(register_module("conv1", cifar_stem_ ? conv(3, 64, 3, 1) : conv(3, 64, 7, 2))),
-        bn1_(register_module("bn1", BatchNorm2d(64))) {
+        bn1_(make_norm(options.norm, 64)) {
+    register_module("bn1", bn1_.ptr());
     const std::array<int, 4> counts = options.depth == 18 ? std::array{2, 2, 2, 2} : std::array{3, 4, 6, 3};
-    BlockShape shape{.inputs = 64, .width = 64, .stride = 1, .bottleneck = options.depth == 50};
+    BlockShape shape{
+        .inputs = 64, .width = 64, .stride = 1, .bottleneck = options.depth == 50, .norm = options.norm};
     for (std::size_t stage = 0; stage < counts.size(); ++stage) {
       const auto layer = std::make_shared<torch::nn::Module>();
       for (int i = 0; i < counts[stage]; ++i) {
@@ -110,7 +134,7 @@ class ResNet final : public Model {
   }
 
   torch::Tensor forward(torch::Tensor x) override {
-    x = bn1_->forward(conv1_->forward(x)).relu_();
+    x = bn1_.forward(conv1_->forward(x)).relu_();
     if (!cifar_stem_) x = torch::max_pool2d(x, 3, 2, 1);
     for (const auto& block : blocks_) x = block->forward(x);
     return fc_->forward(torch::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
@@ -119,7 +143,7 @@ class ResNet final : public Model {
  private:
   bool cifar_stem_;
   Conv2d conv1_;
-  BatchNorm2d bn1_;
+  AnyModule bn1_;
   std::vector<std::shared_ptr<Block>> blocks_;  // of all four layers, in order
   torch::nn::Linear fc_{nullptr};
 };

@@ -11,6 +11,7 @@
 #include "lockstep/comm/lane_board.h"
 #include "parallel/buffers.h"
 #include "parallel/replicas.h"
+#include "parallel/sync_norms.h"
 
 namespace lockstep {
 namespace {
@@ -77,6 +78,7 @@ std::size_t megabytes(double mb, const char* name) {
 struct Replicated::Lanes final : BesideGradients, LaneListener {
   Lanes(Replicated& owner_, const Group& group)
       : owner(owner_),
+        norms(owner_.module_, group, owner_.lanes_ ? &owner_.lanes_->norms : nullptr),
         buffers(*owner_.module_, group),
         frozen(frozen_in(*owner_.module_)),
         names(names_of(everything(*owner_.module_))),
@@ -119,6 +121,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
 
   void announce() override { board->announce(owner.group_, number); }
 
+  void check(const LaneLoop& loop) const override { norms.check(loop); }
   void lanes_begin() override { owner.reducer_->set_lane_loop(true); }
   // Where the last lane ran no backward its exchange is still to come. Whoever reads gradients behind the
   // loop finds the means.
@@ -141,6 +144,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   }
 
   Replicated& owner;
+  SyncNorms norms;
   BufferAverager buffers;
   std::vector<NamedTensor> frozen;
   std::vector<std::string> names;  // of parameters and buffers
@@ -211,6 +215,7 @@ void Replicated::bind(Group group) {
                      .beside = lanes.get(),
                      .strategy = lanes->number});
   // All is there: what failed before has left the old ones in place.
+  lanes->norms.join();
   reducer_ = std::move(reducer);
   lanes_ = std::move(lanes);
   group_ = std::move(group);
@@ -224,6 +229,7 @@ void Replicated::begin_lane(const LaneInfo& info) {
     throw UsageError("lane " + std::to_string(info.index) + " of step " + std::to_string(info.step) +
                      " has weight " + std::to_string(info.weight) + " of " +
                      std::to_string(info.total_weight) + "; accepted: 0 or more, a part of the total");
+  lanes.norms.check(info);
   const int position = info.first ? 0 : lanes.position + 1;
   reducer_->begin_lane({.step = info.step,
                         .position = position,
@@ -234,6 +240,7 @@ void Replicated::begin_lane(const LaneInfo& info) {
   lanes.gathered = false;
   lanes.position = position;
   lanes.info = info;
+  lanes.norms.weigh(info.weight);
   lanes.buffers.begin_lane(position);
 }
 
@@ -241,6 +248,7 @@ void Replicated::end_lane() noexcept {
   Lanes& lanes = *lanes_;
   reducer_->end_lane();
   lanes.gather();
+  lanes.norms.weigh(1);
   lanes.open = false;
 }
 
@@ -260,6 +268,7 @@ void Replicated::reset() {
     lanes_->buffers.restore();
   else
     lanes_->buffers.restore_untouched();
+  lanes_->norms.weigh(1);
   lanes_->in_step = lanes_->open = lanes_->pending = false;
   reducer_->set_lane_loop(false);
 }

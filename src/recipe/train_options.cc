@@ -122,6 +122,7 @@ std::vector<std::string> option_names() {
 
 void check_values(const TrainOptions& o) {
   expect_one_of("--model", o.model, {"resnet18", "resnet34", "resnet50", "gpt", "mlp"});
+  expect_one_of("--norm", o.norm, {"batch", "sync", "group"});
   expect_one_of("--optimizer", o.optimizer,
                 {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
   expect_one_of("--schedule", o.schedule, {"constant", "cosine", "linear", "step"});
@@ -150,6 +151,10 @@ void check_options(TrainOptions& o) {
     throw UsageError("--schedule step needs --lr-every, a number of steps above 0");
   if (o.nesterov && (!sgd || o.momentum == 0))
     throw UsageError("--nesterov needs --optimizer sgd or torch-sgd and a --momentum above 0");
+  if (o.norm == "sync" && o.last_step == "short")
+    throw UsageError(
+        "--last-step short leaves lanes out of an epoch's last step, and --norm sync is over all of them; "
+        "accepted: wrap or drop");
   const bool algorithm = o.algorithm != "auto";
   if (o.compress != "none" && (algorithm || o.order != "canonical"))
     throw UsageError(fmt::format("{} {} changes nothing with --compress {}; accepted: with --compress none",
@@ -167,6 +172,7 @@ void check_of_use(const TrainOptions& o, const Given& given) {
     const std::string& value;
     const char* accepted;
   } cases[] = {{"cifar_stem", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
+               {"norm", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
                {"layers", mlp, "--model", o.model, "mlp"},
                {"blocks", gpt, "--model", o.model, "gpt"},
                {"width", gpt || mlp, "--model", o.model, "gpt or mlp"},
@@ -193,6 +199,13 @@ void check_lanes(const TrainOptions& o, std::int64_t workers) {
     throw UsageError(
         fmt::format("--lanes {} is less than the {} workers; accepted: --lanes {} or more, or -n {} at most",
                     o.lanes, workers, workers, o.lanes));
+  // Workers that nobody has counted are counted where the run begins.
+  const std::int64_t lanes = o.lanes != 0 ? o.lanes : workers * o.accumulate;
+  if (o.norm == "sync" && workers != 0 && lanes != workers)
+    throw UsageError(
+        fmt::format("--norm sync is over one lane of each worker at once, so {} lanes on {} worker{} would be "
+                    "another run than on {}; accepted: -n {}, or --norm batch or group for any number",
+                    lanes, workers, workers == 1 ? "" : "s", lanes, lanes));
 }
 
 void check_resumed_lanes(const std::string& run, std::int64_t lanes, std::int64_t workers) {

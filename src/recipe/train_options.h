@@ -16,6 +16,7 @@ namespace lockstep {
 struct TrainOptions {
   std::string model = "resnet18";
   bool cifar_stem = false;
+  std::string norm = "batch";
   std::int64_t layers = 8;
   std::int64_t blocks = 6;
   std::int64_t width = 0;  // 0: the model's own default
@@ -99,6 +100,10 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"model", model, Role::defines, "resnet18, resnet34, resnet50, gpt or mlp"}, o.model);
   visit(OptionInfo{"cifar_stem", model, Role::defines, "ResNet's first layer for 32x32 images"},
         o.cifar_stem);
+  visit(OptionInfo{"norm", model, Role::defines,
+                   "ResNet's: batch (of a lane), sync (of all workers, each with one lane) or group (of "
+                   "channels)"},
+        o.norm);
   visit(OptionInfo{"layers", model, Role::defines, "mlp: hidden layers"}, o.layers);
   visit(OptionInfo{"blocks", model, Role::defines, "gpt: transformer blocks"}, o.blocks);
   visit(OptionInfo{"width", model, Role::defines, "gpt, mlp: width (0: 256 and 1024)"}, o.width);
@@ -221,7 +226,7 @@ void check_options(TrainOptions& options);
 void check_of_use(const TrainOptions& options, const Given& given);
 // What the model is trained on when nothing is said.
 std::string default_data(const TrainOptions& options);
-// Whether so many workers can share the run's lanes, where these are given. Throws UsageError.
+// Whether so many workers can share the run's lanes, where these are given, and its norm. Throws UsageError.
 void check_lanes(const TrainOptions& options, std::int64_t workers);
 // The same for a run that is gone on with, whose lanes stay as they are. `run`: what --resume names.
 void check_resumed_lanes(const std::string& run, std::int64_t lanes, std::int64_t workers);

@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/parallel/strategies.h"
+#include "parallel/sync_norms.h"
 #include "report/folder_content.h"
 #include "report/folder_lock.h"
 #include "report/table.h"
@@ -54,6 +55,15 @@ DataRecord record_data(const RunPlan& plan, const Task& task) {
   record.test_sha256 = task.test->fingerprint();
   record.test_size = task.test->size();
   return record;
+}
+
+// What would stop the run in the middle of an epoch.
+void check_norms(torch::nn::Module& model, const TrainerOptions& o, int workers) {
+  check_sync_norms(model, o.lanes, workers);
+  if (o.last_step == LastStep::short_ && o.lanes > 1 && has_sync_norms(model))
+    throw UsageError("last_step = short leaves some of the " + std::to_string(o.lanes) +
+                     " lanes out of an epoch's last step, and SyncBatchNorm takes its statistics over all of "
+                     "them; accepted: wrap or drop");
 }
 
 // What a process that was killed at the very end left.
@@ -140,6 +150,7 @@ std::unique_ptr<Strategy> TrainRun::begin_strategy() const {
   else if (!plan_->init.empty())  // of a run that may go on meanwhile
     run_on_leader(world_, "reading the weights", [&] { use_checkpoint(options_.init, load); });
   model_->train();
+  check_norms(*model_, options_, world_.size());
   return make_strategy(options_.strategy, model_, world_, options_.parallel);
 }
 

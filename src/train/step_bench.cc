@@ -4,9 +4,11 @@
 
 #include "grad/backward_hooks.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/observe/histogram.h"
 #include "lockstep/parallel/strategies.h"
+#include "parallel/sync_norms.h"
 #include "train/exchange.h"
 #include "train/optimizer.h"
 
@@ -204,6 +206,9 @@ class StepBench {
 StepBenchResult bench_steps(const ModuleRef& model, const Task& task, const Batch& batch,
                             const TrainerOptions& options, const Group& world,
                             const std::function<void(std::int64_t)>& progress) {
+  if (model.pointer() != nullptr && has_sync_norms(*model.pointer()))
+    throw UsageError(
+        "bench_steps: with SyncBatchNorm no worker can step alone; accepted: a model with another norm");
   StepBench bench(model, task, batch, options, world);
   constexpr Kind kKinds[] = {Kind::synchronized, Kind::alone, Kind::in_phase};
   for (const Kind kind : kKinds) bench.block(kind, kWarmUp);

@@ -68,6 +68,17 @@ class Bits(Case):
                   "--context", "8", "--dropout", "0.2", "--examples", "64", "--eval-examples", "16", "--lanes", "4",
                   "--lane-batch", "2", "--steps", "3")
 
+    def test_norms(self):
+        resnet = ["--model", "resnet18", "--data", "synthetic", "--examples", 8, "--eval-examples", 4, "--lane-batch", 2,
+                  "--steps", 1]
+        self.same([1, 2], *resnet, "--lanes", 2, "--norm", "group")
+        sync = [*resnet, "--norm", "sync"]
+        self.refused("train", *sync, "--lanes", 4, "-n", 2, "--out", self.path("none"),
+                     words=["--norm sync", "4 lanes on 2 workers", "accepted: -n 4"])
+        self.train("sync", *sync, "-n", 2)
+        self.refused("train", "--resume", self.path("sync"), "-n", 1, "--steps", 2,
+                     words=["--norm sync", "2 lanes on 1 worker would", "accepted: -n 2"])
+
     def test_algorithms_and_buckets_change_no_bit(self):
         base = self.train("base", "-n", 2, *LANES, "--steps", 4)["params_sha256"]
         for name, args in {"tree": ["--algorithm", "tree"], "halving": ["--algorithm", "halving-doubling"],

@@ -15,7 +15,13 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kResNets[] = {"resnet18", "resnet34", "resnet50"};
+constexpr const char* kResNets[] = {"resnet18", "resnet34", "resnet50", "resnet18-group"};
+
+std::shared_ptr<Model> make_named(const std::string& name) {
+  ModelOptions options;
+  if (name.ends_with("-group")) options.resnet.norm = ResNetNorm::group;
+  return make_model(name.substr(0, name.find('-')), options);
+}
 
 // Statistics as a trained model may have them, so that a mix-up of two of them shows.
 void randomise_buffers(Model& model) {
@@ -30,7 +36,7 @@ void randomise_buffers(Model& model) {
 void write(const std::filesystem::path& folder) {
   for (const std::string name : kResNets) {
     torch::manual_seed(7);
-    const auto model = make_model(name);
+    const auto model = make_named(name);
     save_safetensors(folder / (name + ".fresh"), model_state(*model));
     randomise_buffers(*model);
     save_safetensors(folder / (name + ".safetensors"), model_state(*model));
@@ -58,7 +64,7 @@ void write(const std::filesystem::path& folder) {
 bool read(const std::filesystem::path& folder) {
   bool all_fit = true;
   for (const std::string name : kResNets) {
-    const auto model = make_model(name);
+    const auto model = make_named(name);
     const auto file = folder / (name + ".python");
     load_model_state(*model, load_safetensors(file).tensors, file.string());
     const auto run = load_safetensors(folder / (name + ".python_run")).tensors;

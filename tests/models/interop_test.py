@@ -13,7 +13,7 @@ import torch
 import torchvision
 
 DTYPES = {"BOOL": torch.bool, "U8": torch.uint8, "I64": torch.int64, "F32": torch.float32}
-RESNETS = ["resnet18", "resnet34", "resnet50"]
+RESNETS = ["resnet18", "resnet34", "resnet50", "resnet18-group"]
 
 
 def load(path):
@@ -57,10 +57,16 @@ def same(what, ours, theirs):
     return not different
 
 
+def make_resnet(name):
+    depth, _, norm = name.partition("-")
+    layer = (lambda channels: torch.nn.GroupNorm(32, channels)) if norm == "group" else None
+    return getattr(torchvision.models, depth)(num_classes=10, norm_layer=layer)
+
+
 @torch.no_grad()
 def check_resnet(folder, name):
     torch.manual_seed(7)
-    model = getattr(torchvision.models, name)(num_classes=10)
+    model = make_resnet(name)
     good = same(f"{name}: weights at the same seed", load(folder / f"{name}.fresh"), model.state_dict())
     model.load_state_dict(load(folder / f"{name}.safetensors"), strict=True)
     run = load(folder / f"{name}.run")
@@ -74,7 +80,7 @@ def check_resnet(folder, name):
 @torch.no_grad()
 def write_resnet(folder, name):
     torch.manual_seed(9)
-    model = getattr(torchvision.models, name)(num_classes=10)
+    model = make_resnet(name)
     for key, buffer in model.named_buffers():
         if key.endswith("running_mean"):
             buffer.normal_(0, 0.1)

@@ -56,6 +56,32 @@ TEST(ResNet, CifarStemKeepsTheResolution) {
   EXPECT_EQ(cifar->forward(torch::randn({2, 3, 8, 8})).sizes(), (std::vector<std::int64_t>{2, 10}));
 }
 
+// One set of names; GroupNorm alone keeps no statistics.
+TEST(ResNet, HasAChoiceOfNorms) {
+  const auto batch = model_state(*make_resnet());
+  torch::manual_seed(1);
+  const auto sync = make_resnet({.norm = ResNetNorm::sync});
+  torch::manual_seed(1);
+  const auto plain = make_resnet();
+  EXPECT_EQ(params_sha256(*sync), params_sha256(*plain));
+  const auto x = torch::randn({2, 3, 32, 32});
+  sync->eval();
+  plain->eval();
+  EXPECT_TRUE(torch::equal(sync->forward(x), plain->forward(x)));
+  for (const int depth : {18, 50}) {
+    const auto group = make_resnet({.depth = depth, .norm = ResNetNorm::group});
+    EXPECT_EQ(count_parameters(*group), count_parameters(*make_resnet({.depth = depth})));
+    EXPECT_TRUE(group->buffers().empty());
+    // A sample's output does not depend on the others.
+    const auto both = group->forward(x);
+    EXPECT_TRUE(torch::allclose(group->forward(x.narrow(0, 1, 1)), both.narrow(0, 1, 1), 1e-4, 1e-4));
+  }
+  for (const auto& [name, tensor] : model_state(*make_resnet({.norm = ResNetNorm::group})))
+    EXPECT_EQ(batch.at(name).sizes(), tensor.sizes()) << name;
+  EXPECT_EQ(refusal([] { make_resnet({.norm = static_cast<ResNetNorm>(9)}); }),
+            "resnet: norm = 9; accepted: batch, sync, group");
+}
+
 TEST(ResNet, TrainsOneBatchDown) {
   at::set_num_threads(1);
   torch::manual_seed(1);

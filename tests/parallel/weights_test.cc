@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 #include "comm/thread_ranks.h"
 #include "lockstep/comm/init.h"
@@ -132,6 +133,79 @@ TEST(Weights, AStepIsTheWeightedMeanOverItsSamples) {
   const auto unweighted = train(
       1, 1, 32, [](std::int64_t) { return 1.0; }, Norm::frozen);
   EXPECT_FALSE(torch::allclose(unweighted[0], whole[0], 1e-3, 1e-5));
+}
+
+// Sequences of one to four tokens, padded with numbers that must not count. An example weighs its tokens.
+struct Sentences final : Dataset {
+  static std::int64_t length(std::int64_t i) { return 1 + (i * i + i / 3) % 4; }
+  std::int64_t size() const override { return 23; }
+  Batch get(std::span<const std::int64_t> indices, RandomStream*) const override {
+    std::vector<torch::Tensor> rows, masks;
+    for (const std::int64_t i : indices) {
+      rows.push_back(
+          torch::cos(torch::arange(4 * 6).to(torch::kFloat64) * (0.1 + 0.07 * static_cast<double>(i)))
+              .view({4, 6}));
+      masks.push_back((torch::arange(4) < length(i)).to(torch::kFloat64));
+    }
+    return {.data = torch::stack(rows), .target = torch::stack(masks)};
+  }
+  std::vector<double> weights(std::span<const std::int64_t> indices) const override {
+    std::vector<double> all;
+    for (const std::int64_t i : indices) all.push_back(static_cast<double>(length(i)));
+    return all;
+  }
+};
+
+struct TokenNet : torch::nn::Module {
+  TokenNet() {
+    to(torch::kFloat64);
+    const torch::NoGradGuard no_grad;
+    for (auto& p : parameters())
+      p.copy_(torch::linspace(-0.4, 0.5, p.numel(), torch::kFloat64).view(p.sizes()));
+  }
+  // The sum of the tokens' losses.
+  torch::Tensor loss(const Batch& batch) {
+    return (second->forward(torch::tanh(first->forward(batch.data))).square().mean(2) * batch.target).sum();
+  }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 5));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(5, 2));
+};
+
+// Lanes of unequal numbers of tokens, and a last step that fills no lane but some: each step's gradient is
+// that of the mean over all its tokens, as one batch has it.
+TEST(Weights, TheGradientIsThatOfTheJoinedBatchsMeanOverTokens) {
+  const auto sentences = std::make_shared<Sentences>();
+  for (const int workers : {1, 2, 3})
+    for (const int lanes : {3, 5, 8})
+      on_threads(thread_groups(workers, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+        auto net = std::make_shared<TokenNet>();
+        DataParallel ddp(net, group);
+        SGD optimizer(ddp, {.lr = 0});
+        std::int64_t seen = 0, steps = 0;
+        for (auto& step :
+             loader(sentences, group,
+                    {.lanes = lanes, .lane_batch = 2, .shuffle = false, .last_step = LastStep::short_})) {
+          for (auto& lane : step) {
+            auto scope = ddp.lane(lane);
+            (net->loss(lane) / lane.weight).backward();
+          }
+          std::vector<std::int64_t> examples(static_cast<std::size_t>(step.samples));
+          std::iota(examples.begin(), examples.end(), seen);
+          seen += step.samples;
+          TokenNet joined;
+          const Batch batch = sentences->get(examples, nullptr);
+          (joined.loss(batch) / batch.target.sum()).backward();
+          EXPECT_EQ(step.total_weight, batch.target.sum().item<double>());
+          for (std::size_t i = 0; i < joined.parameters().size(); ++i)
+            EXPECT_TRUE(
+                torch::allclose(net->parameters()[i].grad(), joined.parameters()[i].grad(), 1e-12, 1e-14))
+                << workers << " workers, " << lanes << " lanes, step " << steps << ", parameter " << i;
+          optimizer.step();
+          ++steps;
+        }
+        EXPECT_EQ(seen, sentences->size());
+        EXPECT_GT(steps, 1);
+      });
 }
 
 TEST(Weights, AStepOfWeightZeroChangesNothing) {

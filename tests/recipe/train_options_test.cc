@@ -89,7 +89,9 @@ TEST(TrainOptions, FlagsThatChangeNothingAreRefused) {
             "--lr-every changes nothing with --schedule cosine; accepted: with --schedule step");
   EXPECT_EQ(refusal("gpt", "sgd", "cosine", {"blocks", "width", "heads", "momentum", "min_lr", "lr"}), "");
   EXPECT_EQ(refusal("mlp", "adamw", "step", {"layers", "width", "lr_every", "lr_factor"}), "");
-  EXPECT_EQ(refusal("resnet50", "adamw", "constant", {"cifar_stem"}), "");
+  EXPECT_EQ(refusal("resnet50", "adamw", "constant", {"cifar_stem", "norm"}), "");
+  EXPECT_EQ(refusal("mlp", "adamw", "constant", {"norm"}),
+            "--norm changes nothing with --model mlp; accepted: with --model resnet18, resnet34 or resnet50");
 }
 
 TEST(TrainOptions, WhatFollowsIsFilledIn) {
@@ -121,6 +123,12 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
   expect_words(message([](auto& o) { o.precision = "bf16"; }), {"--precision", "bf16", "fp32"});
   expect_words(message([](auto& o) { o.device = "cuda"; }), {"--device", "cuda", "cpu"});
   expect_words(message([](auto& o) { o.strategy = "zero4"; }), {"--strategy", "zero4", "ddp, zero1"});
+  expect_words(message([](auto& o) { o.norm = "layer"; }), {"--norm", "layer", "batch, sync, group"});
+  expect_words(message([](auto& o) {
+                 o.norm = "sync";
+                 o.last_step = "short";
+               }),
+               {"--last-step short", "--norm sync", "wrap or drop"});
   expect_words(message([](auto& o) { o.lane_batch = 0; }), {"--lane-batch", "0", "1 to"});
   expect_words(message([](auto& o) { o.last_step = "keep"; }), {"--last-step", "keep", "short, drop, wrap"});
   expect_words(message([](auto& o) { o.lr = -1; }), {"--lr", "-1"});
@@ -156,6 +164,22 @@ TEST(TrainOptions, AWorkerNeedsALane) {
   o.lanes = 8;
   check_lanes(o, 8);
   expect_words(refusal([&] { check_lanes(o, 9); }), {"--lanes 8", "9 workers", "9 or more"});
+}
+
+// Statistics over all workers are over one lane of each.
+TEST(TrainOptions, ASynchronisedNormNeedsAWorkerForEveryLane) {
+  TrainOptions o;
+  o.norm = "sync";
+  check_lanes(o, 4);
+  o.lanes = 8;
+  check_lanes(o, 8);
+  check_lanes(o, 0);  // not known yet
+  expect_words(refusal([&] { check_lanes(o, 4); }),
+               {"--norm sync", "8 lanes on 4 workers", "accepted: -n 8"});
+  o.lanes = 0;
+  o.accumulate = 2;
+  expect_words(refusal([&] { check_lanes(o, 2); }),
+               {"--norm sync", "4 lanes on 2 workers", "accepted: -n 4"});
 }
 
 TEST(TrainOptions, AContinuedRunKeepsWhatDefinesIt) {

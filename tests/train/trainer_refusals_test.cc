@@ -1,5 +1,7 @@
 // What a trainer must not take in silence: options, data and metrics that can't be meant, files that are not
 // its own, ranks that differ or throw.
+#include <torch/nn/modules/container/sequential.h>
+
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -8,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/parallel/sync_batch_norm.h"
 #include "train/trainer_case.h"
 
 namespace lockstep::testing {
@@ -57,6 +60,30 @@ TEST_F(TrainerTest, OptionsThatDifferBetweenRanksAreNamed) {
     EXPECT_NE(said.find("rank 0 has 3"), std::string::npos) << said;
   });
   EXPECT_FALSE(fs::exists(folder_ / "run"));
+}
+
+// Before the folder is made, and not in the middle of an epoch.
+TEST_F(TrainerTest, LanesThatASynchronisedNormCannotBeTrainedWith) {
+  const auto said_with = [&](int workers, const TrainerOptions& how) {
+    std::string said;
+    on_threads(thread_groups(workers), [&](const Group& group) {
+      torch::nn::Sequential model(torch::nn::Linear(1, 4), SyncBatchNorm(4), torch::nn::Linear(4, 1));
+      const std::string mine = refusal([&] { Trainer(model, task(), how, group).run(); });
+      if (group.rank() == 0) said = mine;
+    });
+    return said;
+  };
+  TrainerOptions how = options("run");
+  how.threads = 1;
+  EXPECT_NE(said_with(2, how).find("4 lanes on 2 workers are not one on each"), std::string::npos);
+  how.lanes = 6;  // whole subtrees: the fifth worker has two
+  EXPECT_NE(said_with(6, how).find("accepted: 8 workers with as many lanes"), std::string::npos);
+  how.lanes = 2;
+  how.last_step = LastStep::short_;
+  EXPECT_NE(said_with(2, how).find("last_step = short"), std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_ / "run"));
+  how.last_step = LastStep::wrap;
+  EXPECT_EQ(said_with(2, how), "accepted");
 }
 
 // Most programs' datasets have no fingerprint; how many examples they have is known.

@@ -19,9 +19,21 @@ namespace lockstep {
 
 class Group;
 
+// A loop over the lanes of one step.
+struct LaneLoop {
+  const void* of =
+      nullptr;  // who is gone through: tells loops of several loaders apart, whatever their steps
+  std::int64_t step = 0;
+  bool mine = true;        // this worker has lanes in it
+  bool everybodys = true;  // every worker has
+  int most = 1;            // lanes of a worker, in any step
+};
+
 class LaneListener {
  public:
   virtual ~LaneListener() = default;
+  // Before a loop begins, on workers without lanes too. Throws, on all alike, where it can't train there.
+  virtual void check(const LaneLoop& loop) const = 0;
   // A loop over this worker's lanes begins.
   virtual void lanes_begin() = 0;
   // It has come to its end: what its lanes gathered is exchanged now, unless it has been.
@@ -30,15 +42,6 @@ class LaneListener {
   virtual void lanes_left() noexcept = 0;
   // This worker has no lane in `step`, and the others begin to exchange: it takes part with nothing.
   virtual void take_part(std::int64_t step) = 0;
-};
-
-// A loop over the lanes of one step.
-struct LaneLoop {
-  const void* of =
-      nullptr;  // who is gone through: tells loops of several loaders apart, whatever their steps
-  std::int64_t step = 0;
-  bool mine = true;        // this worker has lanes in it
-  bool everybodys = true;  // every worker has
 };
 
 // Used by one thread at a time, like its group. Listeners outlive their entry.

@@ -65,6 +65,7 @@ struct Step {
   double total_weight = 1;
   std::vector<Lane> lanes;
   bool everybodys = true;  // every worker has a lane in it
+  int most = 1;            // lanes of a worker, in any step
   Group group = {};        // whose strategies are told; empty: nobody is
 
   class Iterator;
@@ -95,7 +96,7 @@ class Step::Iterator {
 inline Step::Iterator Step::begin() {
   if (group) {
     LaneBoard& board = *group.lane_board();
-    board.begin({.of = this, .step = number, .mine = !lanes.empty(), .everybodys = everybodys});
+    board.begin({.of = this, .step = number, .mine = !lanes.empty(), .everybodys = everybodys, .most = most});
     if (lanes.empty()) board.end(group, this);
   }
   return {this, 0};

@@ -19,12 +19,20 @@ class Model : public torch::nn::Module {
   virtual torch::Tensor forward(torch::Tensor x) = 0;
 };
 
+// What ResNet normalises its channels by, under the same names.
+enum class ResNetNorm : std::uint8_t {
+  batch,  // over a lane's samples: torch::nn::BatchNorm2d
+  sync,   // over the samples of all workers: parallel/sync_batch_norm.h
+  group,  // over groups of channels of each sample, 32 of them: torch::nn::GroupNorm, which has no buffers
+};
+
 // Images [batch, 3, height, width] in, logits [batch, classes] out. Names, shapes, forward and initialisation
 // are torchvision's: libtorch's generator at the same seed gives the same weights as in Python.
 struct ResNetOptions {
   int depth = 18;  // 18, 34 or 50
   std::int64_t classes = 10;
   bool cifar_stem = false;  // a 3×3 first convolution and no pooling, for 32×32 images
+  ResNetNorm norm = ResNetNorm::batch;
 };
 std::shared_ptr<Model> make_resnet(ResNetOptions options = {});
 

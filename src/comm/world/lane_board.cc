@@ -17,6 +17,7 @@ void LaneBoard::remove(LaneListener* listener) {
 }
 
 void LaneBoard::begin(const LaneLoop& loop) {
+  for (const auto& [number, listener] : listeners_) listener->check(loop);
   loops_.push_back(loop);
   if (!loop.mine) return;
   for (const auto& [number, listener] : listeners_) listener->lanes_begin();

@@ -81,8 +81,7 @@ Exchange bf16_exchange(Exchange::Leaves leaves) {
     const auto [halves, held] = memory->of(bucket);
     round_off(bucket.data, halves.data);
     const auto left = [&](const Bucket& of) { return gathers ? of.data : own_part(of); };
-    return plain.run(halves).then(
-        [from = left(halves), to = left(bucket), held = held] { widen(from, to); });
+    return plain.run(halves).then([from = left(halves), to = left(bucket), held = held] { widen(from, to); });
   };
   // Without the conversions, of which nobody has measured what they cost.
   auto expected = [plain](const Group& group, std::size_t count, DType dtype) {

@@ -321,8 +321,8 @@ TEST_P(KernelTest, RoundsEverySumOfHalves) {
   std::vector<std::uint16_t> all(65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
   for (DType dtype : {DType::f16, DType::bf16})
-    for (std::uint16_t other : {0x0000, 0x8000, 0x0001, 0x3c00, 0x3f80, 0x3f81, 0xbf80, 0x7bff, 0x7c00, 0x7f7f,
-                                0x7f80, 0xff80, 0x7f81, 0x7fff, 0xffff})
+    for (std::uint16_t other : {0x0000, 0x8000, 0x0001, 0x3c00, 0x3f80, 0x3f81, 0xbf80, 0x7bff, 0x7c00,
+                                0x7f7f, 0x7f80, 0xff80, 0x7f81, 0x7fff, 0xffff})
       for (ReduceOp op : {ReduceOp::sum, ReduceOp::product}) {
         const std::vector<std::uint16_t> others(all.size(), other);
         const void* const ins[] = {all.data(), others.data(), others.data()};
@@ -332,7 +332,8 @@ TEST_P(KernelTest, RoundsEverySumOfHalves) {
         reference_reduce(expected.data(), ins, all.size(), dtype, op, 1);
         kernel::reduce_tree({&out, 1}, ins, all.size(), {.dtype = dtype, .op = op});
         const auto wrong = first_difference(got.data(), expected.data(), all.size(), dtype);
-        ASSERT_EQ(wrong, -1) << to_string(dtype) << ' ' << to_string(op) << " of " << wrong << " and " << other;
+        ASSERT_EQ(wrong, -1) << to_string(dtype) << ' ' << to_string(op) << " of " << wrong << " and "
+                             << other;
       }
 }
 

@@ -1,5 +1,5 @@
-// Parameters of f16 and bf16: their gradients add up along one tree of lanes, every sum rounded, so that training
-// has the same bits on any number of workers, under any strategy and over any engine.
+// Parameters of f16 and bf16: their gradients add up along one tree of lanes, every sum rounded, so that
+// training has the same bits on any number of workers, under any strategy and over any engine.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -46,7 +46,8 @@ torch::Tensor gradient_of(int lane) {
 torch::Tensor wide(const torch::Tensor& x) { return x.to(torch::kFloat32); }
 
 // The canonical tree of tensors.
-torch::Tensor tree(std::span<const torch::Tensor> x, const std::function<torch::Tensor(torch::Tensor)>& node) {
+torch::Tensor tree(std::span<const torch::Tensor> x,
+                   const std::function<torch::Tensor(torch::Tensor)>& node) {
   if (x.size() == 1) return x[0];
   return node(tree(x.first(x.size() / 2), node) + tree(x.subspan(x.size() / 2), node));
 }
@@ -59,7 +60,8 @@ TEST(Halves, ASumOfLanesIsRoundedAtEveryNode) {
     for (int lane = 0; lane < kLanes; ++lane)
       lanes.push_back(rounded(rounded(gradient_of(lane)) * (weight_of(lane) * scale)));
     const torch::Tensor mean = rounded(tree(lanes, rounded) / (kTotalWeight * scale));
-    const torch::Tensor once = rounded(tree(lanes, [](torch::Tensor x) { return x; }) / (kTotalWeight * scale));
+    const torch::Tensor once =
+        rounded(tree(lanes, [](torch::Tensor x) { return x; }) / (kTotalWeight * scale));
     ASSERT_FALSE(torch::equal(mean, once));
     for (const int workers : kWorkers)
       on_threads(thread_groups(workers), [&](const Group& group) {
@@ -85,7 +87,8 @@ struct HalfNet : torch::nn::Module {
   HalfNet() {
     float x = 0.1f;
     for (const auto& [name, type] : {std::pair("f16", torch::kFloat16), {"bf16", torch::kBFloat16}})
-      for (const auto& [part, rows, columns] : {std::tuple("first", 6, 33), {"second", 33, 3}, {"rare", 5, 3}}) {
+      for (const auto& [part, rows, columns] :
+           {std::tuple("first", 6, 33), {"second", 33, 3}, {"rare", 5, 3}}) {
         const std::string full = std::string(name) + "_" + part;
         p[full] = register_parameter(
             full, torch::linspace(-x, x + 0.1f, rows * columns).view({rows, columns}).to(type));

@@ -16,7 +16,8 @@ inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::sum,   ReduceOp::avg,    
                                              ReduceOp::max,   ReduceOp::product, ReduceOp::bit_and,
                                              ReduceOp::bit_or};
 
-// 16-bit floats as plain storage; arithmetic happens in f32, and each result is rounded (comm/kernel/reduce.h).
+// 16-bit floats as plain storage; arithmetic happens in f32, and each result is rounded
+// (comm/kernel/reduce.h).
 struct Half {
   std::uint16_t bits = 0;
 };

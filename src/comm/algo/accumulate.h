@@ -1,5 +1,5 @@
-// Where a reduction over channels keeps its partial results: in the output itself, or in scratch on a rank that
-// has none.
+// Where a reduction over channels keeps its partial results: in the output itself, or in scratch on a rank
+// that has none.
 #pragma once
 
 #include <cstring>

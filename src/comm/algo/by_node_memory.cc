@@ -108,8 +108,7 @@ void by_memory::reduce_scatter(Stage& stage) {
       add_slices(stage, reach, column, sums);
     }
     reach.barrier();  // from here on inputs may change
-    if (place < parts)
-      levels.run_across(sum_across(stage, told, sums, reachable.out, slots * call.count));
+    if (place < parts) levels.run_across(sum_across(stage, told, sums, reachable.out, slots * call.count));
     if (equal) return;
     reach.barrier();
     const auto slot = static_cast<std::size_t>(place / parts);

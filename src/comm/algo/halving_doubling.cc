@@ -75,8 +75,7 @@ void HalvingDoubling::gather(std::byte* data) {
   if (mine_ > 0) {
     const Block larger = blocks_[mine_ - 1];
     for (int other = local; other < larger.size; other += block.size)
-      team_.recv(larger.first + other, at(data, range_of(other, larger.size)), Arrival::store,
-                 none);
+      team_.recv(larger.first + other, at(data, range_of(other, larger.size)), Arrival::store, none);
   }
   if (mine_ + 1 < blocks_.size()) {
     const Block next = blocks_[mine_ + 1];
@@ -86,8 +85,8 @@ void HalvingDoubling::gather(std::byte* data) {
     const Range mine = range_of(local, 2 * distance);
     const int partner = local ^ distance;
     const Range theirs = range_of(partner, 2 * distance);
-    team_.swap(block.first + partner, at(data, mine), block.first + partner,
-               at(data, theirs), Arrival::store, none);
+    team_.swap(block.first + partner, at(data, mine), block.first + partner, at(data, theirs), Arrival::store,
+               none);
   }
 }
 

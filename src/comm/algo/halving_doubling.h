@@ -28,8 +28,8 @@ class HalvingDoubling {
 
   Team& team_;
   std::size_t count_;
-  std::size_t element_;  // bytes
-  std::size_t line_;     // elements
+  std::size_t element_;        // bytes
+  std::size_t line_;           // elements
   std::vector<Block> blocks_;  // largest first
   std::size_t mine_ = 0;       // this member's block
 };

@@ -5,7 +5,8 @@
 //   reduce_scatter  n-1 steps of S     all_gather  n-1 steps of S     broadcast  a chain, S bytes
 //
 // Order of summation: part i starts at rank i+1 and goes round to rank i. NOT canonical: the bits depend
-// on n and on where a part begins. Sums of f16 and bf16 are rounded n-1 times, where a tree's are log2 n times.
+// on n and on where a part begins. Sums of f16 and bf16 are rounded n-1 times, where a tree's are log2 n
+// times.
 #include "comm/algo/accumulate.h"
 #include "comm/algo/builtin.h"
 

@@ -186,9 +186,7 @@ Cost slices_cost(const CallShape& shape, const Shares& shares) {
   const double all = static_cast<double>(shape.ranks) * static_cast<double>(shape.bytes);
   const bool sums = shape.what == Collective::reduce_scatter;
   const double away = shape.messages_inside ? (local - 1) * nodes * s : 0;
-  return {.barriers = !sums        ? 3.0
-                      : slots == 1 ? 2.0
-                                   : 4.0,
+  return {.barriers = !sums ? 3.0 : slots == 1 ? 2.0 : 4.0,
           .messages = nodes - 1 + (shape.messages_inside ? 2 * (local - 1) : 0),
           .sent_bytes = 2 * (nodes - 1) * s + 2 * away,
           .copied_bytes = sums ? 0 : 2 * all,

@@ -321,10 +321,10 @@ TEST_P(KernelTest, RoundsEverySumOfHalves) {
   std::vector<std::uint16_t> all(65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
   for (DType dtype : {DType::f16, DType::bf16})
-    for (std::uint16_t other : {0x0000, 0x8000, 0x0001, 0x3c00, 0x3f80, 0x3f81, 0xbf80, 0x7bff, 0x7c00,
-                                0x7f7f, 0x7f80, 0xff80, 0x7f81, 0x7fff, 0xffff})
+    for (int other : {0x0000, 0x8000, 0x0001, 0x3c00, 0x3f80, 0x3f81, 0xbf80, 0x7bff, 0x7c00, 0x7f7f, 0x7f80,
+                      0xff80, 0x7f81, 0x7fff, 0xffff})
       for (ReduceOp op : {ReduceOp::sum, ReduceOp::product}) {
-        const std::vector<std::uint16_t> others(all.size(), other);
+        const std::vector<std::uint16_t> others(all.size(), static_cast<std::uint16_t>(other));
         const void* const ins[] = {all.data(), others.data(), others.data()};
         std::vector<std::uint16_t> expected(all.size());
         std::vector<std::uint16_t> got(all.size());

@@ -85,7 +85,7 @@ void reduce_to_all(benchmark::State& state, std::size_t n, kernel::Reduction red
 
 void combine(benchmark::State& state, DType dtype) {
   const auto bytes = static_cast<std::size_t>(state.range(0));
-  const std::size_t count = bytes / size_of(accumulator_of(dtype));
+  const std::size_t count = bytes / size_of(dtype);
   const Arrays arrays(2, bytes);
   for (auto _ : state) {
     kernel::combine(arrays[0], arrays[0], arrays[1], count, {.dtype = dtype});
@@ -94,29 +94,27 @@ void combine(benchmark::State& state, DType dtype) {
   count_bytes(state, 3 * bytes);
 }
 
-// range(0): bytes in storage type.
-void widen(benchmark::State& state, DType dtype) {
+// f16 or bf16 to f32, or back. range(0): bytes of the narrow side.
+void convert(benchmark::State& state, DType dtype, decltype(kernel::widen)* conversion) {
   const auto bytes = static_cast<std::size_t>(state.range(0));
   const std::size_t count = bytes / size_of(dtype);
-  const std::size_t wide_bytes = count * size_of(accumulator_of(dtype));
-  const Arrays arrays(2, wide_bytes);
+  const Arrays arrays(2, count * size_of(DType::f32));
   for (auto _ : state) {
-    kernel::widen(arrays[0], arrays[1], count, dtype);
+    conversion(arrays[0], arrays[1], count, dtype);
     benchmark::ClobberMemory();
   }
-  count_bytes(state, bytes + wide_bytes);
+  count_bytes(state, bytes + count * size_of(DType::f32));
 }
 
 void finish(benchmark::State& state, kernel::Reduction reduction) {
   const auto bytes = static_cast<std::size_t>(state.range(0));
   const std::size_t count = bytes / size_of(reduction.dtype);
-  const std::size_t wide_bytes = count * size_of(accumulator_of(reduction.dtype));
-  const Arrays arrays(2, wide_bytes);
+  const Arrays arrays(2, bytes);
   for (auto _ : state) {
     kernel::finish(arrays[0], arrays[1], count, reduction);
     benchmark::ClobberMemory();
   }
-  count_bytes(state, bytes + wide_bytes);
+  count_bytes(state, 2 * bytes);
 }
 
 template <class F, class... Args>
@@ -144,8 +142,10 @@ int main(int argc, char** argv) {
           kernel::Reduction{.dtype = dtype, .op = ReduceOp::avg, .divisor = static_cast<double>(divisor)});
     }
     add("combine" + suffix, combine, dtype);
-    add("widen" + suffix, widen, dtype);
-    add("finish" + suffix, finish, kernel::Reduction{.dtype = dtype});
+    if (dtype != DType::f32) {
+      add("widen" + suffix, convert, dtype, kernel::widen);
+      add("narrow" + suffix, convert, dtype, kernel::narrow);
+    }
     add("finish_average_of_3" + suffix, finish,
         kernel::Reduction{.dtype = dtype, .op = ReduceOp::avg, .divisor = 3});
   }

@@ -77,8 +77,6 @@ bool supports(ReduceOp op, DType dtype) {
   return !(op == ReduceOp::bit_and || op == ReduceOp::bit_or) || !is_float(dtype);
 }
 
-DType accumulator_of(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16 ? DType::f32 : dtype; }
-
 float to_float(BFloat16 value) { return std::bit_cast<float>(std::uint32_t{value.bits} << 16); }
 
 BFloat16 to_bfloat16(float value) {

@@ -99,9 +99,13 @@ std::optional<std::string> compare(const std::byte* data, std::size_t count, std
 
 int pattern_value(int rank, std::size_t index, ReduceOp op) {
   const std::size_t p = index % kPatternPeriod;
-  const std::size_t mixed =
-      p * 31 + static_cast<std::size_t>(rank) * 17 + (p >> 3) * static_cast<std::size_t>(rank);
-  return static_cast<int>(mixed % (op == ReduceOp::product ? 2 : 7)) + 1;
+  const auto mixed = [p](int r) {
+    return p * 31 + static_cast<std::size_t>(r) * 17 + (p >> 3) * static_cast<std::size_t>(r);
+  };
+  if (op == ReduceOp::product) return static_cast<int>(mixed(rank) % 2) + 1;
+  const auto level = [&](int r) { return static_cast<int>(mixed(r) % 7); };
+  if (op == ReduceOp::sum || op == ReduceOp::avg) return level(rank + 1) - level(rank);
+  return level(rank) + 1;
 }
 
 void fill_pattern(void* data, std::size_t count, DType dtype, ReduceOp op, int rank, std::size_t first) {

@@ -14,7 +14,8 @@ namespace lockstep {
 
 inline constexpr std::size_t kPatternPeriod = 251;
 
-// Element `index` of rank `rank`'s input: 1 to 7, or 1 to 2 when it will be multiplied.
+// Element `index` of rank `rank`'s input: 1 to 7, or 1 to 2 when it will be multiplied. Where it will be
+// added, -6 to 6, and so is the sum of any ranks that follow each other: bf16 rounds above 256.
 int pattern_value(int rank, std::size_t index, ReduceOp op);
 
 // Writes the elements [first, first + count) of a rank's input to `data`.

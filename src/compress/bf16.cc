@@ -13,8 +13,6 @@
 namespace lockstep {
 namespace {
 
-constexpr kernel::Reduction kRounding{.dtype = DType::bf16};  // a sum of one: nothing is added or divided
-
 // Buckets on 16 bits, each in comm memory of its own, since several are under way at a time: those of several
 // models too, where one exchange serves them.
 class Halves {
@@ -65,7 +63,7 @@ void convert_on_device(const Buffer& from, const Buffer& to) {
 
 void round_off(const Buffer& from, const Buffer& to) {
   if (from.device.kind != Device::Kind::cpu) return convert_on_device(from, to);
-  kernel::finish(to.data, from.data, from.count, kRounding);
+  kernel::narrow(to.data, from.data, from.count, DType::bf16);
 }
 
 void widen(const Buffer& from, const Buffer& to) {
@@ -75,8 +73,6 @@ void widen(const Buffer& from, const Buffer& to) {
 
 }  // namespace
 
-// A reduce-scatter and an all-gather, both of halves. An all-reduce would send sums as f32, which are more
-// bytes.
 Exchange bf16_exchange(Exchange::Leaves leaves) {
   const bool gathers = leaves == Exchange::Leaves::everything;
   const Exchange plain = gathers ? all_reduce_exchange() : reduce_scatter_exchange();
@@ -84,24 +80,12 @@ Exchange bf16_exchange(Exchange::Leaves leaves) {
     if (bucket.data.dtype != DType::f32 || bucket.group.size() == 1) return plain.run(bucket);
     const auto [halves, held] = memory->of(bucket);
     round_off(bucket.data, halves.data);
-    const Work scattered = reduce_scatter_exchange().run(halves);
-    if (!gathers)
-      return scattered.then(
-          [from = own_part(halves), to = own_part(bucket), held = held] { widen(from, to); });
-    const Work gathered =
-        bucket.group.all_gather_async(own_part(halves), halves.data, {.purpose = bucket.purpose});
-    return when_all(
-        {scattered, gathered.then([from = halves.data, to = bucket.data, held = held] { widen(from, to); })});
+    const auto left = [&](const Bucket& of) { return gathers ? of.data : own_part(of); };
+    return plain.run(halves).then([from = left(halves), to = left(bucket), held = held] { widen(from, to); });
   };
   // Without the conversions, of which nobody has measured what they cost.
-  auto expected = [gathers, plain](const Group& group, std::size_t count, DType dtype) {
-    if (dtype != DType::f32 || group.size() == 1) return plain.expected_seconds(group, count, dtype);
-    const double scattered = reduce_scatter_exchange().expected_seconds(group, count, DType::bf16);
-    if (!gathers || scattered == 0) return scattered;
-    const double gathered = group.expected_seconds({.what = Collective::all_gather,
-                                                    .count = count / static_cast<std::size_t>(group.size()),
-                                                    .dtype = DType::bf16});
-    return gathered == 0 ? 0 : scattered + gathered;
+  auto expected = [plain](const Group& group, std::size_t count, DType dtype) {
+    return plain.expected_seconds(group, count, dtype == DType::f32 ? DType::bf16 : dtype);
   };
   return {.name = "bf16", .run = std::move(run), .leaves = leaves, .expected_seconds = std::move(expected)};
 }

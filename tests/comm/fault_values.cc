@@ -22,9 +22,7 @@ Element element_of(double value, DType dtype) {
     case DType::f64: put(value); break;
     case DType::f32: put(wide); break;
     case DType::f16:
-    case DType::bf16:
-      kernel::finish(element.bytes, &wide, 1, {.dtype = dtype, .op = ReduceOp::sum, .divisor = 1});
-      break;
+    case DType::bf16: kernel::narrow(element.bytes, &wide, 1, dtype); break;
     case DType::i64: put(static_cast<std::int64_t>(value)); break;
     case DType::i32: put(static_cast<std::int32_t>(value)); break;
     case DType::i8: put(static_cast<std::int8_t>(value)); break;

@@ -42,15 +42,7 @@ A reference_combine(A a, A b, ReduceOp op) {
   throw std::logic_error("unknown operation");
 }
 
-// tree(first p) combined with tree(rest), p the largest power of two below n.
-template <class A>
-A reference_tree(std::span<const A> values, ReduceOp op) {
-  if (values.size() == 1) return values[0];
-  std::size_t p = 1;
-  while (2 * p < values.size()) p *= 2;
-  return reference_combine(reference_tree(values.first(p), op), reference_tree(values.subspan(p), op), op);
-}
-
+// What is computed with: f32 for 16-bit floats.
 template <class S>
 auto reference_widen(S value) {
   if constexpr (std::is_same_v<S, Half> || std::is_same_v<S, BFloat16>)
@@ -60,19 +52,35 @@ auto reference_widen(S value) {
 }
 
 template <class S, class A>
-S reference_finish(A value, ReduceOp op, int divisor) {
-  if (op == ReduceOp::avg) {
-    if constexpr (std::is_floating_point_v<A>)
-      value /= static_cast<A>(divisor);
-    else
-      value = static_cast<A>(std::int64_t{value} / divisor);
-  }
+S reference_round(A value) {
   if constexpr (std::is_same_v<S, Half>)
     return to_half(value);
   else if constexpr (std::is_same_v<S, BFloat16>)
     return to_bfloat16(value);
   else
     return value;
+}
+
+// tree(first p) combined with tree(rest), p the largest power of two below n; every node is an element.
+template <class S>
+S reference_tree(std::span<const S> values, ReduceOp op) {
+  if (values.size() == 1) return values[0];
+  std::size_t p = 1;
+  while (2 * p < values.size()) p *= 2;
+  return reference_round<S>(reference_combine(reference_widen(reference_tree(values.first(p), op)),
+                                              reference_widen(reference_tree(values.subspan(p), op)), op));
+}
+
+template <class S>
+S reference_finish(S element, ReduceOp op, int divisor) {
+  if (op != ReduceOp::avg) return element;
+  auto value = reference_widen(element);
+  using A = decltype(value);
+  if constexpr (std::is_floating_point_v<A>)
+    value /= static_cast<A>(divisor);
+  else
+    value = static_cast<A>(std::int64_t{value} / divisor);
+  return reference_round<S>(value);
 }
 
 // Calls f with a value of the storage type that dtype names.
@@ -90,46 +98,19 @@ void with_element(DType dtype, F&& f) {
   }
 }
 
-// Storage type in, accumulator type out, no finish.
-inline void reference_reduce_raw(void* out, std::span<const void* const> ins, std::size_t count, DType dtype,
-                                 ReduceOp op) {
+// The canonical tree of the ins, then finish.
+inline void reference_reduce(void* out, std::span<const void* const> ins, std::size_t count, DType dtype,
+                             ReduceOp op, int divisor) {
   with_element(dtype, [&](auto element) {
     using S = decltype(element);
-    using A = decltype(reference_widen(S{}));
-    std::vector<A> values(ins.size());
+    std::vector<S> values(ins.size());
     for (std::size_t i = 0; i < count; ++i) {
-      for (std::size_t k = 0; k < ins.size(); ++k) {
-        S value;
-        std::memcpy(&value, static_cast<const std::byte*>(ins[k]) + i * sizeof(S), sizeof(S));
-        values[k] = reference_widen(value);
-      }
-      const A result = reference_tree(std::span<const A>(values), op);
-      std::memcpy(static_cast<std::byte*>(out) + i * sizeof(A), &result, sizeof(A));
-    }
-  });
-}
-
-// Accumulator type in, storage type out.
-inline void reference_finish_all(void* out, const void* in, std::size_t count, DType dtype, ReduceOp op,
-                                 int divisor) {
-  with_element(dtype, [&](auto element) {
-    using S = decltype(element);
-    using A = decltype(reference_widen(S{}));
-    for (std::size_t i = 0; i < count; ++i) {
-      A value;
-      std::memcpy(&value, static_cast<const std::byte*>(in) + i * sizeof(A), sizeof(A));
-      const S result = reference_finish<S>(value, op, divisor);
+      for (std::size_t k = 0; k < ins.size(); ++k)
+        std::memcpy(&values[k], static_cast<const std::byte*>(ins[k]) + i * sizeof(S), sizeof(S));
+      const S result = reference_finish(reference_tree(std::span<const S>(values), op), op, divisor);
       std::memcpy(static_cast<std::byte*>(out) + i * sizeof(S), &result, sizeof(S));
     }
   });
-}
-
-// The canonical tree of the ins in accumulator type, then finish: storage type in and out.
-inline void reference_reduce(void* out, std::span<const void* const> ins, std::size_t count, DType dtype,
-                             ReduceOp op, int divisor) {
-  std::vector<std::byte> raw(count * size_of(accumulator_of(dtype)));
-  reference_reduce_raw(raw.data(), ins, count, dtype, op);
-  reference_finish_all(out, raw.data(), count, dtype, op, divisor);
 }
 
 // The first element at which two arrays differ, -1 when there is none. Any NaN equals any NaN: which

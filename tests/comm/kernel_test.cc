@@ -19,9 +19,7 @@ namespace lockstep {
 namespace {
 
 using testing::first_difference;
-using testing::reference_finish_all;
 using testing::reference_reduce;
-using testing::reference_reduce_raw;
 
 using Bytes = std::vector<std::byte>;
 
@@ -213,34 +211,40 @@ TEST_P(KernelTest, AverageByAnyDivisor) {
       for (std::size_t n : {1, 2, 6, 9}) check_tree(dtype, ReduceOp::avg, n, 1031, divisor, Outs::separate);
 }
 
-TEST_P(KernelTest, RawTreeThenFinish) {
+// Subtrees one by one, put together by combine, then finished: the bits of the whole tree.
+TEST_P(KernelTest, TreesInPartsThenFinish) {
+  constexpr std::size_t count = 3333;
   for_each_case([](DType dtype, ReduceOp op) {
-    const DType accumulator = accumulator_of(dtype);
     for (std::size_t n : kInputs) {
-      SCOPED_TRACE(describe(dtype, op, n, 3333));
+      SCOPED_TRACE(describe(dtype, op, n, count));
       std::vector<Bytes> arrays;
       std::vector<const void*> ins;
-      for (std::size_t k = 0; k < n; ++k) arrays.push_back(awkward_array(dtype, 3333, 77 * n + k));
+      for (std::size_t k = 0; k < n; ++k) arrays.push_back(awkward_array(dtype, count, 77 * n + k));
       for (auto& array : arrays) ins.push_back(array.data());
-      Bytes expected(3333 * size_of(accumulator));
-      Placed raw(expected, 5);
       const kernel::Reduction reduction{.dtype = dtype, .op = op, .divisor = static_cast<double>(n)};
-      reference_reduce_raw(expected.data(), ins, 3333, dtype, op);
-      kernel::reduce_tree_raw(raw.data(), ins, 3333, reduction);
-      ASSERT_EQ(first_difference(raw.data(), expected.data(), 3333, accumulator), -1);
-      ASSERT_TRUE(raw.guards_intact());
+      Bytes expected(count * size_of(dtype));
+      reference_reduce(expected.data(), ins, count, dtype, op, static_cast<int>(n));
 
-      Bytes finished(3333 * size_of(dtype));
-      Placed out(finished, 9);
-      reference_finish_all(finished.data(), expected.data(), 3333, dtype, op, static_cast<int>(n));
-      kernel::finish(out.data(), raw.data(), 3333, reduction);
-      ASSERT_EQ(first_difference(out.data(), finished.data(), 3333, dtype), -1);
-      ASSERT_TRUE(out.guards_intact());
-      if (accumulator == dtype) {  // both also in place
-        kernel::finish(raw.data(), raw.data(), 3333, reduction);
-        ASSERT_EQ(first_difference(raw.data(), finished.data(), 3333, dtype), -1);
-        kernel::reduce_tree_raw(arrays.back().data(), ins, 3333, reduction);
-        ASSERT_EQ(first_difference(arrays.back().data(), expected.data(), 3333, dtype), -1);
+      const auto tree = [&](std::span<const void* const> of, Placed& to) {
+        void* const out = to.data();
+        kernel::reduce_tree({&out, 1}, of, count, kernel::partial(reduction));
+      };
+      Placed sum(Bytes(expected.size()), 5);
+      if (n == 1) {
+        tree(ins, sum);
+      } else {
+        const std::size_t left = std::bit_floor(n - 1);
+        Placed right(Bytes(expected.size()), 6);
+        tree(std::span(ins).first(left), sum);
+        tree(std::span(ins).subspan(left), right);
+        kernel::combine(sum.data(), sum.data(), right.data(), count, reduction);
+      }
+      Placed out(Bytes(expected.size()), 9);
+      kernel::finish(out.data(), sum.data(), count, reduction);
+      kernel::finish(sum.data(), sum.data(), count, reduction);  // also in place
+      for (Placed* place : {&out, &sum}) {
+        ASSERT_EQ(first_difference(place->data(), expected.data(), count, dtype), -1);
+        ASSERT_TRUE(place->guards_intact());
       }
     }
   });
@@ -249,12 +253,11 @@ TEST_P(KernelTest, RawTreeThenFinish) {
 TEST_P(KernelTest, CombineInPlaceAndNot) {
   for_each_case([](DType dtype, ReduceOp op) {
     SCOPED_TRACE(describe(dtype, op, 2, 771));
-    const DType accumulator = accumulator_of(dtype);
-    const Bytes a = awkward_array(accumulator, 771, 1);
-    const Bytes b = awkward_array(accumulator, 771, 2);
+    const Bytes a = awkward_array(dtype, 771, 1);
+    const Bytes b = awkward_array(dtype, 771, 2);
     const void* const ins[] = {a.data(), b.data()};
     Bytes expected(a.size());
-    reference_reduce_raw(expected.data(), ins, 771, accumulator, op);
+    reference_reduce(expected.data(), ins, 771, dtype, op, 1);
     const kernel::Reduction reduction{.dtype = dtype, .op = op, .divisor = 2};
     Placed out(Bytes(a.size()), 7);
     Placed over_a(a, 1);
@@ -263,7 +266,7 @@ TEST_P(KernelTest, CombineInPlaceAndNot) {
     kernel::combine(over_a.data(), over_a.data(), b.data(), 771, reduction);
     kernel::combine(over_b.data(), a.data(), over_b.data(), 771, reduction);
     for (Placed* place : {&out, &over_a, &over_b}) {
-      ASSERT_EQ(first_difference(place->data(), expected.data(), 771, accumulator), -1);
+      ASSERT_EQ(first_difference(place->data(), expected.data(), 771, dtype), -1);
       ASSERT_TRUE(place->guards_intact());
     }
   });
@@ -280,15 +283,6 @@ TEST_P(KernelTest, WidensEveryHalf) {
       ASSERT_EQ(first_difference(&wide[i], &expected, 1, DType::f32), -1) << to_string(dtype) << ' ' << i;
     }
   }
-}
-
-TEST_P(KernelTest, WidenCopiesWhatIsWide) {
-  const Bytes values = awkward_array(DType::i64, 99, 4);
-  Bytes out(values.size());
-  kernel::widen(out.data(), values.data(), 99, DType::i64);
-  EXPECT_EQ(out, values);
-  kernel::widen(out.data(), out.data(), 99, DType::i64);
-  EXPECT_EQ(out, values);
 }
 
 // Each 16-bit value, the midpoint to the next one, and the floats on either side of both; then a walk
@@ -312,28 +306,53 @@ TEST_P(KernelTest, RoundsToNearestEven) {
       bits.push_back(static_cast<std::uint32_t>(i));
     std::vector<std::uint16_t> got(bits.size());
     std::vector<std::uint16_t> expected(bits.size());
-    kernel::finish(got.data(), bits.data(), bits.size(), {.dtype = dtype});
-    reference_finish_all(expected.data(), bits.data(), bits.size(), dtype, ReduceOp::sum, 1);
+    kernel::narrow(got.data(), bits.data(), bits.size(), dtype);
+    for (std::size_t i = 0; i < bits.size(); ++i) {
+      const auto value = std::bit_cast<float>(bits[i]);
+      expected[i] = dtype == DType::f16 ? to_half(value).bits : to_bfloat16(value).bits;
+    }
     const auto wrong = first_difference(got.data(), expected.data(), bits.size(), dtype);
     ASSERT_EQ(wrong, -1) << to_string(dtype) << " of bits " << bits[wrong];
   }
 }
 
-TEST_P(KernelTest, HalvesAccumulateInFloat) {
-  // In f16 itself 2048 + 1 is 2048 and 60000 + 60000 is infinite.
-  const Half big = to_half(2048);
-  const Half one = to_half(1);
-  Half out;
-  void* const outs[] = {&out};
-  const void* const small[] = {&big, &one, &one, &one};
-  kernel::reduce_tree(outs, small, 1, {.dtype = DType::f16});
-  EXPECT_EQ(to_float(out), 2052.0F);  // 2051 is a tie, once rounded to even
-  const Half huge = to_half(60000);
-  const void* const large[] = {&huge, &huge};
-  kernel::reduce_tree(outs, large, 1, {.dtype = DType::f16, .op = ReduceOp::avg, .divisor = 2});
-  EXPECT_EQ(to_float(out), to_float(huge));
-  kernel::reduce_tree(outs, large, 1, {.dtype = DType::f16});
-  EXPECT_EQ(to_float(out), std::numeric_limits<float>::infinity());
+// Every 16-bit value with others of every kind: NaN must stay NaN, too.
+TEST_P(KernelTest, RoundsEverySumOfHalves) {
+  std::vector<std::uint16_t> all(65536);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  for (DType dtype : {DType::f16, DType::bf16})
+    for (int other : {0x0000, 0x8000, 0x0001, 0x3c00, 0x3f80, 0x3f81, 0xbf80, 0x7bff, 0x7c00, 0x7f7f, 0x7f80,
+                      0xff80, 0x7f81, 0x7fff, 0xffff})
+      for (ReduceOp op : {ReduceOp::sum, ReduceOp::product}) {
+        const std::vector<std::uint16_t> others(all.size(), static_cast<std::uint16_t>(other));
+        const void* const ins[] = {all.data(), others.data(), others.data()};
+        std::vector<std::uint16_t> expected(all.size());
+        std::vector<std::uint16_t> got(all.size());
+        void* const out = got.data();
+        reference_reduce(expected.data(), ins, all.size(), dtype, op, 1);
+        kernel::reduce_tree({&out, 1}, ins, all.size(), {.dtype = dtype, .op = op});
+        const auto wrong = first_difference(got.data(), expected.data(), all.size(), dtype);
+        ASSERT_EQ(wrong, -1) << to_string(dtype) << ' ' << to_string(op) << " of " << wrong << " and "
+                             << other;
+      }
+}
+
+TEST_P(KernelTest, HalvesRoundAtEveryNode) {
+  // From 2048 on f16 has even numbers alone: 2049 and 2051 are ties.
+  const auto reduced = [](std::vector<float> values, ReduceOp op) {
+    std::vector<Half> halves;
+    std::vector<const void*> ins;
+    for (const float value : values) halves.push_back(to_half(value));
+    for (const Half& half : halves) ins.push_back(&half);
+    Half out;
+    void* const outs[] = {&out};
+    kernel::reduce_tree(outs, ins, 1, {.dtype = DType::f16, .op = op, .divisor = 3});
+    return to_float(out);
+  };
+  EXPECT_EQ(reduced({2048, 1, 1, 1}, ReduceOp::sum), 2050);  // 2048 + 2; rounded once it is 2052
+  EXPECT_EQ(reduced({2048, 1}, ReduceOp::avg), 682.5F);      // 2048 / 3; rounded once it is 683
+  EXPECT_EQ(reduced({3, 683, 3}, ReduceOp::product), 6144);  // 2048 · 3; rounded once it is 6148
+  EXPECT_EQ(reduced({60000, 60000}, ReduceOp::avg), std::numeric_limits<float>::infinity());
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryTarget, KernelTest, ::testing::ValuesIn(runnable_targets()),

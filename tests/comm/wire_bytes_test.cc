@@ -51,5 +51,18 @@ TEST(NodeBytes, OfAllGather) {
       3, "ring");
 }
 
+// Sums of halves are halves, on every hop.
+TEST(NodeBytes, OfSixteenBitsAreHalf) {
+  const auto all_reduce = [](const Group& g, Floats& x, Floats&, CallOptions o) {
+    g.all_reduce(buffer(x), o);
+  };
+  const auto of_halves = [](const Group& g, Floats& x, Floats&, CallOptions o) {
+    g.all_reduce(Buffer{x.data(), x.size(), DType::bf16}, o);
+  };
+  for (const char* const algorithm :
+       {"by-node", "halving-doubling", "doubling", "tree", "pairwise", "hierarchical", "ring"})
+    EXPECT_NEAR(bytes_of(of_halves, algorithm), bytes_of(all_reduce, algorithm) / 2, 0.01) << algorithm;
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -16,7 +16,8 @@ inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::sum,   ReduceOp::avg,    
                                              ReduceOp::max,   ReduceOp::product, ReduceOp::bit_and,
                                              ReduceOp::bit_or};
 
-// 16-bit floats as plain storage; arithmetic happens in f32 (see comm/kernel).
+// 16-bit floats as plain storage; arithmetic happens in f32, and each result is rounded
+// (comm/kernel/reduce.h).
 struct Half {
   std::uint16_t bits = 0;
 };
@@ -39,9 +40,6 @@ ReduceOp parse_reduce_op(std::string_view text);  // likewise
 
 // Bit operations need integers; everything else works on every type.
 bool supports(ReduceOp op, DType dtype);
-
-// The type in which partial results are kept and travel: f32 for f16 and bf16, else the type itself.
-DType accumulator_of(DType dtype);
 
 template <class T>
 inline constexpr bool kIsElement = false;

@@ -31,7 +31,7 @@
 //    slice of the output, for reduce_scatter the output is the rank's slice of the input). Any other
 //    overlap is a UsageError.
 //  - Sums over ranks follow the canonical order (docs/algorithms.md) unless the algorithm says
-//    otherwise: the same bits from every canonical algorithm. f16 and bf16 add up in f32 and round once.
+//    otherwise: the same bits from every canonical algorithm. Of f16 and bf16 partial sums are rounded, too.
 //  - Failure is sticky: once a call threw anything but UsageError, later calls on the
 //    group throw the same at once. UsageError leaves the group as it was.
 //  - Errors speak of ranks by their number in the world (named()); error.rank() and error.missing() are

@@ -15,7 +15,6 @@
 // receive only, and another of their node acts for them. Inside, that is done in each other's memory
 // (by_node_memory.cc) or, where nodes have none in common, by collectives of theirs (by_node_messages.cc).
 // Order of summation: canonical when the nodes are aligned subtrees of it (nodes_are_aligned), else by node.
-// Sums of 16-bit floats go across as f32, since they are rounded once.
 #include "comm/algo/by_node.h"
 
 #include <algorithm>
@@ -39,7 +38,6 @@ Call sum_across(const Stage& stage, const Call& told, const void* in, void* out,
   across.in = in;
   across.out = out;
   across.count = count;
-  across.dtype = accumulator_of(told.dtype);
   across.divisor = told.divisor == 0 ? stage.size() : told.divisor;
   return across;
 }

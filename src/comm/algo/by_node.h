@@ -7,7 +7,7 @@ namespace lockstep {
 
 // A call of one level, which is free to choose its algorithm.
 Call part_of_call(const Call& call);
-// The second half of a sum: what was added up inside the nodes, in the accumulator's type, across them.
+// The second half of a sum: what was added up inside the nodes, across them.
 Call sum_across(const Stage& stage, const Call& told, const void* in, void* out, std::size_t count);
 
 // The ranks that the j-th of each node acts for: those at places j, j+L, … of its node, L being the smallest

@@ -8,40 +8,36 @@
 namespace lockstep {
 namespace {
 
-// Part `own` of everybody on this node, then of all nodes; ends in the own output.
+// Part `own` of everybody on this node, then of all nodes; in the own output. In place, only this rank reads
+// its own part of its own input.
 void reduce_own_part(Stage& stage, const Reach& reach, const Call& call, Range own) {
   const std::size_t element = size_of(call.dtype);
-  const DType wide = accumulator_of(call.dtype);
-  auto* const out = static_cast<std::byte*>(call.out) + own.begin * element;
-  // In place, only this rank reads its own part of its own input.
-  std::byte* const sum = wide == call.dtype ? out : stage.scratch.take(own.count() * size_of(wide));
+  void* const sum = static_cast<std::byte*>(call.out) + own.begin * element;
   const auto locals = stage.levels().members()[static_cast<std::size_t>(stage.levels().node())].size();
   std::vector<const void*> ins;
   for (std::size_t r = 0; r < locals; ++r)
     ins.push_back(static_cast<const std::byte*>(reach.in(static_cast<int>(r))) + own.begin * element);
-  kernel::reduce_tree_raw(sum, ins, own.count(), {.dtype = call.dtype, .op = call.op, .divisor = 1});
+  kernel::reduce_tree({&sum, 1}, ins, own.count(), kernel::partial({.dtype = call.dtype, .op = call.op}));
   stage.levels().run_across(sum_across(stage, call, sum, sum, own.count()));
-  if (sum != out)
-    kernel::finish(out, sum, own.count(), {.dtype = call.dtype, .op = ReduceOp::sum, .divisor = 1});
 }
 
 // What the node's ranks have for the ranks of this one's column, added up, slot by slot.
 void add_slices(const Stage& stage, const Reach& reach, const Column& column, std::byte* sums) {
   const Call& call = stage.call;
-  const std::size_t wide_bytes = call.count * size_of(accumulator_of(call.dtype));
   const auto locals = stage.levels().members()[static_cast<std::size_t>(stage.levels().node())].size();
   std::vector<const void*> ins(locals);
   for (std::size_t m = 0; m < column.nodes(); ++m)
-    for (std::size_t k = 0; k < column.slots(); ++k, sums += wide_bytes) {
+    for (std::size_t k = 0; k < column.slots(); ++k, sums += call.bytes()) {
       const int whose = column.rank(m, k);
       if (whose < 0) {
-        std::memset(sums, 0, wide_bytes);
+        std::memset(sums, 0, call.bytes());
         continue;
       }
       for (std::size_t r = 0; r < locals; ++r)
         ins[r] = static_cast<const std::byte*>(reach.in(static_cast<int>(r))) +
                  static_cast<std::size_t>(whose) * call.bytes();
-      kernel::reduce_tree_raw(sums, ins, call.count, {.dtype = call.dtype, .op = call.op, .divisor = 1});
+      void* const sum = sums;
+      kernel::reduce_tree({&sum, 1}, ins, call.count, kernel::partial({.dtype = call.dtype, .op = call.op}));
     }
 }
 
@@ -105,21 +101,14 @@ void by_memory::reduce_scatter(Stage& stage) {
     if (!equal) reachable.out = room + (staged ? in_bytes : 0);
   }
   levels.inside(reachable, [&](Reach& reach, const Call& told) {
-    const DType wide = accumulator_of(call.dtype);
     const std::size_t slots = column.slots();
-    const std::size_t wide_bytes = call.count * size_of(wide);
     std::byte* sums = nullptr;
     if (place < parts) {
-      sums = stage.scratch.take((column.nodes() + 1) * slots * wide_bytes);
+      sums = stage.scratch.take(column.nodes() * slots * call.bytes());
       add_slices(stage, reach, column, sums);
     }
     reach.barrier();  // from here on inputs may change
-    if (place < parts) {
-      std::byte* const came = sums + column.nodes() * slots * wide_bytes;
-      levels.run_across(sum_across(stage, told, sums, came, slots * call.count));
-      kernel::finish(reachable.out, came, slots * call.count,
-                     {.dtype = call.dtype, .op = ReduceOp::sum, .divisor = 1});
-    }
+    if (place < parts) levels.run_across(sum_across(stage, told, sums, reachable.out, slots * call.count));
     if (equal) return;
     reach.barrier();
     const auto slot = static_cast<std::size_t>(place / parts);

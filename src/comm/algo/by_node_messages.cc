@@ -7,14 +7,13 @@
 namespace lockstep {
 namespace {
 
-// A sum of the node, in the accumulator's type and not yet divided.
+// A sum of the node, not yet divided.
 Call sum_inside(const Call& told, const void* in, void* out, std::size_t count) {
   Call part = part_of_call(told);
   part.what = Collective::reduce_scatter;
   part.in = in;
   part.out = out;
   part.count = count;
-  part.dtype = accumulator_of(told.dtype);
   if (part.op == ReduceOp::avg) part.op = ReduceOp::sum;
   return part;
 }
@@ -36,10 +35,6 @@ Call opened(Stage& stage) {
   return told;
 }
 
-void finish_sum(void* out, const void* sum, std::size_t count, DType dtype) {
-  kernel::finish(out, sum, count, {.dtype = dtype, .op = ReduceOp::sum, .divisor = 1});
-}
-
 }  // namespace
 
 void by_messages::barrier(Stage& stage) {
@@ -55,16 +50,14 @@ void by_messages::all_reduce(Stage& stage) {
   const Call told = opened(stage);
   const auto ranks = static_cast<std::size_t>(levels.parts());
   const std::size_t share = (told.count + ranks - 1) / ranks;
-  const std::size_t wide = size_of(accumulator_of(told.dtype));
-  std::byte* const given = stage.scratch.take((ranks + 2) * share * wide);
-  std::byte* const sum = given + ranks * share * wide;
-  std::byte* const rounded = sum + share * wide;
-  kernel::widen(given, told.in, told.count, told.dtype);
-  std::memset(given + told.count * wide, 0, (ranks * share - told.count) * wide);
+  const std::size_t share_bytes = share * size_of(told.dtype);
+  std::byte* const given = stage.scratch.take((ranks + 1) * share_bytes);
+  std::byte* const sum = given + ranks * share_bytes;
+  std::memcpy(given, told.in, told.bytes());
+  std::memset(given + told.bytes(), 0, ranks * share_bytes - told.bytes());
   levels.run_inside(sum_inside(told, given, sum, share));
   levels.run_across(sum_across(stage, told, sum, sum, share));
-  finish_sum(rounded, sum, share, told.dtype);
-  levels.run_inside(gather_inside(told, rounded, given, share));
+  levels.run_inside(gather_inside(told, sum, given, share));
   std::memcpy(stage.out(), given, told.bytes());
 }
 
@@ -75,18 +68,15 @@ void by_messages::reduce_scatter(Stage& stage) {
   const auto& members = levels.members();
   const auto ranks = static_cast<std::size_t>(levels.parts());
   const std::size_t nodes = members.size();
-  const std::size_t slice = told.count * size_of(accumulator_of(told.dtype));
-  std::byte* const given = stage.scratch.take((ranks * nodes + nodes + 1) * slice);
+  const std::size_t slice = told.bytes();
+  std::byte* const given = stage.scratch.take((ranks + 1) * nodes * slice);
   std::byte* const sums = given + ranks * nodes * slice;
-  std::byte* const own = sums + nodes * slice;
   for (std::size_t j = 0; j < ranks; ++j)
     for (std::size_t m = 0; m < nodes; ++m)
-      kernel::widen(given + (j * nodes + m) * slice,
-                    stage.in() + static_cast<std::size_t>(members[m][j]) * told.bytes(), told.count,
-                    told.dtype);
+      std::memcpy(given + (j * nodes + m) * slice,
+                  stage.in() + static_cast<std::size_t>(members[m][j]) * slice, slice);
   levels.run_inside(sum_inside(told, given, sums, nodes * told.count));
-  levels.run_across(sum_across(stage, told, sums, own, told.count));
-  finish_sum(stage.out(), own, told.count, told.dtype);
+  levels.run_across(sum_across(stage, told, sums, stage.out(), told.count));
 }
 
 void by_messages::all_gather(Stage& stage) {

@@ -56,12 +56,12 @@ class Doubling final : public Algorithm {
 void Doubling::run(Stage& stage) const {
   const kernel::Reduction reduction = stage.reduction();
   const std::size_t count = stage.call.count;
-  const std::size_t bytes = count * size_of(accumulator_of(reduction.dtype));
+  const std::size_t bytes = count * stage.element();
   // Both sides send what they hold while the other's comes, so that arrives beside it.
   const std::size_t other_at = (bytes + 63) / 64 * 64;
   std::byte* const sum = stage.scratch.take(other_at + bytes);
   std::byte* const other = sum + other_at;
-  kernel::widen(sum, stage.in(), count, reduction.dtype);
+  if (bytes > 0) std::memcpy(sum, stage.in(), bytes);
   Team team = Team::whole(stage.channel());
 
   std::vector<Block> blocks;
@@ -89,7 +89,7 @@ void Doubling::run(Stage& stage) const {
     team.recv(next.first + local % next.size, own, Arrival::fold_after, reduction);
   }
   const kernel::Reduction none{};
-  const std::span result(stage.out(), count * stage.element());
+  const std::span result(stage.out(), bytes);
   if (mine > 0) {
     const Block larger = blocks[mine - 1];
     for (int to = local; to < larger.size; to += block.size) team.send(larger.first + to, own, reduction);

@@ -20,7 +20,10 @@
 namespace lockstep {
 
 HalvingDoubling::HalvingDoubling(Team& team, std::size_t count, std::size_t element_bytes)
-    : team_(team), count_(count), line_(std::max<std::size_t>(1, 64 / element_bytes)) {
+    : team_(team),
+      count_(count),
+      element_(element_bytes),
+      line_(std::max<std::size_t>(1, 64 / element_bytes)) {
   for (int first = 0; first < team.size();) {
     const int size = static_cast<int>(std::bit_floor(static_cast<unsigned>(team.size() - first)));
     if (team.me() >= first && team.me() < first + size) mine_ = blocks_.size();
@@ -41,7 +44,7 @@ Range HalvingDoubling::range_of(int local, int block_size) const {
   return range;
 }
 
-Range HalvingDoubling::reduce(std::byte* data, std::size_t element, const kernel::Reduction& reduction) {
+Range HalvingDoubling::reduce(std::byte* data, const kernel::Reduction& reduction) {
   const Block block = blocks_[mine_];
   const int local = team_.me() - block.first;
   Range range{0, count_};
@@ -50,41 +53,40 @@ Range HalvingDoubling::reduce(std::byte* data, std::size_t element, const kernel
     const Range keep = half(range, upper);
     const Range give = half(range, upper == 0 ? 1 : 0);
     const int partner = block.first + (local ^ distance);
-    team_.swap(partner, slice(data, give, element), partner, slice(data, keep, element),
+    team_.swap(partner, at(data, give), partner, at(data, keep),
                upper != 0 ? Arrival::fold_before : Arrival::fold_after, reduction);
     range = keep;
   }
   if (mine_ + 1 < blocks_.size()) {  // what all smaller blocks have, from the next one
     const Block next = blocks_[mine_ + 1];
-    team_.recv(next.first + local % next.size, slice(data, range, element), Arrival::fold_after, reduction);
+    team_.recv(next.first + local % next.size, at(data, range), Arrival::fold_after, reduction);
   }
   if (mine_ == 0) return range;
   const Block larger = blocks_[mine_ - 1];
   for (int other = local; other < larger.size; other += block.size)
-    team_.send(larger.first + other, slice(data, range_of(other, larger.size), element), reduction);
+    team_.send(larger.first + other, at(data, range_of(other, larger.size)), reduction);
   return {};
 }
 
-void HalvingDoubling::gather(std::byte* data, std::size_t element) {
+void HalvingDoubling::gather(std::byte* data) {
   const kernel::Reduction none{};  // nothing is folded on the way back
   const Block block = blocks_[mine_];
   const int local = team_.me() - block.first;
   if (mine_ > 0) {
     const Block larger = blocks_[mine_ - 1];
     for (int other = local; other < larger.size; other += block.size)
-      team_.recv(larger.first + other, slice(data, range_of(other, larger.size), element), Arrival::store,
-                 none);
+      team_.recv(larger.first + other, at(data, range_of(other, larger.size)), Arrival::store, none);
   }
   if (mine_ + 1 < blocks_.size()) {
     const Block next = blocks_[mine_ + 1];
-    team_.send(next.first + local % next.size, slice(data, range_of(local, block.size), element), none);
+    team_.send(next.first + local % next.size, at(data, range_of(local, block.size)), none);
   }
   for (int distance = block.size / 2; distance >= 1; distance /= 2) {
     const Range mine = range_of(local, 2 * distance);
     const int partner = local ^ distance;
     const Range theirs = range_of(partner, 2 * distance);
-    team_.swap(block.first + partner, slice(data, mine, element), block.first + partner,
-               slice(data, theirs, element), Arrival::store, none);
+    team_.swap(block.first + partner, at(data, mine), block.first + partner, at(data, theirs), Arrival::store,
+               none);
   }
 }
 
@@ -111,8 +113,8 @@ class HalvingDoublingAlgorithm final : public Algorithm {
     const Accumulator sum(stage, stage.out());
     Team team = Team::whole(stage.channel());
     HalvingDoubling scheme(team, stage.call.count, stage.element());
-    sum.finish(scheme.reduce(sum.data(), sum.element(), sum.reduction()));
-    scheme.gather(stage.out(), stage.element());
+    sum.finish(scheme.reduce(sum.data(), sum.reduction()));
+    scheme.gather(sum.data());
   }
 
  private:

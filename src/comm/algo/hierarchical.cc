@@ -67,17 +67,14 @@ void Hierarchical::run(Stage& stage) const {
   const Layout layout = layout_of(stage.nodes, stage.rank());
   const kernel::Reduction reduction = stage.reduction();
   const std::size_t element = stage.element();
-  const std::size_t wide = size_of(accumulator_of(reduction.dtype));
   const auto part = [&](int j) { return part_of(stage.call.count, layout.parts, j, element); };
   const bool owner = layout.place < layout.parts;
   const Range own = owner ? part(layout.place) : Range{};
   Team inside(stage.channel(), layout.inside);
 
-  // Room for the node's contributions to the own part, then its sum.
+  // Room for the node's contributions to the own part.
   const std::size_t own_bytes = own.count() * element;
-  const std::size_t sum_at = (own_bytes * layout.inside.size() + 63) / 64 * 64;
-  std::byte* const room = stage.scratch.take(sum_at + own.count() * wide);
-  std::byte* const sum = room + sum_at;
+  std::byte* const room = stage.scratch.take(own_bytes * layout.inside.size());
 
   const auto source = [&](int j) {
     return std::span(stage.in() + part(j).begin * element, part(j).count() * element);
@@ -95,13 +92,15 @@ void Hierarchical::run(Stage& stage) const {
     std::vector<const void*> ins;
     for (int j = 0; j < n; ++j)
       ins.push_back(j == inside.me() ? source(j).data() : room + own_bytes * static_cast<std::size_t>(j));
-    kernel::reduce_tree_raw(sum, ins, own.count(), reduction);
+    std::byte* const sum = stage.out() + own.begin * element;
+    void* const out = sum;
+    kernel::reduce_tree({&out, 1}, ins, own.count(), kernel::partial(reduction));
 
     Team across(stage.channel(), layout.across);
-    HalvingDoubling scheme(across, own.count(), wide);
-    scheme.reduce(sum, wide, reduction);
-    scheme.gather(sum, wide);
-    kernel::finish(stage.out() + own.begin * element, sum, own.count(), stage.reduction());
+    HalvingDoubling scheme(across, own.count(), element);
+    scheme.reduce(sum, reduction);
+    scheme.gather(sum);
+    kernel::finish(sum, sum, own.count(), stage.reduction());
   }
   for (int step = 1; step < n; ++step) {
     const int to = (inside.me() + step) % n;

@@ -164,7 +164,7 @@ void all_reduce(Stage& stage) {
   const Shapes shapes(stage);
   go_up(team, shapes.merges(), Chunks(sum.data(), stage.call.count, sum.element()), sum.reduction());
   if (stage.rank() == shapes.root()) sum.finish({0, stage.call.count});
-  return_down(stage.channel(), shapes.merges(), Chunks(stage.out(), stage.call.count, stage.element()),
+  return_down(stage.channel(), shapes.merges(), Chunks(sum.data(), stage.call.count, sum.element()),
               sum.reduction());
 }
 

@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// What to do with arriving bytes. The folds combine accumulators (comm/kernel/reduce.h); `before` means
+// What to do with arriving bytes. The folds combine elements (comm/kernel/reduce.h); `before` means
 // that the arriving ones come from lower ranks and stand on the left.
 enum class Arrival { store, fold_before, fold_after };
 
@@ -24,7 +24,7 @@ struct Incoming {
   std::span<std::byte> bytes;
   Arrival arrival = Arrival::store;
 
-  // Does that with `count` bytes that have come, whole accumulators, for its own from `at` on.
+  // Does that with `count` bytes that have come, whole elements, for its own from `at` on.
   void take(std::size_t at, const std::byte* from, std::size_t count,
             const kernel::Reduction& reduction) const {
     std::byte* const to = bytes.data() + at;
@@ -33,8 +33,7 @@ struct Incoming {
       return;
     }
     const bool before = arrival == Arrival::fold_before;
-    kernel::combine(to, before ? from : to, before ? to : from,
-                    count / size_of(accumulator_of(reduction.dtype)), reduction);
+    kernel::combine(to, before ? from : to, before ? to : from, count / size_of(reduction.dtype), reduction);
   }
 };
 

@@ -113,7 +113,7 @@ bool TcpChannel::pull(Receiving& recv, const kernel::Reduction& reduction) {
 
 // Adds the whole elements in the room; what is left of one waits for its other bytes.
 void TcpChannel::fold(Receiving& recv, const kernel::Reduction& reduction, std::size_t came) {
-  const std::size_t element = size_of(accumulator_of(reduction.dtype));
+  const std::size_t element = size_of(reduction.dtype);
   const std::size_t there = recv.tail + came;
   const std::size_t whole = there / element * element;
   std::byte* const to = recv.what.bytes.data() + recv.got - recv.tail;

@@ -22,7 +22,7 @@ inline bool gets_reduction(const Call& call, int rank) {
 }
 
 // Vendors know no avg: they sum, and this divides. Not 16-bit floats, whose sums vendors don't have, or
-// round.
+// round in an order of their own.
 inline void finish_average(const Call& call, int rank, int size) {
   if (call.op != ReduceOp::avg || call.count == 0 || !gets_reduction(call, rank)) return;
   kernel::finish(call.out, call.out, call.count,

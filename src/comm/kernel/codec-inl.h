@@ -1,4 +1,4 @@
-// How elements of a storage type become vectors of the accumulator type and back. Included once per
+// How elements of a storage type become vectors of the type that is computed in, and back. Included once per
 // instruction set.
 #if defined(LOCKSTEP_KERNEL_CODEC_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_KERNEL_CODEC_INL_H_
@@ -16,15 +16,16 @@ HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A codec reads and writes groups of 2 * Lanes(d) elements as two vectors of accumulators. It has
+// A codec reads and writes groups of 2 * Lanes(d) elements as two vectors of numbers. It has
 //   Element      the storage type as the vectors' loads and stores see it
 //   load<P>      vector P (0 or 1) of the group that starts at `from`
-//   encode       a vector of accumulators rounded to elements, which can be stored more than once
+//   round        the elements nearest to a vector of numbers, as numbers
+//   encode       a vector of numbers rounded to elements, which can be stored more than once
 //   Tag<D>       the Highway tag of the encoded vector
 //   kInterleaved whether vector 0 holds the even elements and vector 1 the odd ones, and encode takes
 //                both; else vector 0 holds the first half and vector 1 the second
 
-// Storage and accumulator are the same type.
+// Elements are what is computed with.
 template <class T>
 struct Plain {
   using Element = T;
@@ -34,6 +35,10 @@ struct Plain {
   template <int P, class D>
   static HWY_INLINE hn::Vec<D> load(D d, const T* from) {
     return hn::LoadU(d, from + P * hn::Lanes(d));
+  }
+  template <class D>
+  static HWY_INLINE hn::Vec<D> round(D, hn::Vec<D> v) {
+    return v;
   }
   template <class D>
   static HWY_INLINE hn::Vec<D> encode(D, hn::Vec<D> v) {
@@ -58,18 +63,25 @@ HWY_INLINE auto unpack(D, const std::uint16_t* from) {
 
 // The bits of `v` rounded to bfloat16, in the upper half of each lane; the lower half is not cleared.
 // Highway's own DemoteTo truncates in the versions that we support, so the rounding to nearest even is
-// done here, as in lockstep::to_bfloat16.
+// done here, as in lockstep::to_bfloat16. For what comes of arithmetic on bfloat16 values: a NaN is then one
+// of theirs or the processor's own, whose lower half is zero, and stays one.
 template <class D>
-HWY_INLINE auto round_to_bf16(D d, hn::Vec<D> v) {
+HWY_INLINE auto round_result_to_bf16(D d, hn::Vec<D> v) {
   const hn::RebindToUnsigned<decltype(d)> du32;
   const auto bits = hn::BitCast(du32, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du32, 1U));
-  const auto rounded = hn::Add(hn::Add(bits, hn::Set(du32, 0x7fffU)), odd);
-  const auto quiet = hn::Or(bits, hn::Set(du32, 0x400000U));
-  return hn::IfThenElse(hn::RebindMask(du32, hn::IsNaN(v)), quiet, rounded);
+  return hn::Add(hn::Add(bits, hn::Set(du32, 0x7fffU)), odd);
 }
 
-// bfloat16 in order, for when the other side is f32.
+// The same for any f32.
+template <class D>
+HWY_INLINE auto round_to_bf16(D d, hn::Vec<D> v) {
+  const hn::RebindToUnsigned<decltype(d)> du32;
+  const auto quiet = hn::Or(hn::BitCast(du32, v), hn::Set(du32, 0x400000U));
+  return hn::IfThenElse(hn::RebindMask(du32, hn::IsNaN(v)), quiet, round_result_to_bf16(d, v));
+}
+
+// bfloat16 in order, for when the other side is f32: nothing is added up there.
 struct Bf16 {
   using Element = std::uint16_t;
   template <class D>
@@ -86,7 +98,13 @@ struct Bf16 {
 };
 
 #if HWY_TARGET == HWY_SCALAR
-using Bf16Pairs = Bf16;
+struct Bf16Pairs : Bf16 {
+  template <class D>
+  static HWY_INLINE hn::Vec<D> round(D d, hn::Vec<D> v) {
+    const hn::RebindToUnsigned<D> du32;
+    return hn::BitCast(d, hn::And(round_result_to_bf16(d, v), hn::Set(du32, 0xffff0000U)));
+  }
+};
 #else
 // bfloat16 on both sides: a shift or a mask is all it takes to widen, and nothing moves between lanes.
 struct Bf16Pairs {
@@ -104,10 +122,15 @@ struct Bf16Pairs {
       return hn::BitCast(d, hn::And(both, hn::Set(du32, 0xffff0000U)));
   }
   template <class D>
+  static HWY_INLINE hn::Vec<D> round(D d, hn::Vec<D> v) {
+    const hn::RebindToUnsigned<D> du32;
+    return hn::BitCast(d, hn::And(round_result_to_bf16(d, v), hn::Set(du32, 0xffff0000U)));
+  }
+  template <class D>
   static HWY_INLINE auto encode(D d, hn::Vec<D> even, hn::Vec<D> odd) {
     const hn::RebindToUnsigned<D> du32;
-    const auto lower = hn::ShiftRight<16>(round_to_bf16(d, even));
-    const auto upper = hn::And(round_to_bf16(d, odd), hn::Set(du32, 0xffff0000U));
+    const auto lower = hn::ShiftRight<16>(round_result_to_bf16(d, even));
+    const auto upper = hn::And(round_result_to_bf16(d, odd), hn::Set(du32, 0xffff0000U));
     return hn::BitCast(Tag<D>(), hn::Or(lower, upper));
   }
 };
@@ -140,6 +163,11 @@ struct F16 {
     return hn::PromoteTo(d, hn::BitCast(df16, hn::LoadU(Tag<D>(), from)));
   }
   template <class D>
+  static HWY_INLINE hn::Vec<D> round(D d, hn::Vec<D> v) {
+    const hn::Rebind<hwy::float16_t, D> df16;
+    return hn::PromoteTo(d, hn::DemoteTo(df16, v));
+  }
+  template <class D>
   static HWY_INLINE auto encode(D, hn::Vec<D> v) {
     const hn::Rebind<hwy::float16_t, D> df16;
     return hn::BitCast(Tag<D>(), hn::DemoteTo(df16, v));
@@ -147,9 +175,25 @@ struct F16 {
 #else
   template <class D>
   static HWY_NOINLINE HWY_ATTR hn::Vec<D> decode(D d, const std::uint16_t* from) {
+    return from_bits(d, unpack(d, from));
+  }
+  template <class D>
+  static HWY_NOINLINE HWY_ATTR hn::Vec<D> round(D d, hn::Vec<D> v) {
+    return from_bits(d, to_bits(d, v));
+  }
+  template <class D>
+  static HWY_NOINLINE HWY_ATTR auto encode(D d, hn::Vec<D> v) {
+    return pack(d, to_bits(d, v));
+  }
+#endif
+
+ private:
+#if !LOCKSTEP_NATIVE_F16
+  // The half's bits are the lower ones of each lane.
+  template <class D, class Bits>
+  static HWY_INLINE hn::Vec<D> from_bits(D d, Bits half) {
     const hn::RebindToUnsigned<D> du32;
     const hn::RebindToSigned<D> di32;
-    const auto half = unpack(d, from);
     const auto sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(du32, 0x8000U)));
     const auto rest = hn::And(half, hn::Set(du32, 0x7fffU));
     const auto shifted = hn::ShiftLeft<13>(rest);
@@ -165,7 +209,7 @@ struct F16 {
     return hn::BitCast(d, hn::Or(bits, sign));
   }
   template <class D>
-  static HWY_NOINLINE HWY_ATTR auto encode(D d, hn::Vec<D> v) {
+  static HWY_INLINE auto to_bits(D d, hn::Vec<D> v) {
     const hn::RebindToUnsigned<D> du32;
     const hn::RebindToSigned<D> di32;
     const auto bits = hn::BitCast(du32, v);
@@ -183,15 +227,13 @@ struct F16 {
     auto half = select(hn::Lt(compared, hn::Set(di32, 0x38800000)), small, normal);
     half = select(hn::Gt(compared, hn::Set(di32, 0x477fefff)), hn::Set(du32, 0x7c00U), half);
     half = select(hn::Gt(compared, hn::Set(di32, 0x7f800000)), nan, half);
-    return pack(d, hn::Or(half, sign));
+    return hn::Or(half, sign);
   }
-#endif
-
- private:
   template <class Mask, class V>
   static HWY_INLINE V select(Mask mask, V yes, V no) {
     return hn::IfThenElse(hn::RebindMask(hn::DFromV<V>(), mask), yes, no);
   }
+#endif
 };
 
 }  // namespace lockstep::kernel::HWY_NAMESPACE

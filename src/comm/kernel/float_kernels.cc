@@ -11,8 +11,8 @@ HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernel::HWY_NAMESPACE {
 
 const Kernels& find_float(DType dtype, ReduceOp op, Finishing finishing) {
-  return dtype == DType::f32 ? choose_float<float, Plain<float>, Plain<float>>(op, finishing)
-                             : choose_float<double, Plain<double>, Plain<double>>(op, finishing);
+  return dtype == DType::f32 ? choose_float<float, Plain<float>>(op, finishing)
+                             : choose_float<double, Plain<double>>(op, finishing);
 }
 
 const char* find_name() { return hwy::TargetName(HWY_TARGET); }

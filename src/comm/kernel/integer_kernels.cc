@@ -25,8 +25,8 @@ template <class T>
 constexpr Kernels make_plain_product() {
   Kernels kernels{};
   kernels.fan = 2;
-  kernels.raw[0] = kernels.finished[0] = kernels.finish = &Tree<1, T, Plain<T>, Plain<T>, Sum, AsIs>::run;
-  kernels.raw[1] = kernels.finished[1] = kernels.combine = &plain_product<T>;
+  kernels.tree[0] = kernels.finished[0] = kernels.finish = &Tree<1, T, Plain<T>, Plain<T>, Sum, AsIs>::run;
+  kernels.tree[1] = kernels.finished[1] = &plain_product<T>;
   return kernels;
 }
 

@@ -23,7 +23,7 @@ struct Job {
 };
 using Kernel = void (*)(const Job& job);
 
-// How a float leaves the accumulator before it is rounded.
+// What happens to a float sum, once it is an element; the result is rounded to one.
 enum class Finishing {
   none,
   scale,  // x * number, where the divisor is a power of two: exact, and faster than dividing
@@ -33,15 +33,21 @@ enum class Finishing {
 // The kernels of one storage type and one operation on one instruction set.
 struct Kernels {
   std::size_t fan;           // trees of 1 … fan inputs exist; 2, 4 or 8
-  Kernel raw[kMaxFan];       // [n-1]: tree of n inputs, storage type to accumulator type
-  Kernel finished[kMaxFan];  // [n-1]: the same with finish, to storage type; null where there is none
-  Kernel combine;            // two inputs in accumulator type to one
-  Kernel finish;             // accumulator type to storage type
+  Kernel tree[kMaxFan];      // [n-1]: tree of n inputs
+  Kernel finished[kMaxFan];  // [n-1]: the same with finish; null where there is none
+  Kernel finish;             // alone
+};
+
+// Of a 16-bit type.
+struct Conversions {
+  Kernel widen;   // to f32
+  Kernel narrow;  // from f32
 };
 
 // Each covers the types it is named after. The operation is one that the type supports.
 const Kernels& float_kernels(DType dtype, ReduceOp op, Finishing finishing);  // f32, f64
 const Kernels& half_kernels(DType dtype, ReduceOp op, Finishing finishing);   // f16, bf16
 const Kernels& integer_kernels(DType dtype, ReduceOp op, double divisor);     // i8, u8, i32, i64
+const Conversions& half_conversions(DType dtype);                             // f16, bf16
 
 }  // namespace lockstep::kernel

@@ -1,4 +1,5 @@
 // The operations of reduce.h on vectors, a from the lower ranks. Included once per instruction set.
+// kRounds: may the result be no element, so that it has to be rounded to one?
 #if defined(LOCKSTEP_KERNEL_OPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LOCKSTEP_KERNEL_OPS_INL_H_
 #undef LOCKSTEP_KERNEL_OPS_INL_H_
@@ -13,6 +14,7 @@ namespace lockstep::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 struct Sum {
+  static constexpr bool kRounds = true;
   template <class V>
   static HWY_INLINE V combine(V a, V b) {
     return hn::Add(a, b);
@@ -20,6 +22,7 @@ struct Sum {
 };
 
 struct Product {
+  static constexpr bool kRounds = true;
   template <class V>
   static HWY_INLINE V combine(V a, V b) {
     return hn::Mul(a, b);
@@ -28,6 +31,7 @@ struct Product {
 
 // Highway leaves NaN and -0.0 in Min and Max to the processor; here each has one meaning.
 struct Minimum {
+  static constexpr bool kRounds = false;
   template <class V>
   static HWY_INLINE V combine(V a, V b) {
     if constexpr (hwy::IsFloat<hn::TFromV<V>>())
@@ -38,6 +42,7 @@ struct Minimum {
 };
 
 struct Maximum {
+  static constexpr bool kRounds = false;
   template <class V>
   static HWY_INLINE V combine(V a, V b) {
     if constexpr (hwy::IsFloat<hn::TFromV<V>>())
@@ -48,6 +53,7 @@ struct Maximum {
 };
 
 struct BitAnd {
+  static constexpr bool kRounds = false;
   template <class V>
   static HWY_INLINE V combine(V a, V b) {
     return hn::And(a, b);
@@ -55,13 +61,14 @@ struct BitAnd {
 };
 
 struct BitOr {
+  static constexpr bool kRounds = false;
   template <class V>
   static HWY_INLINE V combine(V a, V b) {
     return hn::Or(a, b);
   }
 };
 
-// What happens to the tree's result before it is rounded to the storage type (Finishing).
+// What happens to the tree's result (Finishing).
 struct AsIs {
   template <class V>
   static HWY_INLINE V apply(V v, V) {

@@ -19,10 +19,12 @@ constexpr std::size_t kBlockBytes = 4096;
 struct Chosen {
   const Kernels& kernels;
   double number;  // Job::number
-  std::size_t accumulator_bytes;
+  std::size_t element_bytes;
 
-  std::size_t block() const { return kBlockBytes / accumulator_bytes; }
+  std::size_t block() const { return kBlockBytes / element_bytes; }
 };
+
+bool is_half(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
 
 Chosen choose(const Reduction& reduction) {
   const auto [dtype, op, divisor] = reduction;
@@ -32,7 +34,7 @@ Chosen choose(const Reduction& reduction) {
   if (op == ReduceOp::avg && !accepts_divisor(dtype, divisor))
     throw UsageError("avg of " + std::string(to_string(dtype)) + " with divisor " + std::to_string(divisor) +
                      "; accepted: a positive number, for integers a whole one");
-  const std::size_t bytes = size_of(accumulator_of(dtype));
+  const std::size_t bytes = size_of(dtype);
   if (!is_float(dtype)) return {integer_kernels(dtype, op, divisor), divisor, bytes};
 
   Finishing finishing = Finishing::none;
@@ -43,8 +45,8 @@ Chosen choose(const Reduction& reduction) {
     finishing = power ? Finishing::scale : Finishing::divide;
     number = power ? 1.0 / divisor : divisor;
   }
-  const bool half = dtype != accumulator_of(dtype);
-  return {half ? half_kernels(dtype, op, finishing) : float_kernels(dtype, op, finishing), number, bytes};
+  return {is_half(dtype) ? half_kernels(dtype, op, finishing) : float_kernels(dtype, op, finishing), number,
+          bytes};
 }
 
 struct Block {
@@ -59,7 +61,7 @@ void tree_block(const Chosen& chosen, std::byte* out, std::span<const void* cons
   const std::size_t n = ins.size();
   void* const outs[] = {out};
   if (n <= chosen.kernels.fan) {
-    chosen.kernels.raw[n - 1]({outs, 1, 0, ins.data(), begin, count, chosen.number});
+    chosen.kernels.tree[n - 1]({outs, 1, 0, ins.data(), begin, count, chosen.number});
     return;
   }
   Block upper;
@@ -67,19 +69,7 @@ void tree_block(const Chosen& chosen, std::byte* out, std::span<const void* cons
   tree_block(chosen, out, ins.first(lower_n), begin, count);
   tree_block(chosen, upper.data, ins.subspan(lower_n), begin, count);
   const void* const halves[] = {out, upper.data};
-  chosen.kernels.combine({outs, 1, 0, halves, 0, count, chosen.number});
-}
-
-// Runs tree_block over all elements and hands each block (data, begin, count) on. An out that is also
-// an in is safe: a block's inputs have been read when its result is handed on.
-template <class Sink>
-void for_each_block(const Chosen& chosen, std::span<const void* const> ins, std::size_t count, Sink&& sink) {
-  Block block;
-  for (std::size_t begin = 0; begin < count; begin += chosen.block()) {
-    const std::size_t some = std::min(chosen.block(), count - begin);
-    tree_block(chosen, block.data, ins, begin, some);
-    sink(block.data, begin, some);
-  }
+  chosen.kernels.tree[1]({outs, 1, 0, halves, 0, count, chosen.number});
 }
 
 }  // namespace
@@ -93,29 +83,34 @@ void reduce_tree(std::span<void* const> outs, std::span<const void* const> ins, 
     kernels.finished[ins.size() - 1]({outs.data(), outs.size(), 0, ins.data(), 0, count, chosen.number});
     return;
   }
-  for_each_block(chosen, ins, count, [&](const void* data, std::size_t begin, std::size_t some) {
+  // An out that is also an in is safe: a block's inputs have been read when its result is written.
+  Block block;
+  const void* const data = block.data;
+  for (std::size_t begin = 0; begin < count; begin += chosen.block()) {
+    const std::size_t some = std::min(chosen.block(), count - begin);
+    tree_block(chosen, block.data, ins, begin, some);
     kernels.finish({outs.data(), outs.size(), begin, &data, 0, some, chosen.number});
-  });
+  }
 }
 
-void reduce_tree_raw(void* out, std::span<const void* const> ins, std::size_t count,
-                     const Reduction& reduction) {
-  const Chosen chosen = choose(reduction);
-  if (count == 0) return;
-  if (ins.size() <= chosen.kernels.fan) {
-    chosen.kernels.raw[ins.size() - 1]({&out, 1, 0, ins.data(), 0, count, chosen.number});
-    return;
-  }
-  for_each_block(chosen, ins, count, [&](const void* data, std::size_t begin, std::size_t some) {
-    std::memcpy(static_cast<std::byte*>(out) + begin * chosen.accumulator_bytes, data,
-                some * chosen.accumulator_bytes);
-  });
+Reduction partial(Reduction reduction) {
+  if (reduction.op == ReduceOp::avg) reduction.op = ReduceOp::sum;
+  return reduction;
 }
 
 void combine(void* out, const void* a, const void* b, std::size_t count, const Reduction& reduction) {
   const Chosen chosen = choose(reduction);
   const void* const ins[] = {a, b};
-  if (count > 0) chosen.kernels.combine({&out, 1, 0, ins, 0, count, chosen.number});
+  if (count > 0) chosen.kernels.tree[1]({&out, 1, 0, ins, 0, count, chosen.number});
+}
+
+void finish(void* out, const void* in, std::size_t count, const Reduction& reduction) {
+  const Chosen chosen = choose(reduction);
+  if (count == 0) return;
+  if (reduction.op == ReduceOp::avg && reduction.divisor != 1)
+    chosen.kernels.finish({&out, 1, 0, &in, 0, count, chosen.number});
+  else if (out != in)
+    std::memcpy(out, in, count * chosen.element_bytes);
 }
 
 bool accepts_divisor(DType dtype, double divisor) {
@@ -123,18 +118,12 @@ bool accepts_divisor(DType dtype, double divisor) {
   return is_float(dtype) || (divisor == std::floor(divisor) && divisor < 0x1p31);
 }
 
-void widen(void* out, const void* in, std::size_t count, DType storage) {
-  if (accumulator_of(storage) == storage) {
-    if (count > 0 && out != in) std::memcpy(out, in, count * size_of(storage));
-    return;
-  }
-  const Kernels& kernels = half_kernels(storage, ReduceOp::sum, Finishing::none);
-  if (count > 0) kernels.raw[0]({&out, 1, 0, &in, 0, count, 1});
+void widen(void* out, const void* in, std::size_t count, DType from) {
+  if (count > 0) half_conversions(from).widen({&out, 1, 0, &in, 0, count, 1});
 }
 
-void finish(void* out, const void* in, std::size_t count, const Reduction& reduction) {
-  const Chosen chosen = choose(reduction);
-  if (count > 0) chosen.kernels.finish({&out, 1, 0, &in, 0, count, chosen.number});
+void narrow(void* out, const void* in, std::size_t count, DType to) {
+  if (count > 0) half_conversions(to).narrow({&out, 1, 0, &in, 0, count, 1});
 }
 
 }  // namespace lockstep::kernel

@@ -21,7 +21,17 @@ HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vector P of the group at element i: inputs First … First + N - 1, combined as reduce.h defines it.
+// What came of N inputs becomes a node of the tree: an element.
+template <std::size_t N, class Codec, class Op, class D>
+HWY_INLINE hn::Vec<D> node(D d, hn::Vec<D> v) {
+  if constexpr (N > 1 && Op::kRounds)
+    return Codec::round(d, v);
+  else
+    return v;
+}
+
+// Vector P of the group at element i: inputs First … First + N - 1, combined as reduce.h defines it, but for
+// the rounding of the last result.
 template <int P, std::size_t First, std::size_t N, class In, class Op, class D>
 HWY_INLINE hn::Vec<D> tree_at(D d, const typename In::Element* const* ins, std::size_t i) {
   if constexpr (N == 1) {
@@ -29,13 +39,13 @@ HWY_INLINE hn::Vec<D> tree_at(D d, const typename In::Element* const* ins, std::
   } else {
     constexpr std::size_t lower = N > 4 ? 4 : N > 2 ? 2 : 1;  // largest power of two below N
     static_assert(N <= 2 * lower);
-    const auto a = tree_at<P, First, lower, In, Op>(d, ins, i);
-    const auto b = tree_at<P, First + lower, N - lower, In, Op>(d, ins, i);
+    const auto a = node<lower, In, Op>(d, tree_at<P, First, lower, In, Op>(d, ins, i));
+    const auto b = node<N - lower, In, Op>(d, tree_at<P, First + lower, N - lower, In, Op>(d, ins, i));
     return Op::combine(a, b);
   }
 }
 
-// T: accumulator type. In, Out: codecs. A function of static members, so that it can be a Kernel.
+// T: what is computed in. In, Out: codecs. A function of static members, so that it can be a Kernel.
 template <std::size_t N, class T, class In, class Out, class Op, class Finish>
 struct Tree {
   using D = hn::ScalableTag<T>;
@@ -62,8 +72,8 @@ struct Tree {
     static_assert(!Out::kInterleaved || In::kInterleaved);
     const D d;
     const typename Out::template Tag<D> dto;
-    const auto v0 = Finish::apply(tree_at<0, 0, N, In, Op>(d, ins, i), number);
-    const auto v1 = Finish::apply(tree_at<1, 0, N, In, Op>(d, ins, i), number);
+    const auto v0 = finished(tree_at<0, 0, N, In, Op>(d, ins, i), number);
+    const auto v1 = finished(tree_at<1, 0, N, In, Op>(d, ins, i), number);
     if constexpr (Out::kInterleaved) {
       const auto both = Out::encode(d, v0, v1);
       for (std::size_t k = 0; k < out_count; ++k) hn::StoreU(both, dto, static_cast<To*>(outs[k]) + to);
@@ -76,6 +86,14 @@ struct Tree {
         hn::StoreU(second, dto, out + hn::Lanes(d));
       }
     }
+  }
+
+  // What encode rounds; where it is not the tree's result itself, that was rounded before.
+  static HWY_INLINE hn::Vec<D> finished(hn::Vec<D> v, hn::Vec<D> number) {
+    if constexpr (hwy::IsSame<Finish, AsIs>())
+      return v;
+    else
+      return Finish::apply(node<N, In, Op>(D(), v), number);
   }
 
   // Less than a group, through padded copies: the same instructions, so the same bits.
@@ -98,48 +116,46 @@ struct Tree {
 };
 
 // Fills table[n-1] with the trees of n = 1 … N inputs.
-template <std::size_t N, class T, class In, class Out, class Op, class Finish>
+template <std::size_t N, class T, class Codec, class Op, class Finish>
 constexpr void fill(Kernel (&table)[kMaxFan]) {
-  table[N - 1] = &Tree<N, T, In, Out, Op, Finish>::run;
-  if constexpr (N > 1) fill<N - 1, T, In, Out, Op, Finish>(table);
+  table[N - 1] = &Tree<N, T, Codec, Codec, Op, Finish>::run;
+  if constexpr (N > 1) fill<N - 1, T, Codec, Op, Finish>(table);
 }
 
-// All kernels of a storage type and an operation. T: accumulator type. Storage: the codec. Both: the codec
-// for when it is on both sides. Sums are what training
-// lives on; the others make do with smaller trees, which halves the code.
-template <class T, class Storage, class Both, class Op, class Finish>
+// All kernels of a storage type and an operation. Sums are what training lives on; the others make do with
+// smaller trees, which halves the code.
+template <class T, class Codec, class Op, class Finish>
 constexpr Kernels make_kernels() {
   constexpr std::size_t fan = hwy::IsSame<Op, Sum>() ? kMaxFan : 4;
   Kernels kernels{};
   kernels.fan = fan;
-  fill<fan, T, Storage, Plain<T>, Op, AsIs>(kernels.raw);
-  fill<fan, T, Both, Both, Op, Finish>(kernels.finished);
-  kernels.combine = &Tree<2, T, Plain<T>, Plain<T>, Op, AsIs>::run;
-  kernels.finish = &Tree<1, T, Plain<T>, Storage, Sum, Finish>::run;  // a tree of one: no operation
+  fill<fan, T, Codec, Op, AsIs>(kernels.tree);
+  fill<fan, T, Codec, Op, Finish>(kernels.finished);
+  kernels.finish = kernels.finished[0];  // a tree of one: no operation
   return kernels;
 }
 
-template <class T, class Storage, class Both, class Op, class Finish = AsIs>
-inline constexpr Kernels kKernels = make_kernels<T, Storage, Both, Op, Finish>();
+template <class T, class Codec, class Op, class Finish = AsIs>
+inline constexpr Kernels kKernels = make_kernels<T, Codec, Op, Finish>();
 
 template <class T, class Op>
-inline constexpr Kernels kPlainKernels = kKernels<T, Plain<T>, Plain<T>, Op>;
+inline constexpr Kernels kPlainKernels = kKernels<T, Plain<T>, Op>;
 
 // The kernels of a float type. The operation is none of the bit operations.
-template <class T, class Storage, class Both>
+template <class T, class Codec>
 const Kernels& choose_float(ReduceOp op, Finishing finishing) {
   switch (op) {
-    case ReduceOp::min: return kKernels<T, Storage, Both, Minimum>;
-    case ReduceOp::max: return kKernels<T, Storage, Both, Maximum>;
-    case ReduceOp::product: return kKernels<T, Storage, Both, Product>;
+    case ReduceOp::min: return kKernels<T, Codec, Minimum>;
+    case ReduceOp::max: return kKernels<T, Codec, Maximum>;
+    case ReduceOp::product: return kKernels<T, Codec, Product>;
     default: break;
   }
   switch (finishing) {
-    case Finishing::scale: return kKernels<T, Storage, Both, Sum, Scale>;
-    case Finishing::divide: return kKernels<T, Storage, Both, Sum, Divide>;
+    case Finishing::scale: return kKernels<T, Codec, Sum, Scale>;
+    case Finishing::divide: return kKernels<T, Codec, Sum, Divide>;
     case Finishing::none: break;
   }
-  return kKernels<T, Storage, Both, Sum>;
+  return kKernels<T, Codec, Sum>;
 }
 
 }  // namespace lockstep::kernel::HWY_NAMESPACE

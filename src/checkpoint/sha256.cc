@@ -10,16 +10,12 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep {
-namespace {
-
-struct FreeContext {
-  void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
-};
-
-}  // namespace
 
 struct Sha256::State {
-  std::unique_ptr<EVP_MD_CTX, FreeContext> context{EVP_MD_CTX_new()};
+  struct Free {
+    void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+  };
+  std::unique_ptr<EVP_MD_CTX, Free> context{EVP_MD_CTX_new()};
 };
 
 Sha256::Sha256() : state_(std::make_unique<State>()) {

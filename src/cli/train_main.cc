@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/option_name.h"
 #include "cli/infer.h"
 #include "cli/step_bench.h"
 #include "cli/train_plan.h"
@@ -114,6 +115,7 @@ int run(const std::string& what, const Json& request, std::string& hint) {
 int main(int argc, char** argv) {
   using nlohmann::ordered_json;
   lockstep::open_standard_descriptors();
+  lockstep::name_options_as_flags();
   // A step frees and takes the same large blocks again and again: keep them, instead of handing their pages
   // back to the kernel, which would zero them anew each time (a tenth of a ResNet-18 step).
   ::mallopt(M_MMAP_MAX, 0);

@@ -32,10 +32,11 @@ struct Reducer::Impl {
         exchange(group, store, parameters, options),
         came(parameters.size(), 0) {
     for (const NamedTensor& parameter : parameters) {
+      if (!float_dtype(parameter.tensor))
+        throw UsageError("parameter '" + parameter.name + "' has type " +
+                         torch::toString(parameter.tensor.scalar_type()) +
+                         "; accepted: Double, Float, Half, BFloat16");
       const Buffer data = buffer_of(parameter.tensor, "parameter '" + parameter.name + "'");
-      if (!is_float(data.dtype))
-        throw UsageError("parameter '" + parameter.name + "' has type " + to_string(data.dtype) +
-                         "; accepted: f64, f32, f16, bf16");
       shapes.push_back({data.count, data.dtype});
     }
     std::vector<int> order(parameters.size());

@@ -21,6 +21,16 @@ DType dtype_of(const torch::Tensor& tensor, const std::string& what) {
   }
 }
 
+std::optional<DType> float_dtype(const torch::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case torch::kFloat: return DType::f32;
+    case torch::kDouble: return DType::f64;
+    case torch::kHalf: return DType::f16;
+    case torch::kBFloat16: return DType::bf16;
+    default: return std::nullopt;
+  }
+}
+
 torch::ScalarType scalar_type_of(DType dtype) {
   switch (dtype) {
     case DType::f64: return torch::kFloat64;

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lockstep/base/dtype.h"
@@ -13,6 +14,8 @@ namespace lockstep {
 
 // Throws UsageError naming `what` when collectives don't know the type.
 DType dtype_of(const torch::Tensor& tensor, const std::string& what);
+// Of a type that is trained; none otherwise.
+std::optional<DType> float_dtype(const torch::Tensor& tensor);
 torch::ScalarType scalar_type_of(DType dtype);
 
 // Throws likewise where it is no device that a group could work on.

@@ -183,8 +183,6 @@ std::string listen_address(const Endpoint& endpoint) {
   return own_address(endpoint);
 }
 
-bool is_this_machine(const Endpoint& endpoint) { return local_one(endpoint.host).has_value(); }
-
 bool is_loopback(std::string_view address) {
   if (address.starts_with("::ffff:")) address.remove_prefix(7);
   return address == "::1" || (address.starts_with("127.") && address.find(':') == std::string_view::npos);

@@ -47,8 +47,6 @@ std::string own_address(const Endpoint& peer);
 // Where to listen when others will dial `endpoint`: the address it resolves to when that is this machine's,
 // otherwise (a name that leads here through something else) own_address.
 std::string listen_address(const Endpoint& endpoint);
-// `endpoint` resolves to an address of this machine. Throws SystemError when it does not resolve.
-bool is_this_machine(const Endpoint& endpoint);
 
 bool is_loopback(std::string_view address);  // 127.0.0.0/8 or ::1
 // For a job on several machines: throws UsageError, saying what to set, when `address`, which own_address

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "lockstep/base/error.h"
 
@@ -59,21 +58,6 @@ double quantile_of_sorted(std::span<const double> sorted, double q) {
 double median_of(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
   return quantile_of_sorted(samples, 0.5);
-}
-
-Quantiles exact_quantiles(std::vector<double> samples) {
-  if (samples.empty()) throw UsageError("quantiles of no samples; at least one is needed");
-  for (std::size_t i = 0; i < samples.size(); ++i)
-    if (!std::isfinite(samples[i]))
-      throw UsageError(fmt::format("sample {} is {}; accepted: finite numbers", i, samples[i]));
-  std::sort(samples.begin(), samples.end());
-  return {.count = samples.size(),
-          .min = samples.front(),
-          .p10 = quantile_of_sorted(samples, 0.1),
-          .median = quantile_of_sorted(samples, 0.5),
-          .p90 = quantile_of_sorted(samples, 0.9),
-          .max = samples.back(),
-          .mean = std::accumulate(samples.begin(), samples.end(), 0.0) / static_cast<double>(samples.size())};
 }
 
 }  // namespace lockstep

@@ -28,16 +28,6 @@ std::vector<std::int64_t> contiguous_strides(const torch::Tensor& tensor) {
 
 }  // namespace
 
-std::optional<DType> float_dtype(const torch::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case torch::kFloat: return DType::f32;
-    case torch::kDouble: return DType::f64;
-    case torch::kHalf: return DType::f16;
-    case torch::kBFloat16: return DType::bf16;
-    default: return std::nullopt;
-  }
-}
-
 std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::Tensor>& parameters,
                                                        std::size_t kinds) {
   using Home = std::tuple<torch::ScalarType, c10::DeviceType, c10::DeviceIndex>;

@@ -4,15 +4,9 @@
 #include <torch/types.h>
 
 #include <cstddef>
-#include <optional>
 #include <vector>
 
-#include "lockstep/base/dtype.h"
-
 namespace lockstep {
-
-// The element type that the kernels know, or nullopt.
-std::optional<DType> float_dtype(const torch::Tensor& tensor);
 
 // Zeros for each parameter, `kinds` tensors each: [parameter][kind]. All of a kind, an element type and a
 // device lie in one allocation, each on a cache line's boundary; where the parameter covers its memory

@@ -111,7 +111,17 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     pending = false;
     buffers.finish();
     ++exchanges;
+    refuse_unread();
     if (check_due()) owner.check_replicas();
+  }
+  // Our optimizers ask for slices when they are made.
+  void refuse_unread() const {
+    if (exchanges < 2 || owner.slices_read_ ||
+        owner.traits_.exchange.leaves != Exchange::Leaves::own_part)
+      return;
+    throw UsageError(owner.traits_.name + ": gradients were exchanged " + std::to_string(exchanges) +
+                     " times and nobody reads slices(), so nothing is trained: grad() is undefined here, and "
+                     "torch::optim's optimizers find no gradient; accepted: lockstep's own (SGD, Adam, AdamW)");
   }
   void abandon() noexcept override { buffers.abandon(); }
   void nobody() override {

@@ -110,6 +110,7 @@ void Zero1::move_in() {
 }
 
 std::span<const Slice> Zero1::slices() {
+  slices_are_read();
   check_in_place();  // before anybody updates what is not the module's any more
   for (std::size_t i = 0; i < slices_.size(); ++i)
     slices_[i].gradient = reducer().used(i) ? gradients_[i] : torch::Tensor();

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
@@ -164,9 +165,18 @@ std::string place_and_cause(std::string message) {
 }
 
 std::vector<Entry> read_json(std::string_view text, const std::string& where) {
+  std::vector<std::set<std::string>> objects;  // the keys of those that are open
+  const auto refuse_twice = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) objects.emplace_back();
+    if (event == Json::parse_event_t::object_end) objects.pop_back();
+    if (event == Json::parse_event_t::key && !objects.back().insert(parsed.get<std::string>()).second)
+      throw UsageError(
+          fmt::format("{}: {} needs one value, and has two", where, in_short(parsed.get<std::string>())));
+    return true;
+  };
   Json json;
   try {
-    json = Json::parse(text);
+    json = Json::parse(text, refuse_twice);
   } catch (const Json::exception& error) {
     throw UsageError(fmt::format("{}: {}", where, in_short(place_and_cause(error.what()))));
   }
@@ -185,8 +195,9 @@ Given take(std::string_view text, const std::string& file, TrainOptions& options
   for (const Entry& entry : file.ends_with(".json") ? read_json(text, where) : read_toml(text, where)) {
     Json one = Json::object();
     one[entry.key] = entry.value;
-    const Given names = merge_json(options, one, entry.where, given);
-    found.insert(names.begin(), names.end());
+    for (const std::string& name : merge_json(options, one, entry.where, given))
+      if (!found.insert(name).second)  // as lane-batch and as lane_batch
+        throw UsageError(fmt::format("{}: {} needs one value, and has two", entry.where, entry.key));
     // By itself, here, where it is known whose value it is.
     TrainOptions alone;
     merge_json(alone, one, entry.where, given);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/job_name.h"
+#include "base/option_name.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/folder.h"
 #include "report/folder_lock.h"
@@ -131,9 +132,9 @@ bool has_checkpoint(const fs::path& folder) {
 void remove_run(const fs::path& folder) {
   if (const fs::path file = find_foreign_file(folder); !file.empty())
     throw UsageError(
-        fmt::format("--overwrite would remove {}, which no run of lockstep train wrote; accepted: "
+        fmt::format("{} would remove {}, which no run of lockstep train wrote; accepted: "
                     "another folder, or move that file away",
-                    file.string()));
+                    option_text("overwrite"), file.string()));
   for (const Mark& mark : kFiles) erase(folder / mark.name);
   const fs::path checkpoints = RunFolder::checkpoints_of(folder);
   for (const fs::path& place : {checkpoints / kSetAside, checkpoints}) {

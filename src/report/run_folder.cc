@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/job_name.h"
+#include "base/option_name.h"
 #include "base/shell_word.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
@@ -29,7 +30,7 @@ fs::path made(const fs::path& folder) {
   try {
     make_folder(folder);
   } catch (const SystemError& refused) {
-    throw UsageError(fmt::format("--out {}: {}", folder.string(), refused.what()));
+    throw UsageError(fmt::format("{}: {}", option_text("out", folder.string()), refused.what()));
   }
   return folder;
 }
@@ -56,7 +57,7 @@ RunFolder::RunFolder(const fs::path& folder, FolderUse use, std::int64_t steps_d
   if (use == FolderUse::fresh && !is_unused(folder_)) {
     // Only what would be taken is offered.
     const std::string name = shell_word(folder_.string());
-    throw UsageError(fmt::format("--out {} is not empty; accepted: another folder{}{}", name,
+    throw UsageError(fmt::format("{} is not empty; accepted: another folder{}{}", option_text("out", name),
                                  has_checkpoint(folder_) ? fmt::format(", --resume {} to go on", name) : "",
                                  find_foreign_file(folder_).empty() ? ", or --overwrite for a new run" : ""));
   }

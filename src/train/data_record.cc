@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/option_name.h"
 #include "base/shell_word.h"
 #include "lockstep/base/error.h"
 
@@ -58,14 +59,13 @@ void check_same_data(const DataRecord& before, const DataRecord& now, const std:
   const bool train = !same_train(before, now);
   if (!train && same_test(before, now)) return;
   throw UsageError(fmt::format(
-      "--data {} is not the data of {}: its {} examples are {}, those of the run {}; accepted: the same data "
-      "at any "
-      "path, or --init {} for a new run with other data",
-      name, run, train ? "training" : "test",
+      "{} is not the data of {}: its {} examples are {}, those of the run {}; accepted: the same data at any "
+      "path, or {} for a new run with other data",
+      option_text("data", name), run, train ? "training" : "test",
       train ? in_words(now.train_size, now.train_sha256) : in_words(now.test_size, now.test_sha256),
       train ? in_words(before.train_size, before.train_sha256)
             : in_words(before.test_size, before.test_sha256),
-      shell_word(run)));
+      option_text("init", shell_word(run))));
 }
 
 void check_same_data(const Group& world, const DataRecord& own) {

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <string>
 
+#include "base/option_name.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -98,7 +99,8 @@ void check_algorithm(const Group& group, const std::string& strategy, const Stra
         (call.count + static_cast<std::size_t>(group.size()) - 1) / static_cast<std::size_t>(group.size());
   }
   if (const std::string why = group.why_refused(call); !why.empty())
-    throw UsageError(fmt::format("--algorithm (with --strategy {}): {}", strategy, why));
+    throw UsageError(fmt::format("{} (with {}): {}: {}", option_text("algorithm"),
+                                 option_text("strategy", strategy), to_string(call.what), why));
 }
 
 std::size_t largest_bucket_bytes(const Strategy& strategy) {

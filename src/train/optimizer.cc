@@ -7,6 +7,7 @@
 
 #include <sstream>
 
+#include "base/option_name.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/store.h"
@@ -143,8 +144,9 @@ std::unique_ptr<TrainOptimizer> make_optimizer(const TrainerOptions& o, Strategy
     const std::span<const Slice> slices = strategy.slices();
     for (std::size_t i = 0; i < slices.size(); ++i)
       if (!slices[i].parameter.is_same(parameters[i].tensor))
-        throw UsageError("--optimizer " + o.optimizer + " updates whole parameters, and --strategy " +
-                         o.strategy + " gives each worker a part of them; accepted: sgd, adam, adamw");
+        throw UsageError(option_text("optimizer", o.optimizer) + " updates whole parameters, and " +
+                         option_text("strategy", o.strategy) +
+                         " gives each worker a part of them; accepted: sgd, adam, adamw");
     return torch_optimizer(o, strategy, &strategy);
   }
   return std::make_unique<OwnOptimizer>(make_own(o, strategy));

@@ -10,6 +10,7 @@
 #include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/lanes.h"
+#include "lockstep/parallel/strategies.h"
 #include "report/folder_content.h"
 #include "train/run_plan.h"
 
@@ -47,6 +48,12 @@ void check_values(const TrainerOptions& o) {
   if (o.out.empty()) throw UsageError("out: names no folder");
 }
 
+// What becomes of the buckets. The strategies' own exchanges have the same bits.
+std::string exchange_name(const TrainerOptions& o) {
+  if (o.parallel.hook) return "hook";
+  return o.parallel.exchange ? o.parallel.exchange(leaves_of(o.strategy)).name : "own";
+}
+
 Json recipe_of(const TrainerOptions& o, int workers) {
   return {{"model", o.model_name},
           {"data", o.data_name},
@@ -72,6 +79,8 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"lr_factor", o.schedule.factor},
           {"on_nan", o.on_nan},
           {"strategy", o.strategy},
+          {"order", o.parallel.order == Order::canonical ? "canonical" : "any"},
+          {"exchange", exchange_name(o)},
           {"out", o.out},
           {"init", o.init},
           {"checkpoint_every", o.checkpoint_every},
@@ -97,6 +106,8 @@ void expect_same_run(const Json& now, const Json& then, const TrainerOptions& o)
                       name, now.at(name).dump(), o.out, then.value(name, Json()).dump()));
   };
   for (const char* name : kDefines) compare(name);
+  for (const char* name : {"order", "exchange"})
+    if (then.contains(name)) compare(name);  // older checkpoints don't say
   if (length_matters(o))
     for (const char* name : {"steps", "epochs"}) compare(name);
 }
@@ -128,7 +139,7 @@ void expect_same_on_all(const Group& world, Json own) {
 }
 
 // By rank 0.
-void go_on(RunPlan& plan, int workers) {
+void go_on(RunPlan& plan) {
   TrainerOptions& o = plan.options;
   plan.folder_use = FolderUse::resume;
   if (CheckpointStore(RunFolder::checkpoints_of(o.out)).list().empty()) {  // before its first one, or no run
@@ -145,19 +156,20 @@ void go_on(RunPlan& plan, int workers) {
   const Json state = read_state(plan.checkpoint);
   const Json& then = state.at("options");
   if (o.lanes == 0 && then.value("lanes", Json()).is_number_integer()) o.lanes = then.at("lanes").get<int>();
-  expect_same_run(recipe_of(o, workers), then, o);
+  plan.recipe["lanes"] = o.lanes;
+  expect_same_run(plan.recipe, then, o);
   plan.data = read_data_record(state.value("data", Json()), (plan.checkpoint / "state.json").string());
   plan.first_step = state.at("step").get<std::int64_t>();
   if (const Json best = state.value("best_accuracy", Json()); best.is_number())
     plan.best_accuracy = best.get<double>();
 }
 
-void look_at_folder(RunPlan& plan, int workers) {
+void look_at_folder(RunPlan& plan) {
   TrainerOptions& o = plan.options;
   const bool begun = !is_unused(o.out);
   const bool restarted = restarts() > 0 && RunFolder::begun_by_this_job(o.out);
   if (begun && (restarted || o.if_there == IfThere::resume))
-    go_on(plan, workers);
+    go_on(plan);
   else if (begun && o.if_there == IfThere::refuse)
     throw UsageError(fmt::format(
         "out: {} is not empty; accepted: another folder, or if_there = resume or overwrite", o.out));
@@ -197,11 +209,12 @@ RunPlan plan_program(TrainerOptions options, const Group& world) {
   TrainerOptions& o = plan.options;
   check_values(o);
   if (o.steps == 0 && o.epochs == 0) o.epochs = 1;
-  expect_text(recipe_of(o, world.size()));
-  expect_same_on_all(world, recipe_of(o, world.size()));
+  plan.recipe = recipe_of(o, world.size());
+  expect_text(plan.recipe);
+  expect_same_on_all(world, plan.recipe);
   std::string text;
   run_on_leader(world, "reading the checkpoint", [&] {
-    look_at_folder(plan, world.size());
+    look_at_folder(plan);
     text = Json{{"folder_use", static_cast<int>(plan.folder_use)},
                 {"resumed", plan.resumed},
                 {"checkpoint", plan.checkpoint.string()},
@@ -227,7 +240,7 @@ RunPlan plan_program(TrainerOptions options, const Group& world) {
     throw UsageError(
         fmt::format("lanes = {} are fewer than {} workers; accepted: {} or more lanes, or fewer workers",
                     o.lanes, world.size(), world.size()));
-  plan.recipe = recipe_of(o, world.size());
+  plan.recipe["lanes"] = o.lanes;
   plan.how_to_resume = "run it again with if_there = resume";
   plan.how_to_calm = [](const std::string& checkpoint) {
     return fmt::format("init = \"{}\", another folder and a smaller schedule.lr", checkpoint);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "base/option_name.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/checkpoint/leader.h"
@@ -175,11 +176,13 @@ void TrainRun::evaluate_now() {
 // The run that was to go on is through. Its folder stays as it is.
 void TrainRun::nothing_left() const {
   if (plan_->first_step > loader_.steps() && options_.epochs == 0)
-    throw UsageError(fmt::format("--steps {} is less than the {} that {} has done; accepted: {} or more",
-                                 options_.steps, plan_->first_step, plan_->resumed, plan_->first_step));
+    throw UsageError(fmt::format("{} is less than the {} that {} has done; accepted: {} or more",
+                                 option_text("steps", std::to_string(options_.steps)), plan_->first_step,
+                                 plan_->resumed, plan_->first_step));
   if (plan_->first_step > loader_.steps())
-    throw UsageError(fmt::format("--epochs {} ends at step {}, and {} has done {}; accepted: {} or more",
-                                 options_.epochs, loader_.steps(), plan_->resumed, plan_->first_step,
+    throw UsageError(fmt::format("{} ends at step {}, and {} has done {}; accepted: {} or more",
+                                 option_text("epochs", std::to_string(options_.epochs)), loader_.steps(),
+                                 plan_->resumed, plan_->first_step,
                                  (plan_->first_step - 1) / loader_.steps_per_epoch() + 1));
   const bool any_length =
       options_.schedule.kind != Schedule::cosine && options_.schedule.kind != Schedule::linear;
@@ -188,8 +191,10 @@ void TrainRun::nothing_left() const {
         {"step", plan_->first_step},
         {"steps", loader_.steps()},
         {"text",
-         fmt::format("{} is through: step {} of {}{}", plan_->resumed, plan_->first_step, loader_.steps(),
-                     any_length ? fmt::format("; --steps N above {} goes on", loader_.steps()) : "")}});
+         fmt::format(
+             "{} is through: step {} of {}{}", plan_->resumed, plan_->first_step, loader_.steps(),
+             any_length ? fmt::format("; {} above {} goes on", option_text("steps", "N"), loader_.steps())
+                        : "")}});
 }
 
 void TrainRun::announce() const {
@@ -248,9 +253,9 @@ void TrainRun::stop_not_finite(const std::string& found) {
     const std::string newest = newest_checkpoint();
     // To go on as it was would lead to the same place.
     tell({{"event", "checkpoint"}, {"path", ""}, {"resume", ""}});
-    throw SystemError(found + "; stopped (--on-nan skip leaves such steps out); " +
+    throw SystemError(found + "; stopped (" + option_text("on_nan", "skip") + " leaves such steps out); " +
                       (newest.empty()
-                           ? "there is no checkpoint; a smaller --lr may help"
+                           ? "there is no checkpoint; a smaller " + option_text("lr") + " may help"
                            : fmt::format("the newest checkpoint is {}; to go on with a smaller rate: {}",
                                          newest, plan_->how_to_calm(newest))));
   });

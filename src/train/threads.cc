@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include "base/option_name.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -23,8 +24,8 @@ void pin_threads(std::int64_t threads) {
   if (auto* const set_dynamic = omp<void(int)>("omp_set_dynamic")) set_dynamic(0);
   auto* const thread_limit = omp<int()>("omp_get_thread_limit");
   if (const int limit = thread_limit == nullptr ? INT32_MAX : thread_limit(); limit < threads)
-    throw UsageError(fmt::format(
-        "--threads {}: OMP_THREAD_LIMIT={} leaves a worker fewer; accepted: up to that", threads, limit));
+    throw UsageError(fmt::format("{}: OMP_THREAD_LIMIT={} leaves a worker fewer; accepted: up to that",
+                                 option_text("threads", std::to_string(threads)), limit));
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "comm/world/group_impl.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
 #include "report/run_display.h"
@@ -34,9 +35,17 @@ void check(const ModuleRef& model, const Task& task) {
   }
 }
 
+// The others would wait for this rank as long as its program keeps the group.
+void give_up(const Group& world, std::string_view why) {
+  why = why.substr(0, why.find('\n'));  // libtorch adds a backtrace
+  GroupImpl::of(world).give_up(
+      PeerError(world.rank(), world.named(world.rank()) + " gave up in Trainer::run: " + std::string(why)));
+}
+
 }  // namespace
 
 struct Trainer::Impl {
+  Group world;
   std::optional<RunDisplay> display;  // where no command shows what happens
   std::optional<TrainRun> run;
   bool ran = false;
@@ -46,6 +55,7 @@ Trainer::Trainer(ModuleRef model, Task task, TrainerOptions options, Group world
     : impl_(std::make_unique<Impl>()) {
   check(model, task);
   if (!world) world = init();
+  impl_->world = world;
   auto plan = std::make_unique<RunPlan>(plan_program(std::move(options), world));
   pin_threads(plan->options.threads);
   plan->sink = [](const nlohmann::ordered_json&) {};
@@ -62,6 +72,7 @@ Trainer::Trainer(ModuleRef model, Task task, TrainerOptions options, Group world
 Trainer::Trainer(ModuleRef model, Task task, std::unique_ptr<RunPlan> plan, Group world)
     : impl_(std::make_unique<Impl>()) {
   check(model, task);
+  impl_->world = world;
   impl_->run.emplace(std::move(plan), model.pointer(), std::move(task), std::move(world));
 }
 
@@ -71,9 +82,16 @@ TrainerResult Trainer::run() {
   if (std::exchange(impl_->ran, true))
     throw UsageError(
         "Trainer::run: this one has run already; accepted: once, another run is another Trainer");
-  const TrainerResult result = impl_->run->run();
-  if (impl_->display) impl_->display->finish();
-  return result;
+  try {
+    const TrainerResult result = impl_->run->run();
+    if (impl_->display) impl_->display->finish();
+    return result;
+  } catch (const Error&) {
+    throw;  // the others have it, or their own
+  } catch (const std::exception& error) {
+    give_up(impl_->world, error.what());
+    throw;
+  }
 }
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@ import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
-from train_program_test import Case  # takes the program's path out of sys.argv
+from train_case import Case  # takes the program's path out of sys.argv
 
 WORKERS = [1, 2, 3, 4, 8]
 OPTIMIZERS = ["sgd", "adamw"]

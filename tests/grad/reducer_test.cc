@@ -350,6 +350,14 @@ TEST(Reducer, RefusesWhatItCannotCarry) {
   EXPECT_THROW(Reducer({{"whole", whole}}, group, small()), UsageError);
   auto wide = torch::ones({1}).expand({4});
   EXPECT_THROW(Reducer({{"wide", wide}}, group, small()), UsageError);
+  auto turning = torch::ones({2}, torch::kComplexFloat).requires_grad_();
+  try {
+    Reducer({{"turning", turning}}, group, small());
+    ADD_FAILURE() << "accepted";
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(),
+                 "parameter 'turning' has type ComplexFloat; accepted: Double, Float, Half, BFloat16");
+  }
 }
 
 TEST(Reducer, ANestedLayoutKeepsStrides) {

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
-from train_program_test import PROGRAM, Case as TrainCase  # takes the program's path out of sys.argv
+from train_case import PROGRAM, Case as TrainCase  # takes the program's path out of sys.argv
 import harness
 from harness import TOOL, hosts
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <torch/nn/modules/conv.h>
+#include <torch/optim/sgd.h>
 
 #include <functional>
 
@@ -283,6 +284,35 @@ TEST(Zero1, LeavesNoGradientThatIsNotTheMean) {
     Zero1 zero1(net, group);
     net.forward(small_batch(group.rank(), 0)).square().mean().backward();
     for (const auto& p : net.parameters()) EXPECT_FALSE(p.grad().defined());
+  });
+}
+
+// Optimizers that know nothing of slices would leave every parameter as it is, without a word.
+TEST(Zero1, AnOptimizerThatFindsNoGradientIsNamed) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    OddNet net;
+    Zero1 zero1(net, group);
+    torch::optim::SGD optimizer(net.parameters(), 0.1);
+    const auto step = [&](int number) {
+      lanes_of_a_step(group, 2, number, net, zero1);
+      optimizer.step();
+    };
+    step(0);
+    expect_error<UsageError>([&] { step(1); }, {"Zero1", "nothing is trained", "SGD, Adam, AdamW"});
+  });
+}
+
+// An optimizer of ours that skips its steps, and somebody who only looks at the gradients.
+TEST(Zero1, StepsThatAreSkippedAreNoMistake) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    OddNet skipped, looked_at;
+    Zero1 zero1(skipped, group), other(looked_at, group);
+    const SGD optimizer(zero1);
+    for (int step = 0; step < 3; ++step) {
+      lanes_of_a_step(group, 2, step, skipped, zero1);
+      lanes_of_a_step(group, 2, step, looked_at, other);
+      EXPECT_GT(clip_grad_norm_(other, 1e9), 0);
+    }
   });
 }
 

@@ -364,6 +364,8 @@ TEST_F(TrainConfig, JsonSaysWhereItIsBroken) {
   for (const char* text : {"{\"lanes\": 4,\n \"steps\":", "{\"lanes\": 1e999}", "{\"lanes\" 4}", "nonsense"})
     EXPECT_EQ(message(text).find("json.exception"), std::string::npos) << message(text);
   expect_words(message("{\"lanes\": 4,\n \"steps\":"), {"a.json: line 2, column", "unexpected end of input"});
+  expect_words(message("{\"lanes\": 4, \"steps\": 2, \"lanes\": 8}"), {"a.json: lanes", "one value", "two"});
+  expect_words(message("{\"train\": {\"lane-batch\": 4, \"lane_batch\": 8}}"), {"a.json: lane_batch", "two"});
   expect_words(message("{\"lanes\": -5}"), {"a.json: --lanes '-5'", "0 to 1048576"});
   EXPECT_LT(message("{\"lanes\": \"" + std::string(100000, 'x')).size(), 400U);
 }

@@ -86,8 +86,8 @@ TEST_F(TrainerTest, AnAlgorithmThatTheStrategyCantUseIsRefused) {
   on_threads(thread_groups(2), [&](const Group& group) {
     torch::nn::Linear model(1, 1);
     const std::string said = refusal([&] { Trainer(model, task(), how, group).run(); });
-    EXPECT_NE(said.find("--algorithm"), std::string::npos) << said;
-    EXPECT_NE(said.find("zero1"), std::string::npos) << said;
+    EXPECT_NE(said.find("algorithm (with strategy = zero1)"), std::string::npos) << said;
+    EXPECT_NE(said.find("'tree'"), std::string::npos) << said;
     EXPECT_NE(said.find("reduce_scatter"), std::string::npos) << said;
   });
   EXPECT_FALSE(fs::exists(folder_ / "none"));
@@ -206,6 +206,18 @@ TEST_F(TrainerTest, WhatWouldMakeAnotherRunIsRefused) {
   EXPECT_NE(said.find("lane_batch = 8"), std::string::npos) << said;
   EXPECT_NE(said.find("has 4"), std::string::npos) << said;
   how.lane_batch = 4;
+  how.parallel.order = Order::any;
+  const std::string order = refusal([&] { train(1, task(), how); });
+  EXPECT_NE(order.find("order = \"any\" would make another run"), std::string::npos) << order;
+  how.parallel = {.exchange = [](Exchange::Leaves) {
+    Exchange same = all_reduce_exchange();
+    same.name = "coarse";
+    return same;
+  }};
+  const std::string exchange = refusal([&] { train(1, task(), how); });
+  EXPECT_NE(exchange.find("exchange = \"coarse\" would make another run"), std::string::npos) << exchange;
+  EXPECT_NE(exchange.find("has \"own\""), std::string::npos) << exchange;
+  how.parallel = {};
   const std::string data = refusal([&] { train(1, task(std::make_shared<Line>(3)), how); });
   EXPECT_NE(data.find("is not the data of"), std::string::npos) << data;
   how.if_there = IfThere::overwrite;

@@ -55,20 +55,6 @@ class Histogram {
   std::uint64_t max_ = 0;
 };
 
-// What a benchmark says of its samples.
-struct Quantiles {
-  std::size_t count = 0;
-  double min = 0;
-  double p10 = 0;
-  double median = 0;
-  double p90 = 0;
-  double max = 0;
-  double mean = 0;
-};
-
-// Exact, in the samples' own unit. Throws UsageError when there are none or one is not finite.
-Quantiles exact_quantiles(std::vector<double> samples);
-
 // The q-quantile of samples in ascending order, interpolated between the two nearest: of {1, 2} the
 // median is 1.5. Throws UsageError when there are none, or unless 0 <= q <= 1.
 double quantile_of_sorted(std::span<const double> sorted, double q);

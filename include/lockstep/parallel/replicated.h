@@ -46,6 +46,9 @@ class Replicated : public Strategy {
   Replicated(Traits traits, const ModuleRef& module, Group group, StrategyOptions options);
   // Goes on in `group`, with the model of its rank 0. Collective there.
   void bind(Group group);
+  // Somebody reads slices(). Where each rank has only its part of the gradients and nobody does, nothing is
+  // trained: the second exchange says so.
+  void slices_are_read() { slices_read_ = true; }
 
  private:
   struct Lanes;  // the lane under way, and what travels with the gradients
@@ -58,6 +61,7 @@ class Replicated : public Strategy {
   Group group_;
   StrategyOptions options_;
   double bucket_cap_mb_ = 0;
+  bool slices_read_ = false;
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Reducer> reducer_;
 };

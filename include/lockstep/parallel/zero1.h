@@ -2,7 +2,8 @@
 // and all its gradients, and of Adam's two numbers a parameter only its own share.
 //
 //   lockstep::Zero1 zero1(model, world);                   // as DataParallel
-//   lockstep::AdamW optimizer(zero1, {.lr = 5e-4});        // one of ours: torch::optim's would train nothing
+//   lockstep::AdamW optimizer(zero1, {.lr = 5e-4});        // one of ours: torch::optim's would train nothing,
+//                                                          // which the second exchange says
 //   … lanes, no_sync(), clipping (lockstep::clip_grad_norm_) and step() as with DataParallel: the same bits
 //
 // Each bucket of gradients is reduced and scattered: of every bucket a worker gets the mean of its own part,

@@ -97,7 +97,7 @@ struct TrainerOptions {
 
   // How it is done.
   std::string strategy = "ddp";  // parallel/strategies.h
-  StrategyOptions parallel = {};
+  StrategyOptions parallel = {};  // a run that goes on has to have its `order`, and an exchange of its name
   std::string on_nan = "stop";  // when the loss is not finite: stop, skip the step, or go-on
   int loader_threads = 1;
   std::int64_t eval_every = 1;  // epochs; 0: never
@@ -139,7 +139,9 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Trains to the end, or until all workers stop at a signal. Once. Collective; throws Error.
+  // Trains to the end, or until all workers stop at a signal. Once. Collective; throws Error. What a loss, a
+  // metric or a dataset throws passes through, and this rank gives the group up: the others get a PeerError
+  // that says so.
   TrainerResult run();
 
   // What lockstep train begins with: a plan that it has made itself (src/train/run_plan.h).

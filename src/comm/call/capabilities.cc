@@ -64,8 +64,7 @@ std::string Capabilities::refuses(const char* engine, const Call& call, int rank
   if (known.empty()) return "it takes no algorithm, not '" + algorithm + "'";
   std::string names;
   for (const std::string& name : known) names += (names.empty() ? "" : ", ") + name;
-  return std::string(to_string(call.what)) + " has no algorithm '" + algorithm + "' on engine " + engine +
-         "; accepted: " + names;
+  return "no algorithm '" + algorithm + "' on engine " + engine + "; accepted: " + names;
 }
 
 }  // namespace lockstep

@@ -101,24 +101,19 @@ void ShmEngine::work(const Call& call) {
   gather(call, planned);
   const Algorithm* const agreed = agree(call, planned);
   call.running(agreed->name());
-  if (call.divisor != kDivisorOfOthers) {
-    Stage stage{.call = call,
+  const auto run = [&](const Call& complete) {
+    Stage stage{.call = complete,
                 .me = rank(),
                 .nodes = nodes(),
                 .scratch = scratch_,
                 .messages = &channel_,
                 .shared = this};
-    return agreed->run(stage);
-  }
+    agreed->run(stage);
+  };
+  if (call.divisor != kDivisorOfOthers) return run(call);
   Call told = call;
   told.divisor = divisor_of_others();
-  Stage stage{.call = told,
-              .me = rank(),
-              .nodes = nodes(),
-              .scratch = scratch_,
-              .messages = &channel_,
-              .shared = this};
-  agreed->run(stage);
+  run(told);
 }
 
 // Other nodes that wait for this rank learn in the whole group whom it waits for in its own.

@@ -202,6 +202,11 @@ Group GroupImpl::split(int colour, int key) {
   return make(std::move(part), name, job_, timeout_);
 }
 
+void GroupImpl::give_up(const Error& error) {
+  const Turn turn(turns_);
+  engine_->fail(error);
+}
+
 void GroupImpl::dump(const Error& error) noexcept {
   if (!std::exchange(dumped_, true)) write_dump(&error);
 }

@@ -39,6 +39,8 @@ class GroupImpl {
   void run(Call call);
   Work start(Call call);
   Group split(int colour, int key);  // empty for a negative colour
+  // This rank won't go on: `error` is what its peers get, and what every later call throws.
+  void give_up(const Error& error);
 
  private:
   GroupImpl(std::unique_ptr<Engine> engine, std::string name, std::string job,

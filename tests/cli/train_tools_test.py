@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""`lockstep sweep`, `infer` and `bench step`: train_tools_test.py PATH_TO_LOCKSTEP [TEST_CLASS]"""
+import fcntl
+import json
+import os
+import subprocess
+import unittest
+import xml.etree.ElementTree
+
+from train_case import LANES, MLP, PROGRAM, Case
+
+
+class Tools(Case):
+    def test_sweep(self):
+        done = self.run_program("sweep", "bucket_cap_mb", "--values", "0.02,0.05,1", "-n", 2, *MLP, "--steps", 8,
+                                "--out", self.path("sweep"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = self.rows("sweep", "sweep.csv")
+        self.assertEqual([r["bucket_cap_mb"] for r in rows], ["0.02", "0.05", "1"])
+        self.assertEqual(len({r["params_sha256"] for r in rows}), 1)
+        xml.etree.ElementTree.parse(self.path("sweep", "sweep.svg"))
+        for r in rows:
+            self.assertGreater(float(r["samples_per_s"]), 0)
+        self.assertIn("samples/s", done.stdout)
+        # Nothing is written over unless it is asked for, nor then what no sweep wrote, or somebody is writing.
+        sweep = ["sweep", "bucket_cap_mb", "--values", "0.02", *MLP, "--steps", 2, "--out", self.path("sweep")]
+        before = self.files_of("sweep")
+        self.refused(*sweep, words=["--out", "not empty", "--overwrite"])
+        with open(self.path("sweep", ".lock"), "w") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+            self.refused(*sweep, "--overwrite", words=["is being written by"])
+        os.remove(self.path("sweep", ".lock"))
+        self.assertEqual(self.files_of("sweep"), before)
+        os.rename(self.path("sweep", "sweep.csv"), self.path("kept.csv"))
+        with open(self.path("sweep", "sweep.csv"), "w") as file:
+            file.write("mine\n")
+        self.refused(*sweep, "--overwrite", words=[self.path("sweep", "sweep.csv"), "no sweep wrote"])
+        os.rename(self.path("kept.csv"), self.path("sweep", "sweep.csv"))
+        done = self.run_program(*sweep, "--overwrite")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(self.rows("sweep", "sweep.csv")), 1)
+
+    def test_a_sweep_that_fails_keeps_what_it_found(self):
+        done = self.run_program("sweep", "lr", "--values", "0.001,1e6", *MLP, "--optimizer", "sgd", "--out", self.path("sweep"))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual([row["lr"] for row in self.rows("sweep", "sweep.csv")], ["0.001"])
+        self.assertIn(f"1 of 2 values are in {self.path('sweep', 'sweep.csv')}", done.stderr)
+
+    def test_sweep_refuses_before_it_runs(self):
+        for option in ("resume", "init", "out", "overwrite"):
+            self.refused("sweep", option, "--values", "a,b", *MLP, words=[option, "names no setting of a run"])
+        self.refused("sweep", "bucket_cap", "--values", "1", words=["bucket_cap", "bucket_cap_mb"])
+        self.refused("sweep", "lanes", "--values", "2,many", *MLP, words=["lanes", "many", "a whole number"])
+        self.refused("sweep", "lanes", *MLP, words=["--values"])
+
+    def test_infer(self):
+        summary = self.train("run", *LANES, "--steps", 4)
+        done = self.run_program("infer", "--resume", self.path("run"), "--examples", 0, "--batch", 8, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        row = json.loads(done.stdout)
+        self.assertEqual(row["examples"], 60)
+        self.assertAlmostEqual(row["accuracy"], summary["accuracy"])
+        self.assertLessEqual(row["latency_ms_p50"], row["latency_ms_p95"])
+        text = self.run_program("infer", "--resume", self.path("run"))
+        self.assertRegex(text.stdout, r"latency +p50 .* p95 .* ms an image\naccuracy")
+        with open("/dev/full", "w") as full:
+            for flags in ([], ["--json"]):
+                done = subprocess.run([PROGRAM, "infer", "--resume", self.path("run"), *flags], stdout=full, text=True,
+                                      stderr=subprocess.PIPE, env=self.environment)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn("standard output can't be written", done.stderr)
+        self.refused("infer", "--resume", self.path("none"), words=["none"])
+        self.refused("infer", words=["--resume"])
+
+    def test_infer_of_a_corrupt_checkpoint(self):
+        self.train("run", *LANES, "--steps", 4, "--checkpoint-every", 2)
+        newest = self.path("run", "checkpoints", "step-00000004")
+        whole = self.path("run", "checkpoints", "step-00000002")
+        for file, damage in (("model.safetensors", lambda good: good[:-1]), ("model.safetensors", None),
+                             ("state.json", lambda good: good[:40] + bytes([good[40] ^ 1]) + good[41:]),
+                             ("manifest.json", lambda good: good + b" ")):
+            with open(os.path.join(newest, file), "rb") as kept:
+                good = kept.read()
+            os.remove(os.path.join(newest, file))
+            if damage:
+                with open(os.path.join(newest, file), "wb") as damaged:
+                    damaged.write(damage(good))
+            self.refused("infer", "--resume", newest, words=["step-00000004 is damaged", file, whole])
+            with open(os.path.join(newest, file), "wb") as repaired:
+                repaired.write(good)
+        self.assertEqual(self.run_program("infer", "--resume", newest).returncode, 0)
+
+    def test_bench_step(self):
+        done = self.run_program("bench", "step", "-n", 2, "--model", "mlp", "--width", 256, "--layers", 2,
+                                "--lane-batch", 32, "--steps", 12, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        row = json.loads(done.stdout)
+        self.assertEqual((row["workers"], row["lane_batch"], row["model"]), (2, 32, "mlp"))
+        self.assertAlmostEqual(row["efficiency"], row["alone_ms"] / row["step_ms"])
+        self.assertAlmostEqual(row["samples_per_s"], 64000 / row["step_ms"])
+        self.assertEqual(row["params"], 1024 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10)
+        self.assertEqual((row["engine"], row["bucket_cap_mb"]), ("shm", 25))
+        self.assertTrue(0 < row["comm_fraction"] < 1)
+        self.check_prediction(row, [row["alone_ms"]])
+        self.refused("bench", "step", "--model", "resnet17", words=["--model"])
+
+    def check_prediction(self, row, alone_ms):
+        """It is what was computed in the very steps that it was made from, and the exchange that it expects: a factor of 4
+        is for medians of parts and the part of backward that the exchange slows down. How good it is, against steps that
+        really exchange, depends on how busy the machine is: then a step is longer than its parts' medians, hence the
+        shortest and the longest of `alone_ms`."""
+        step_ms, share = row["predicted_step_ms"], row["predicted_comm_fraction"]
+        self.assertTrue(0 < share < 1, share)
+        self.assertGreater(step_ms, min(alone_ms) / 4)
+        self.assertLess(step_ms, 4 * max(alone_ms) / (1 - share))
+
+    def computed_ms(self, name):
+        """What steps of a run take without the exchange, those that its prediction is made from."""
+        steps = self.rows(name, "steps.csv")[3:]
+        return [float(r["compute_ms"]) + float(r["data_wait_ms"]) for r in steps]
+
+    def test_bench_step_in_a_job(self):
+        # Steps of some milliseconds, and more than a few: what else runs on the machine comes in pieces of that size.
+        step = [PROGRAM, "bench", "step", "--model", "mlp", "--width", 256, "--layers", 2, "--lane-batch", 32, "--steps", 12,
+                "--json"]
+        tcp = dict(self.environment, LOCKSTEP_ENGINE="tcp")
+        done = self.run_program("run", "-n", 3, *step, env=tcp)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = [json.loads(line[line.index("{"):]) for line in done.stdout.splitlines()]
+        self.assertEqual([(r["workers"], r["engine"]) for r in rows], [(3, "tcp")])
+        self.check_prediction(rows[0], [rows[0]["alone_ms"]])
+        done = self.run_program("run", "-n", 2, *step, "-n", 3)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("is not what lockstep run started: 2", done.stdout + done.stderr)
+
+    def test_training_says_what_it_chose_and_predicted(self):
+        shared = self.train("shared", "-n", 2, *LANES, "--steps", 30, "--bucket-cap-mb", "auto")
+        self.assertEqual((shared["bucket_cap_mb"], shared["engine"]), (25, "shm"))
+        self.check_prediction(shared, self.computed_ms("shared"))
+        wires = dict(self.environment, LOCKSTEP_ENGINE="tcp", LOCKSTEP_LOG="info")
+        done = self.run_program("run", "-n", 2, PROGRAM, "train", "--out", self.path("wires"), *LANES, "--steps", 30,
+                                "--bucket-cap-mb", "auto", env=wires)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = self.summary("wires")
+        self.assertEqual(found["engine"], "tcp")
+        self.assertIn(found["bucket_cap_mb"], (1, 2, 4, 8, 16, 25))
+        said = [line for line in done.stderr.splitlines() if "bucket_cap_mb" in line]
+        self.assertEqual(len(said), 1, done.stderr)
+        self.assertIn(f"bucket_cap_mb {found['bucket_cap_mb']:g}: an all-reduce of ", said[0])
+        self.check_prediction(found, self.computed_ms("wires"))
+        self.assertEqual(found["params_sha256"], shared["params_sha256"])
+        for cap in ("auto", "0.05"):  # as it is in a file, and as it was given
+            with open(self.path("recipe.json"), "w") as file:
+                json.dump({"bucket_cap_mb": cap if cap == "auto" else float(cap)}, file)
+            summary = self.train("file" + cap, *MLP[:-4], "--config", self.path("recipe.json"), "--steps", 3)
+            self.assertEqual(summary["bucket_cap_mb"], 25 if cap == "auto" else 0.05)
+
+    def test_the_end_says_how_far_off_a_prediction_is(self):
+        for workers, expected in ((1, r" \(predicted 0\.0 %\), "), (2, r" \(predicted [\d.]+ %, off by [-+]\d+ %\), ")):
+            done = self.run_program("train", "-n", workers, *LANES, "--steps", 8, "--out", self.path(f"off{workers}"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stdout, r"communication  [\d.]+ % of the work" + expected)
+            self.assertRegex(done.stdout, r"predicted [\d.]+ ms, off by (\+\d+|-[1-9]\d*) %, p95 ")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

@@ -75,6 +75,8 @@ void Optimizer::make_slots() {
 
 Optimizer::~Optimizer() = default;
 
+void Optimizer::adapt(std::span<Update>) {}
+
 void Optimizer::set_lr(double lr) {
   require_at_least_zero(traits_.name, "lr", lr);
   lr_ = lr;

@@ -119,7 +119,8 @@ constexpr const char* kDefines[] = {
     "clip_value", "min_lr",    "lr_power", "lr_every",     "lr_factor"};
 
 void expect_same_run(const Json& now, const Json& then, const TrainerOptions& o) {
-  const Json defaults = recipe_of({}, 0);  // what a run of a version without the option has
+  const TrainerOptions fresh;
+  const Json defaults = recipe_of(fresh, 0);  // what a run of a version without the option has
   const auto compare = [&](const char* name) {
     const Json before = then.value(name, defaults.at(name));
     if (before != now.at(name))

@@ -183,7 +183,7 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
                {"--warmup-steps 8", "longer than the run", "7 at most"});
   expect_words(message([](auto& o) { o.warmup_epochs = 1.5; }),
                {"--warmup-epochs 1.5", "longer than the run", "1 at most"});
-  expect_words(message([](auto& o) { o.warmup_epochs = o.warmup_steps = 1; }),
+  expect_words(message([](auto& o) { o.warmup_steps = 1, o.warmup_epochs = 1; }),
                {"--warmup-steps 1", "--warmup-epochs 1", "one of them"});
   expect_words(message([](auto& o) { o.nesterov = true; }), {"--nesterov", "sgd"});
   expect_words(message([](auto& o) { o.schedule = "step"; }), {"--lr-every"});

@@ -102,7 +102,7 @@ class Optimizer {
   struct Update;  // one slice's part of a step
   // Before any of a step's updates, for optimizers that look at whole parameters first: may change the rates
   // and weight decays. Every rank calls it for the same parameters. Most have nothing to do here.
-  virtual void adapt(std::span<Update>) {}
+  virtual void adapt(std::span<Update> updates);
 
  private:
   friend class LayerwiseOptimizer;

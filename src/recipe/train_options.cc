@@ -296,7 +296,7 @@ void continue_options(TrainOptions& options, const Given& given, const TrainOpti
                       "or --init for "
                       "a new run with its weights",
                       flag_of(name), now.at(name).dump(),
-                      then.contains(name) ? then.at(name).dump() : "without it", flag_of(name)));
+                      then.contains(name) ? then.at(name).dump() : "none", flag_of(name)));
     }
   });
   merge_json(options, kept, "the checkpoint");

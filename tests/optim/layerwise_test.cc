@@ -67,7 +67,7 @@ std::vector<NamedTensor> make_layers(torch::ScalarType dtype) {
   const auto add = [&](const std::string& name, const torch::Tensor& tensor) {
     made.push_back({name, tensor.to(dtype).detach().set_requires_grad(true)});
   };
-  for (const std::int64_t n : {1, 7, 511, 512, 513, 1300, 40000})
+  for (const std::int64_t n : {1, 7, 511, 512, 513, 5000})
     add("matrix" + std::to_string(n), 0.2 * torch::randn({1, n}));
   add("bias", 0.2 * torch::randn({33}));
   add("scalar", torch::ones({}));
@@ -84,7 +84,8 @@ std::vector<double> numbers(const torch::Tensor& tensor) {
   return {x.data_ptr<double>(), x.data_ptr<double>() + x.numel()};
 }
 
-// The largest difference between optimizer and reference after all steps, with a rate that changes.
+// The largest difference between optimizer and reference after all steps, with a rate that changes; by the
+// parameter's largest element where that is above one (what is left out walks far).
 template <class Optimizer, class Options>
 double largest_difference(const Options& options, torch::ScalarType dtype) {
   const auto parameters = make_layers(dtype);
@@ -113,8 +114,11 @@ double largest_difference(const Options& options, torch::ScalarType dtype) {
   double most = 0;
   for (std::size_t k = 0; k < layers.size(); ++k) {
     const auto found = numbers(parameters[k].tensor);
+    double scale = 1;
+    for (const double w : layers[k].w) scale = std::fmax(scale, std::abs(w));
     for (std::size_t i = 0; i < found.size(); ++i)
-      most = std::fmax(most, std::isfinite(found[i]) ? std::abs(found[i] - layers[k].w[i]) : INFINITY);
+      most =
+          std::fmax(most, std::isfinite(found[i]) ? std::abs(found[i] - layers[k].w[i]) / scale : INFINITY);
   }
   return most;
 }

@@ -145,7 +145,7 @@ TEST(TrainOptions, TheRateOfLargeBatchesIsFilledIn) {
   TrainOptions other;
   other.lr = 0.2;
   expect_words(refusal([&] { continue_options(other, {"lr"}, scaled); }),
-               {"--lr 0.2", "another run", "without it"});
+               {"--lr 0.2", "another run", "is none"});
 }
 
 TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {

@@ -31,6 +31,7 @@
 #include "lockstep/data/sampler.h"              // IWYU pragma: export
 #include "lockstep/models/models.h"             // IWYU pragma: export
 #include "lockstep/optim/clip.h"                // IWYU pragma: export
+#include "lockstep/optim/layerwise.h"           // IWYU pragma: export
 #include "lockstep/optim/optimizer.h"           // IWYU pragma: export
 #include "lockstep/optim/schedule.h"            // IWYU pragma: export
 #include "lockstep/parallel/data_parallel.h"    // IWYU pragma: export

@@ -24,6 +24,21 @@ void expect_names(const TrainOptions& options, const Given& given) {
   });
 }
 
+// Of two ways to say the learning rate, one here and one in a file, the one here wins.
+void take_rate_of_line(TrainOptions& options, Given& given, const Given& on_line) {
+  if (on_line.contains("lr") == on_line.contains("base_lr")) return;
+  if (on_line.contains("base_lr")) {
+    options.lr.reset();
+    given.erase("lr");
+    return;
+  }
+  options.base_lr.reset();
+  given.erase("base_lr");
+  if (on_line.contains("base_batch")) return;
+  options.base_batch = 0;
+  given.erase("base_batch");
+}
+
 }  // namespace
 
 void add_train_flags(CLI::App& command, TrainFlags& flags, const Given& only) {
@@ -80,6 +95,7 @@ Given TrainFlags::gather() {
     throw UsageError("--init '' is not understood; accepted: a run's folder, or one checkpoint");
   on_line = given;
   if (!config.empty()) given.merge(load_config(config, options, given));
+  take_rate_of_line(options, given, on_line);
   if (!options.init.empty() && !options.resume.empty())
     throw UsageError("--init begins a new run, and --resume goes on with one; accepted: one of them");
   if (options.overwrite && !options.resume.empty())

@@ -206,10 +206,11 @@ std::unique_ptr<RunPlan> run_plan(const TrainPlan& plan, const TrainOptions& loc
   run->first_step = plan.first_step;
   run->best_accuracy = plan.best_accuracy;
   run->how_to_resume = fmt::format("lockstep train --resume {} -n {}", shell_word(o.out), o.workers);
-  run->how_to_calm = [out = o.out, lr = *o.lr](const std::string& checkpoint) {
-    return fmt::format("lockstep train --config {} --init {} --out {} --lr {}",
+  const char* const rate = o.base_lr ? "--base-lr" : "--lr";
+  run->how_to_calm = [out = o.out, rate, lr = o.base_lr ? *o.base_lr : *o.lr](const std::string& checkpoint) {
+    return fmt::format("lockstep train --config {} --init {} --out {} {} {}",
                        shell_word(out + "/config.json"), shell_word(checkpoint), shell_word(out + "-calmer"),
-                       lr / 10);
+                       rate, lr / 10);
   };
   return run;
 }

@@ -161,6 +161,13 @@ StrategyOptions strategy_options(const TrainOptions& o) {
   return options;
 }
 
+double learning_rate(const TrainOptions& o) {
+  if (!o.base_lr) return *o.lr;
+  return scaled_lr(*o.base_lr,
+                   static_cast<double>(o.lanes * o.lane_batch) / static_cast<double>(o.base_batch),
+                   o.lr_scaling == "sqrt" ? LrScaling::square_root : LrScaling::linear);
+}
+
 TrainerOptions trainer_options(const TrainOptions& o) {
   return {.model_name = o.model,
           .data_name = o.data,
@@ -174,12 +181,19 @@ TrainerOptions trainer_options(const TrainOptions& o) {
           .momentum = o.momentum,
           .nesterov = o.nesterov,
           .weight_decay = *o.weight_decay,
+          .exclude = o.exclude,
+          .trust_coefficient = o.trust_coefficient,
+          .trust_clip = o.trust_clip,
+          .clip_norm = o.clip_norm,
+          .clip_value = o.clip_value,
           .schedule = {.kind = parse_schedule(o.schedule),
-                       .lr = *o.lr,
+                       .lr = learning_rate(o),
                        .final_lr = o.min_lr,
                        .warmup_steps = o.warmup_steps,
+                       .power = o.lr_power,
                        .every = o.lr_every,
                        .factor = o.lr_factor},
+          .warmup_epochs = o.warmup_epochs,
           .epochs = o.epochs,
           .steps = o.steps,
           .strategy = o.strategy,

@@ -36,5 +36,7 @@ Task make_task(const std::shared_ptr<Model>& model, const TrainData& data);
 // What the run's strategy is made with; a part of it.
 StrategyOptions strategy_options(const TrainOptions& options);
 TrainerOptions trainer_options(const TrainOptions& options);
+// --lr, or --base-lr scaled to the samples of a step of this run, whose lanes are settled.
+double learning_rate(const TrainOptions& options);
 
 }  // namespace lockstep::cli

@@ -88,4 +88,14 @@ double clip_grad_norm_(GradientSource& source, double max_norm, double norm_type
   return norm;
 }
 
+void clip_grad_value_(GradientSource& source, double clip_value) {
+  if (!(clip_value >= 0))
+    throw UsageError("clip_grad_value_: clip_value = " + std::to_string(clip_value) +
+                     "; accepted: 0 or more");
+  source.synchronize();
+  const torch::NoGradGuard no_grad;
+  for (const Slice& slice : source.slices())
+    if (slice.gradient.defined()) torch::Tensor(slice.gradient).clamp_(-clip_value, clip_value);
+}
+
 }  // namespace lockstep

@@ -18,6 +18,7 @@ class ListedParameters final : public GradientSource {
   void end_step() override { slices_.forget(); }
   void join(const std::vector<torch::Tensor>& parts, const Take& take) override { join_whole(parts, take); }
   torch::Tensor cut(std::size_t, const torch::Tensor& whole) const override { return whole; }
+  void add_parts(std::span<double>) override {}
 
  private:
   std::vector<NamedTensor> parameters_;

@@ -46,15 +46,6 @@ void check_parameter(const std::string& optimizer, const NamedTensor& parameter,
 
 }  // namespace
 
-struct Optimizer::Update {
-  Slot& slot;
-  Arrays arrays;
-  kernel::Elements elements;
-  std::int64_t step;
-  double lr;
-  double weight_decay;
-};
-
 Optimizer::Optimizer(GradientSource& source, Traits traits)
     : source_(&source), traits_(std::move(traits)), lr_(traits_.lr) {
   make_slots();
@@ -84,6 +75,8 @@ void Optimizer::make_slots() {
 
 Optimizer::~Optimizer() = default;
 
+void Optimizer::adapt(std::span<Update>) {}
+
 void Optimizer::set_lr(double lr) {
   require_at_least_zero(traits_.name, "lr", lr);
   lr_ = lr;
@@ -98,6 +91,7 @@ std::size_t Optimizer::add_group(ParameterGroup group) {
     if (!group.match(slot.name)) continue;
     slot.lr_scale = group.lr_scale;
     slot.weight_decay = group.weight_decay;
+    slot.adapt = group.adapt;
     ++matched;
   }
   return matched;
@@ -157,6 +151,7 @@ void Optimizer::step() {
                        .lr = lr_ * slot.lr_scale,
                        .weight_decay = slot.weight_decay.value_or(traits_.weight_decay)});
   }
+  adapt(updates);
   run(updates);
   for (const Update& each : updates) {
     each.slot.step = each.step;
@@ -165,6 +160,11 @@ void Optimizer::step() {
   }
   source_->share_updates();
   source_->end_step();
+}
+
+Crew& Optimizer::crew() {
+  if (!crew_) crew_ = std::make_unique<Crew>();
+  return *crew_;
 }
 
 // Elements are independent of each other, so the cut is free to follow the number of threads.
@@ -180,8 +180,7 @@ void Optimizer::run(const std::vector<Update>& updates) {
     else
       for (std::size_t begin = 0; begin < each.elements.count; begin += kPartElements)
         parts.push_back({&each, begin, std::min(kPartElements, each.elements.count - begin)});
-  if (!crew_) crew_ = std::make_unique<Crew>();
-  crew_->run(parts.size(), static_cast<std::size_t>(at::get_num_threads()), [&](std::size_t k) {
+  crew().run(parts.size(), static_cast<std::size_t>(at::get_num_threads()), [&](std::size_t k) {
     const Update& each = *parts[k].update;
     update(each.elements.part(parts[k].begin, parts[k].count), each.step, each.lr, each.weight_decay);
   });

@@ -1,7 +1,9 @@
-// One slice of an optimizer.
+// One slice of an optimizer, and its part of a step.
 #pragma once
 
 #include "lockstep/optim/optimizer.h"
+#include "optim/layout.h"
+#include "optim/update.h"
 
 namespace lockstep {
 
@@ -13,6 +15,16 @@ struct Optimizer::Slot {
   std::int64_t step = 0;             // updates so far
   double lr_scale = 1;
   std::optional<double> weight_decay = {};  // a group's; else the optimizer's
+  std::optional<bool> adapt = {};           // likewise
+};
+
+struct Optimizer::Update {
+  Slot& slot;
+  Arrays arrays;
+  kernel::Elements elements;
+  std::int64_t step;
+  double lr;
+  double weight_decay;
 };
 
 }  // namespace lockstep

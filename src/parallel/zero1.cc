@@ -193,4 +193,8 @@ torch::Tensor Zero1::cut(std::size_t i, const torch::Tensor& whole) const {
       .narrow(0, static_cast<std::int64_t>(own.begin), static_cast<std::int64_t>(own.count()));
 }
 
+void Zero1::add_parts(std::span<double> values) {
+  if (group().size() > 1) group().all_reduce(values, {.purpose = "figures of the parameters"});
+}
+
 }  // namespace lockstep

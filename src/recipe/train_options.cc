@@ -13,6 +13,7 @@
 #include "lockstep/launch/launcher.h"
 #include "lockstep/parallel/strategy_names.h"
 #include "recipe/engine_flag.h"
+#include "recipe/rate_options.h"
 
 namespace lockstep {
 namespace {
@@ -91,10 +92,18 @@ void check_ranges(const TrainOptions& o) {
   if (o.steps != 0) within<I>("--steps", o.steps, 1, kMany);
   if (o.epochs != 0) within<I>("--epochs", o.epochs, 1, kMany);
   if (o.lr) within("--lr", *o.lr, 0.0, 1e6);
+  if (o.base_lr) within("--base-lr", *o.base_lr, 0.0, 1e6);
+  within<I>("--base-batch", o.base_batch, 0, kMany);
   within("--momentum", o.momentum, 0.0, 1.0);
   if (o.weight_decay) within("--weight-decay", *o.weight_decay, 0.0, 1e6);
+  within("--trust-coefficient", o.trust_coefficient, 0.0, 1e6);
+  if (o.trust_clip != 0) within("--trust-clip", o.trust_clip, 1e-12, 1e12, ", or 0 (none)");
+  if (o.clip_norm != 0) within("--clip-norm", o.clip_norm, 1e-12, 1e12, ", or 0 (none)");
+  if (o.clip_value != 0) within("--clip-value", o.clip_value, 1e-12, 1e12, ", or 0 (none)");
   within<I>("--warmup-steps", o.warmup_steps, 0, kMany);
+  within("--warmup-epochs", o.warmup_epochs, 0.0, 1e9);
   within("--min-lr", o.min_lr, 0.0, 1e6);
+  within("--lr-power", o.lr_power, 0.0, 1e3);
   within<I>("--lr-every", o.lr_every, 0, kMany);
   within("--lr-factor", o.lr_factor, 0.0, 1e6);
   if (o.bucket_cap_mb != 0) within("--bucket-cap-mb", o.bucket_cap_mb, 1e-6, 1e6, ", or 0 (auto)");
@@ -124,8 +133,9 @@ void check_values(const TrainOptions& o) {
   expect_one_of("--model", o.model, {"resnet18", "resnet34", "resnet50", "gpt", "mlp"});
   expect_one_of("--norm", o.norm, {"batch", "sync", "group"});
   expect_one_of("--optimizer", o.optimizer,
-                {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
-  expect_one_of("--schedule", o.schedule, {"constant", "cosine", "linear", "step"});
+                {"sgd", "adam", "adamw", "lars", "lamb", "torch-sgd", "torch-adam", "torch-adamw"});
+  expect_one_of("--schedule", o.schedule, {"constant", "cosine", "linear", "poly", "step"});
+  expect_one_of("--lr-scaling", o.lr_scaling, {"linear", "sqrt"});
   expect_one_of("--on-nan", o.on_nan, {"stop", "skip", "go-on"});
   expect_one_of("--last-step", o.last_step, {"short", "drop", "wrap"});
   expect_one_of("--order", o.order, {"canonical", "any"});
@@ -141,10 +151,9 @@ void check_options(TrainOptions& o) {
   check_values(o);
   const bool sgd = o.optimizer.ends_with("sgd");
   if (o.data.empty()) o.data = default_data(o);
-  if (!o.lr) o.lr = sgd ? 0.05 : 5e-4;
-  if (!o.weight_decay) o.weight_decay = o.optimizer.ends_with("adamw") ? 1e-4 : 0;
   if (o.width == 0) o.width = o.model == "gpt" ? 256 : 1024;
   if (o.steps == 0 && o.epochs == 0) o.epochs = 1;
+  settle_rate(o);
   if (o.model == "gpt" && o.width % o.heads != 0)
     throw UsageError(fmt::format("--heads {} does not divide --width {}", o.heads, o.width));
   if (o.schedule == "step" && o.lr_every == 0)
@@ -165,6 +174,7 @@ void check_options(TrainOptions& o) {
 void check_of_use(const TrainOptions& o, const Given& given) {
   const bool gpt = o.model == "gpt", mlp = o.model == "mlp", resnet = o.model.starts_with("resnet");
   const bool sgd = o.optimizer.ends_with("sgd"), step = o.schedule == "step";
+  const bool lars = o.optimizer == "lars", own = !o.optimizer.starts_with("torch-");
   const struct {
     const char* name;
     bool of_use;
@@ -179,9 +189,12 @@ void check_of_use(const TrainOptions& o, const Given& given) {
                {"heads", gpt, "--model", o.model, "gpt"},
                {"context", gpt, "--model", o.model, "gpt"},
                {"dropout", gpt, "--model", o.model, "gpt"},
-               {"momentum", sgd, "--optimizer", o.optimizer, "sgd or torch-sgd"},
-               {"min_lr", o.schedule == "cosine" || o.schedule == "linear", "--schedule", o.schedule,
-                "cosine or linear"},
+               {"momentum", sgd || lars, "--optimizer", o.optimizer, "sgd, torch-sgd or lars"},
+               {"exclude", own, "--optimizer", o.optimizer, "sgd, adam, adamw, lars or lamb"},
+               {"trust_coefficient", lars, "--optimizer", o.optimizer, "lars"},
+               {"trust_clip", is_layerwise(o), "--optimizer", o.optimizer, "lars or lamb"},
+               {"min_lr", falls_to_end(o), "--schedule", o.schedule, "cosine, linear or poly"},
+               {"lr_power", o.schedule == "poly", "--schedule", o.schedule, "poly"},
                {"lr_every", step, "--schedule", o.schedule, "step"},
                {"lr_factor", step, "--schedule", o.schedule, "step"},
                {"algorithm", o.compress == "none", "--compress", o.compress, "none"},
@@ -190,6 +203,8 @@ void check_of_use(const TrainOptions& o, const Given& given) {
     if (!c.of_use && given.contains(c.name))
       throw UsageError(fmt::format("{} changes nothing with {} {}; accepted: with {} {}", flag_of(c.name),
                                    c.flag, c.value, c.flag, c.accepted));
+  if (given.contains("lr_scaling") && !o.base_lr)
+    throw UsageError("--lr-scaling changes nothing without --base-lr; accepted: with --base-lr");
 }
 
 std::string default_data(const TrainOptions& o) { return o.model == "gpt" ? "text" : "shapes"; }
@@ -277,7 +292,7 @@ Given merge_json(TrainOptions& options, const Json& json, const std::string& whe
 
 void continue_options(TrainOptions& options, const Given& given, const TrainOptions& before) {
   const Json now = to_json(options), then = to_json(before);
-  const bool length_matters = before.schedule == "cosine" || before.schedule == "linear";
+  const bool length_matters = falls_to_end(before);
   Json kept = Json::object();
   visit_options(options, [&](const OptionInfo& info, const auto&) {
     const std::string name = info.name;
@@ -288,15 +303,17 @@ void continue_options(TrainOptions& options, const Given& given, const TrainOpti
       const bool replaced = info.role == Role::length && name != "seed" &&
                             (given.contains("steps") || given.contains("epochs"));
       if (then.contains(name)) kept[name] = replaced ? Json(0) : then.at(name);
-    } else if (fixed && now.at(name) != then.at(name)) {
+    } else if (fixed && now.value(name, Json()) != then.value(name, Json())) {
       throw UsageError(
           fmt::format("{} {} would make another run: the checkpoint's is {}; accepted: --resume without {}, "
                       "or --init for "
                       "a new run with its weights",
-                      flag_of(name), now.at(name).dump(), then.at(name).dump(), flag_of(name)));
+                      flag_of(name), now.at(name).dump(),
+                      then.contains(name) ? then.at(name).dump() : "none", flag_of(name)));
     }
   });
   merge_json(options, kept, "the checkpoint");
+  if (before.base_lr) options.lr.reset();  // a default that was filled in
 }
 
 void take_model(TrainOptions& options, const Given& given, const TrainOptions& before) {

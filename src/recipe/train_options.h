@@ -44,13 +44,23 @@ struct TrainOptions {
   std::uint64_t seed = 0;
 
   std::string optimizer = "adamw";
-  std::optional<double> lr;
+  std::optional<double> lr;       // not with base_lr, from which it then follows
+  std::optional<double> base_lr;  // of a step of base_batch samples
+  std::int64_t base_batch = 0;
+  std::string lr_scaling = "linear";
   double momentum = 0.9;
   bool nesterov = false;
   std::optional<double> weight_decay;
+  std::string exclude;  // empty: "1-d" for lars and lamb, "none" for the others
+  double trust_coefficient = 0.001;
+  double trust_clip = 0;  // 0: none
+  double clip_norm = 0;   // 0: none
+  double clip_value = 0;  // 0: none
   std::string schedule = "constant";
   std::int64_t warmup_steps = 0;
+  double warmup_epochs = 0;
   double min_lr = 0;
+  double lr_power = 2;
   std::int64_t lr_every = 0;
   double lr_factor = 0.1;
   std::string on_nan = "stop";
@@ -149,19 +159,51 @@ void visit_options(Options& o, Visit&& visit) {
 
   const char* const optimizer = "Optimizer";
   visit(OptionInfo{"optimizer", optimizer, Role::defines,
-                   "sgd, adam, adamw; torch-sgd, torch-adam, torch-adamw are libtorch's own"},
+                   "sgd, adam, adamw; lars, lamb for large batches; torch-sgd, torch-adam, torch-adamw are "
+                   "libtorch's own"},
         o.optimizer);
-  visit(OptionInfo{"lr", optimizer, Role::defines, "learning rate (5e-4; sgd: 0.05)"}, o.lr);
-  visit(OptionInfo{"momentum", optimizer, Role::defines, "of sgd"}, o.momentum);
+  visit(OptionInfo{"lr", optimizer, Role::defines, "learning rate (5e-4; sgd: 0.05, lars: 1, lamb: 2e-3)"},
+        o.lr);
+  visit(OptionInfo{"base_lr", optimizer, Role::defines,
+                   "in place of --lr: the rate for a step of --base-batch samples, scaled to this run's"},
+        o.base_lr);
+  visit(OptionInfo{"base_batch", optimizer, Role::defines, "samples of a step for which --base-lr is right"},
+        o.base_batch);
+  visit(OptionInfo{"lr_scaling", optimizer, Role::defines,
+                   "how --base-lr grows with the samples of a step: linear, or sqrt"},
+        o.lr_scaling);
+  visit(OptionInfo{"momentum", optimizer, Role::defines, "of sgd and lars"}, o.momentum);
   visit(OptionInfo{"nesterov", optimizer, Role::defines, "Nesterov's momentum, sgd"}, o.nesterov);
-  visit(OptionInfo{"weight_decay", optimizer, Role::defines, "weight decay (adamw: 1e-4, else 0)"},
+  visit(OptionInfo{"weight_decay", optimizer, Role::defines,
+                   "weight decay (adamw, lars: 1e-4, lamb: 1e-2, else 0)"},
         o.weight_decay);
+  visit(OptionInfo{"exclude", optimizer, Role::defines,
+                   "parameters without weight decay, nor a rate of their own with lars and lamb: names with "
+                   "* for any text, with commas; 1-d for biases and gains; none (default: 1-d for lars and "
+                   "lamb, else none)"},
+        o.exclude);
+  visit(
+      OptionInfo{"trust_coefficient", optimizer, Role::defines, "lars: how far a step goes, by the weights"},
+      o.trust_coefficient);
+  visit(OptionInfo{"trust_clip", optimizer, Role::defines, "lars, lamb: the most that a rate is scaled by",
+                   "none"},
+        o.trust_clip);
+  visit(OptionInfo{"clip_norm", optimizer, Role::defines, "the most that the norm of all gradients may be",
+                   "none"},
+        o.clip_norm);
+  visit(OptionInfo{"clip_value", optimizer, Role::defines, "the most that an element of a gradient may be",
+                   "none"},
+        o.clip_value);
   visit(OptionInfo{"schedule", optimizer, Role::defines,
-                   "of the learning rate: constant, cosine, linear or step"},
+                   "of the learning rate: constant, cosine, linear, poly or step"},
         o.schedule);
   visit(OptionInfo{"warmup_steps", optimizer, Role::defines, "steps in which the rate rises to --lr"},
         o.warmup_steps);
-  visit(OptionInfo{"min_lr", optimizer, Role::defines, "where cosine and linear end"}, o.min_lr);
+  visit(OptionInfo{"warmup_epochs", optimizer, Role::defines, "the same in epochs, also fractions of one"},
+        o.warmup_epochs);
+  visit(OptionInfo{"min_lr", optimizer, Role::defines, "where cosine, linear and poly end"}, o.min_lr);
+  visit(OptionInfo{"lr_power", optimizer, Role::defines, "poly: the power of what is left of the run"},
+        o.lr_power);
   visit(OptionInfo{"lr_every", optimizer, Role::defines, "step: multiply the rate every so many steps"},
         o.lr_every);
   visit(OptionInfo{"lr_factor", optimizer, Role::defines, "step: by this"}, o.lr_factor);

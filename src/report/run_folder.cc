@@ -51,7 +51,8 @@ bool RunFolder::begun_by_this_job(const fs::path& folder) {
 }
 
 RunFolder::RunFolder(const fs::path& folder, FolderUse use, std::int64_t steps_done,
-                     const std::vector<std::string>& further)
+                     const std::vector<std::string>& further,
+                     const std::vector<std::string>& further_of_steps)
     : folder_(made(folder)), lock_(folder_) {
   if (use == FolderUse::overwrite) remove_run(folder_);
   if (use == FolderUse::fresh && !is_unused(folder_)) {
@@ -69,10 +70,11 @@ RunFolder::RunFolder(const fs::path& folder, FolderUse use, std::int64_t steps_d
   // First of all: a launcher that starts the workers again knows the folder by it.
   if (const std::string job = job_name(); !job.empty()) replace("job.txt", job + "\n");
   const auto keep = [steps_done](std::int64_t step) { return step <= steps_done; };
-  steps_.emplace(folder_ / "steps.csv",
-                 std::vector<std::string>{"step", "epoch", "loss", "lr", "samples", "step_ms", "compute_ms",
-                                          "comm_ms", "exposed_comm_ms", "data_wait_ms"},
-                 keep);
+  std::vector<std::string> of_steps = {
+      "step",    "epoch",           "loss",        "lr", "samples", "step_ms", "compute_ms",
+      "comm_ms", "exposed_comm_ms", "data_wait_ms"};
+  of_steps.insert(of_steps.end(), further_of_steps.begin(), further_of_steps.end());
+  steps_.emplace(folder_ / "steps.csv", of_steps, keep);
   open_epochs(steps_done);
   std::vector<std::string> evaluated = {"step", "epoch", "validation_loss", "accuracy"};
   evaluated.insert(evaluated.end(), further.begin(), further.end());
@@ -118,9 +120,11 @@ std::span<const StepRecord> RunFolder::earlier_steps(std::int64_t epoch) const {
 }
 
 void RunFolder::add_step(const StepRecord& s, std::span<const BucketTimes> buckets, std::int64_t origin_ns) {
-  steps_->add_row(fmt::format("{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f}", s.step, s.epoch, s.loss,
-                              s.lr, s.samples, ms(s.step_ns()), ms(s.compute_ns()), ms(s.comm_ns),
-                              ms(s.exposed_ns), ms(s.data_wait_ns)));
+  std::string row = fmt::format("{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.4f},{:.4f}", s.step, s.epoch, s.loss,
+                                s.lr, s.samples, ms(s.step_ns()), ms(s.compute_ns()), ms(s.comm_ns),
+                                ms(s.exposed_ns), ms(s.data_wait_ns));
+  for (const double value : s.further) row += fmt::format(",{}", value);
+  steps_->add_row(row);
   for (const BucketTimes& b : buckets)
     buckets_->add_row(fmt::format("{},{},{},{:.4f},{:.4f},{:.4f},{}", s.step, b.bucket, b.bytes,
                                   ms(b.ready_ns - origin_ns), ms(b.start_ns - origin_ns),

@@ -48,9 +48,11 @@ class RunFolder {
   // `overwrite`: what an earlier run wrote is removed, nothing else. `resume`: rows after `steps_done` go,
   // and checkpoints after it are set aside. What killed processes left half made goes in any case. Throws
   // UsageError that names the process which has the folder.
-  // `further`: metrics besides the accuracy, which evaluations.csv has columns for.
+  // `further`: metrics besides the accuracy, which evaluations.csv has columns for; `further_of_steps`:
+  // columns of steps.csv for StepRecord::further.
   RunFolder(const std::filesystem::path& folder, FolderUse use, std::int64_t steps_done,
-            const std::vector<std::string>& further = {});
+            const std::vector<std::string>& further = {},
+            const std::vector<std::string>& further_of_steps = {});
 
   // By the job that this process belongs to, perhaps before its launcher started the workers again. Throws
   // SystemError when that can't be read.

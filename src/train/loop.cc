@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/optim/clip.h"
 #include "train/exchange.h"
 #include "train/recorder.h"
 #include "train/stop_watch.h"
@@ -24,6 +26,21 @@ Batch batch_of(const Lane& lane) {
   return batch;
 }
 
+ScheduleOptions schedule_of(const TrainerOptions& options, const Loader& loader) {
+  ScheduleOptions schedule = options.schedule;
+  if (options.warmup_epochs > 0)
+    schedule.warmup_steps =
+        std::llround(options.warmup_epochs * static_cast<double>(loader.steps_per_epoch()));
+  if (schedule.warmup_steps > loader.steps())
+    throw UsageError(fmt::format(
+        "{} is longer than the run of {} steps; accepted: {} steps at most",
+        options.warmup_epochs > 0
+            ? fmt::format("--warmup-epochs {} ({} steps)", options.warmup_epochs, schedule.warmup_steps)
+            : fmt::format("--warmup-steps {}", schedule.warmup_steps),
+        loader.steps(), loader.steps()));
+  return schedule;
+}
+
 }  // namespace
 
 StepLoop::StepLoop(const TrainerOptions& options, const Task& task, Strategy& strategy,
@@ -33,7 +50,8 @@ StepLoop::StepLoop(const TrainerOptions& options, const Task& task, Strategy& st
       strategy_(strategy),
       optimizer_(optimizer),
       loader_(loader),
-      finite_(finite) {
+      finite_(finite),
+      schedule_(schedule_of(options, loader)) {
   const int workers = strategy.group().size();
   for (int rank = 0; rank < workers; ++rank)
     most_lanes_ = std::max(most_lanes_, lanes_of(rank, workers, options.lanes).count);
@@ -61,7 +79,7 @@ void StepLoop::add_span(const char* name, std::int64_t begin, std::int64_t end, 
 
 StepResult StepLoop::train(Step& step) {
   StepRecord& record = now_.record;
-  record.lr = lr_at(options_.schedule, step.number, loader_.steps());
+  record.lr = lr_at(schedule_, step.number, loader_.steps());
   optimizer_.set_lr(record.lr);
   std::vector<double> losses;  // kPerLane numbers, lane by lane
   finite_.begin_step();
@@ -80,16 +98,24 @@ StepResult StepLoop::train(Step& step) {
   take_buckets(step.number);
   record.loss = share_losses(std::move(losses));
   const std::int64_t synchronized = now_ns();
-  if (finite_.accept(record.loss, bad_lanes_))
+  if (options_.clip_norm > 0) record.further = {std::numeric_limits<double>::quiet_NaN()};
+  if (finite_.accept(record.loss, bad_lanes_)) {
+    clip();
     step_and_share(step.number);
-  else
+  } else {
     strategy_.end_step();  // the weights stay as they were
+  }
   add_span("optimizer", synchronized, now_ns(), step.number);
   record.step = step.number + 1;
   record.epoch = step.epoch + 1;
   record.samples = step.samples;
   record.end_ns = now_ns();
   return std::move(now_);
+}
+
+void StepLoop::clip() {
+  if (options_.clip_norm > 0) now_.record.further = {clip_grad_norm_(strategy_, options_.clip_norm)};
+  if (options_.clip_value > 0) clip_grad_value_(strategy_, options_.clip_value);
 }
 
 // What became of the step's buckets, before the next step begins.

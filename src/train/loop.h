@@ -24,7 +24,7 @@ struct StepResult {
 
 class StepLoop {
  public:
-  // All of them outlive it.
+  // All of them outlive it. Throws UsageError for a warm-up that is longer than the run.
   StepLoop(const TrainerOptions& options, const Task& task, Strategy& strategy, TrainOptimizer& optimizer,
            Loader& loader, FiniteWatch& finite);
 
@@ -41,6 +41,7 @@ class StepLoop {
   void step_and_share(std::int64_t step);
   void add_buckets(const char* name, const std::vector<BucketTimes>& buckets, std::int64_t step);
   double share_losses(std::vector<double> mine);
+  void clip();
 
   const TrainerOptions& options_;
   const Task& task_;
@@ -48,6 +49,7 @@ class StepLoop {
   TrainOptimizer& optimizer_;
   Loader& loader_;
   FiniteWatch& finite_;
+  ScheduleOptions schedule_;    // with the warm-up in steps
   int most_lanes_ = 0;          // that any worker carries
   std::vector<int> bad_lanes_;  // whose loss was not finite in the last step
   int stop_ = 0;

@@ -11,7 +11,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/store.h"
+#include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/optimizer.h"
+#include "train/exclusions.h"
 
 namespace lockstep {
 namespace {
@@ -112,16 +114,37 @@ std::unique_ptr<torch::optim::Optimizer> make_torch(const TrainerOptions& o,
                                                torch::optim::AdamWOptions(lr).weight_decay(decay));
 }
 
-// `source`: the gradients' source, or a list of parameters.
+// `source`: the gradients' source, or a list of parameters. Who is left out of LARS and LAMB a group says.
 template <class Source>
-std::unique_ptr<Optimizer> make_own(const TrainerOptions& o, Source&& source) {
+std::unique_ptr<Optimizer> make_plain(const TrainerOptions& o, Source&& source) {
   const double lr = o.schedule.lr, decay = o.weight_decay;
+  if (o.optimizer == "lars")
+    return std::make_unique<LARS>(source, LARSOptions{.lr = lr,
+                                                      .momentum = o.momentum,
+                                                      .weight_decay = decay,
+                                                      .trust_coefficient = o.trust_coefficient,
+                                                      .trust_clip = o.trust_clip,
+                                                      .vectors = true});
+  if (o.optimizer == "lamb")
+    return std::make_unique<LAMB>(
+        source, LAMBOptions{.lr = lr, .weight_decay = decay, .trust_clip = o.trust_clip, .vectors = true});
   if (o.optimizer == "sgd")
     return std::make_unique<SGD>(
         source, SGDOptions{.lr = lr, .momentum = o.momentum, .weight_decay = decay, .nesterov = o.nesterov});
   if (o.optimizer == "adam")
     return std::make_unique<Adam>(source, AdamOptions{.lr = lr, .weight_decay = decay});
   return std::make_unique<AdamW>(source, AdamWOptions{.lr = lr, .weight_decay = decay});
+}
+
+template <class Source>
+std::unique_ptr<Optimizer> make_own(const TrainerOptions& o, Source&& source,
+                                    const std::vector<NamedTensor>& parameters) {
+  std::unique_ptr<Optimizer> optimizer = make_plain(o, source);
+  optimizer->add_group(
+      {.match = [names = excluded(o, parameters)](const std::string& name) { return names.contains(name); },
+       .weight_decay = 0,
+       .adapt = false});
+  return optimizer;
 }
 
 bool is_torch(const TrainerOptions& o) { return o.optimizer.starts_with("torch-"); }
@@ -146,15 +169,16 @@ std::unique_ptr<TrainOptimizer> make_optimizer(const TrainerOptions& o, Strategy
       if (!slices[i].parameter.is_same(parameters[i].tensor))
         throw UsageError(option_text("optimizer", o.optimizer) + " updates whole parameters, and " +
                          option_text("strategy", o.strategy) +
-                         " gives each worker a part of them; accepted: sgd, adam, adamw");
+                         " gives each worker a part of them; accepted: sgd, adam, adamw, lars, lamb");
     return torch_optimizer(o, strategy, &strategy);
   }
-  return std::make_unique<OwnOptimizer>(make_own(o, strategy));
+  return std::make_unique<OwnOptimizer>(make_own(o, strategy, strategy.parameters()));
 }
 
 std::unique_ptr<TrainOptimizer> make_local_optimizer(const TrainerOptions& o, Strategy& strategy) {
   if (is_torch(o)) return torch_optimizer(o, strategy, nullptr);
-  return std::make_unique<OwnOptimizer>(make_own(o, strategy.parameters()));
+  const std::vector<NamedTensor> parameters = strategy.parameters();
+  return std::make_unique<OwnOptimizer>(make_own(o, parameters, parameters));
 }
 
 }  // namespace lockstep

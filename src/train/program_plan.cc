@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 
@@ -25,11 +26,35 @@ void within(const char* option, std::int64_t value, std::int64_t least, std::int
     throw UsageError(fmt::format("{} = {}; accepted: {} to {}", option, value, least, most));
 }
 
+void at_least_zero(const char* option, double value) {
+  if (!(std::isfinite(value) && value >= 0))
+    throw UsageError(fmt::format("{} = {}; accepted: 0 or more, finite", option, value));
+}
+
+void check_rate(const TrainerOptions& o) {
+  at_least_zero("trust_coefficient", o.trust_coefficient);
+  at_least_zero("trust_clip", o.trust_clip);
+  at_least_zero("clip_norm", o.clip_norm);
+  at_least_zero("clip_value", o.clip_value);
+  at_least_zero("warmup_epochs", o.warmup_epochs);
+  if (o.optimizer.starts_with("torch-") && !o.exclude.empty() && o.exclude != "none")
+    throw UsageError(
+        fmt::format("exclude = {} needs an optimizer of ours; accepted: sgd, adam, adamw, lars, "
+                    "lamb",
+                    o.exclude));
+  if (o.clip_norm != 0 && o.clip_value != 0)
+    throw UsageError("clip_norm and clip_value both clip gradients; accepted: one of them");
+  if (o.warmup_epochs != 0 && o.schedule.warmup_steps != 0)
+    throw UsageError(
+        "warmup_epochs and schedule.warmup_steps both say how long the rate rises; accepted: one "
+        "of them");
+}
+
 // What is found here is found before a file changes.
 void check_values(const TrainerOptions& o) {
   constexpr std::int64_t kMany = std::int64_t{1} << 40;
   expect_one_of("optimizer:", o.optimizer,
-                {"sgd", "adam", "adamw", "torch-sgd", "torch-adam", "torch-adamw"});
+                {"sgd", "adam", "adamw", "lars", "lamb", "torch-sgd", "torch-adam", "torch-adamw"});
   expect_one_of("on_nan:", o.on_nan, {"stop", "skip", "go-on"});
   within("lanes", o.lanes, 0, 1 << 20);
   within("lane_batch", o.lane_batch, 1, 1 << 20);
@@ -43,6 +68,7 @@ void check_values(const TrainerOptions& o) {
   within("keep", o.keep, 0, 1 << 20);
   within("trace_steps", o.trace_steps, 0, 10'000);
   check(o.schedule);
+  check_rate(o);
   if (o.nesterov && (!o.optimizer.ends_with("sgd") || o.momentum == 0))
     throw UsageError("nesterov: accepted with an optimizer of sgd or torch-sgd and a momentum above 0");
   if (o.out.empty()) throw UsageError("out: names no folder");
@@ -72,9 +98,16 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"momentum", o.momentum},
           {"nesterov", o.nesterov},
           {"weight_decay", o.weight_decay},
+          {"exclude", o.exclude},
+          {"trust_coefficient", o.trust_coefficient},
+          {"trust_clip", o.trust_clip},
+          {"clip_norm", o.clip_norm},
+          {"clip_value", o.clip_value},
           {"schedule", to_string(o.schedule.kind)},
           {"warmup_steps", o.schedule.warmup_steps},
+          {"warmup_epochs", o.warmup_epochs},
           {"min_lr", o.schedule.final_lr},
+          {"lr_power", o.schedule.power},
           {"lr_every", o.schedule.every},
           {"lr_factor", o.schedule.factor},
           {"on_nan", o.on_nan},
@@ -88,27 +121,27 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"eval_every", o.eval_every}};
 }
 
-constexpr const char* kDefines[] = {"lane_batch",   "last_step", "augment",      "lanes",
-                                    "threads",      "seed",      "optimizer",    "lr",
-                                    "momentum",     "nesterov",  "weight_decay", "schedule",
-                                    "warmup_steps", "min_lr",    "lr_every",     "lr_factor"};
-
-bool length_matters(const TrainerOptions& o) {
-  return o.schedule.kind == Schedule::cosine || o.schedule.kind == Schedule::linear;
-}
+constexpr const char* kDefines[] = {
+    "lane_batch", "last_step", "augment",  "lanes",        "threads",       "seed",
+    "optimizer",  "lr",        "momentum", "nesterov",     "weight_decay",  "exclude",
+    "trust_clip", "clip_norm", "schedule", "warmup_steps", "warmup_epochs", "trust_coefficient",
+    "clip_value", "min_lr",    "lr_power", "lr_every",     "lr_factor"};
 
 void expect_same_run(const Json& now, const Json& then, const TrainerOptions& o) {
+  const TrainerOptions fresh;
+  const Json defaults = recipe_of(fresh, 0);  // what a run of a version without the option has
   const auto compare = [&](const char* name) {
-    if (then.value(name, Json()) != now.at(name))
+    const Json before = then.value(name, defaults.at(name));
+    if (before != now.at(name))
       throw UsageError(
           fmt::format("{} = {} would make another run than that in {}, which has {}; accepted: the same, or "
                       "another folder (out)",
-                      name, now.at(name).dump(), o.out, then.value(name, Json()).dump()));
+                      name, now.at(name).dump(), o.out, before.dump()));
   };
   for (const char* name : kDefines) compare(name);
   for (const char* name : {"order", "exchange"})
     if (then.contains(name)) compare(name);  // older checkpoints don't say
-  if (length_matters(o))
+  if (depends_on_length(o.schedule.kind))
     for (const char* name : {"steps", "epochs"}) compare(name);
 }
 

@@ -42,7 +42,9 @@ TrainRecorder::TrainRecorder(const RunPlan& plan, const Task& task, Group world,
     std::vector<std::string> further;
     for (const auto& [name, metric] : task_.metrics)
       if (name != "accuracy") further.push_back(name);
-    folder_.emplace(plan_.options.out, plan_.folder_use, plan_.first_step, further);
+    std::vector<std::string> of_steps;
+    if (plan_.options.clip_norm > 0) of_steps.emplace_back("grad_norm");
+    folder_.emplace(plan_.options.out, plan_.folder_use, plan_.first_step, further, of_steps);
     for (const std::string& name : folder_->set_aside())
       plan_.sink({{"event", "note"},
                   {"text", fmt::format("{} is later than step {}: it is now in {}", name, plan_.first_step,

@@ -184,8 +184,7 @@ void TrainRun::nothing_left() const {
                                  option_text("epochs", std::to_string(options_.epochs)), loader_.steps(),
                                  plan_->resumed, plan_->first_step,
                                  (plan_->first_step - 1) / loader_.steps_per_epoch() + 1));
-  const bool any_length =
-      options_.schedule.kind != Schedule::cosine && options_.schedule.kind != Schedule::linear;
+  const bool any_length = !depends_on_length(options_.schedule.kind);
   if (leads()) sweep(options_.out);
   tell({{"event", "through"},
         {"step", plan_->first_step},

@@ -260,6 +260,41 @@ class Flags(Case):
              [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2, 0.2])
         near(rates("linear", "--schedule", "linear", "--warmup-steps", 4, "--min-lr", "0.4"),
              [0.2, 0.4, 0.6, 0.8, 0.8, 0.7, 0.6, 0.5])
+        near(rates("poly", "--schedule", "poly", "--lr-power", "2"),
+             [0.8 * (1 - i / 8) ** 2 for i in range(8)])
+
+    def test_the_rate_follows_the_batch(self):
+        def rates(name, *args):
+            self.train(name, *LANES, "--steps", 2, "--optimizer", "sgd", *args)
+            return [float(row["lr"]) for row in self.rows(name, "steps.csv")]
+
+        # 8 lanes of 4 samples
+        self.assertEqual(rates("linear", "--base-lr", "0.25", "--base-batch", 16), [0.5, 0.5])
+        self.assertEqual(rates("sqrt", "--base-lr", "0.25", "--base-batch", 2, "--lr-scaling", "sqrt"), [1, 1])
+        again = ["--config", self.path("linear", "config.json")]
+        self.assertEqual(rates("again", *again), [0.5, 0.5])
+        self.assertEqual(rates("other", *again, "--lr", "0.125"), [0.125, 0.125])
+
+    def test_large_batch_optimizers_clip_and_leave_out(self):
+        base = [*LANES, "--steps", 6, "--warmup-epochs", "0.25"]
+        hashes = set()
+        for optimizer in ("lars", "lamb"):
+            summary = self.train(optimizer, *base, "--optimizer", optimizer, "--clip-norm", "0.5")
+            hashes.add(summary["params_sha256"])
+            sharded = self.train(f"{optimizer}-zero1", *base, "--optimizer", optimizer, "--clip-norm", "0.5",
+                                 "--strategy", "zero1", "-n", 3)
+            self.assertEqual(sharded["params_sha256"], summary["params_sha256"])
+            norms = [float(row["grad_norm"]) for row in self.rows(optimizer, "steps.csv")]
+            self.assertEqual(len(norms), 6)
+            self.assertTrue(all(norm > 0 for norm in norms))
+            hashes.add(self.train(f"{optimizer}-all", *base, "--optimizer", optimizer, "--exclude", "none",
+                                  "--clip-value", "0.1")["params_sha256"])
+        self.assertEqual(len(hashes), 4)
+        self.refused("train", *base, "--optimizer", "lars", "--exclude", "*.gain", "--out", self.path("none"),
+                     words=["--exclude", "'*.gain'", "matches no parameter", "1-d"])
+        self.refused("train", *LANES, "--epochs", 1, "--warmup-steps", 99, "--out", self.path("none"),
+                     words=["--warmup-steps 99", "longer than the run"])
+        self.refused("train", *LANES, "--lr", "nan", "--out", self.path("none"), words=["--lr", "nan", "accepted"])
 
 
 if __name__ == "__main__":

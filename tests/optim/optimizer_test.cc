@@ -31,6 +31,7 @@ class Source : public GradientSource {
   void share_updates() override { calls.push_back("share_updates"); }
   void join(const std::vector<torch::Tensor>& parts, const Take& take) override { join_whole(parts, take); }
   torch::Tensor cut(std::size_t, const torch::Tensor& whole) const override { return whole; }
+  void add_parts(std::span<double>) override {}
   void end_step() override {
     calls.push_back("end_step");
     weight_at_end = weight.detach().clone();

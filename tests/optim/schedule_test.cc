@@ -18,13 +18,14 @@ TEST(Schedule, Constant) {
 }
 
 TEST(Schedule, WarmupRisesToTheRateForEveryKind) {
-  for (const Schedule kind : {Schedule::constant, Schedule::cosine, Schedule::linear, Schedule::step}) {
+  for (const Schedule kind :
+       {Schedule::constant, Schedule::cosine, Schedule::linear, Schedule::poly, Schedule::step}) {
     const ScheduleOptions options{.kind = kind, .lr = 1, .warmup_steps = 4, .every = 100};
     EXPECT_EQ(lr_at(options, 0, 20), 0.25);
     EXPECT_EQ(lr_at(options, 1, 20), 0.5);
     EXPECT_EQ(lr_at(options, 3, 20), 1);
     EXPECT_EQ(lr_at(options, 4, 20), 1);  // the decay starts here
-    if (kind == Schedule::cosine || kind == Schedule::linear) {
+    if (depends_on_length(kind)) {
       EXPECT_LT(lr_at(options, 5, 20), 1);
     }
   }
@@ -47,6 +48,28 @@ TEST(Schedule, LinearIsALine) {
   EXPECT_EQ(lr_at(options, 9, 4), 0.5);
 }
 
+TEST(Schedule, PolyIsAPowerOfWhatIsLeft) {
+  const ScheduleOptions options{.kind = Schedule::poly, .lr = 1, .final_lr = 0.5, .warmup_steps = 2};
+  EXPECT_EQ(lr_at(options, 1, 6), 1);
+  EXPECT_EQ(lr_at(options, 2, 6), 1);
+  EXPECT_EQ(lr_at(options, 4, 6), 0.5 + 0.5 * 0.25);
+  EXPECT_EQ(lr_at(options, 5, 6), 0.5 + 0.5 * 0.0625);
+  EXPECT_EQ(lr_at(options, 6, 6), 0.5);
+  EXPECT_EQ(lr_at(options, 9, 6), 0.5);
+  ScheduleOptions line = options, straight = options;
+  line.power = 1;
+  straight.kind = Schedule::linear;
+  for (int step = 0; step < 8; ++step) EXPECT_EQ(lr_at(line, step, 6), lr_at(straight, step, 6)) << step;
+}
+
+TEST(Schedule, ARateFollowsTheBatch) {
+  EXPECT_EQ(scaled_lr(0.125, 16), 2);
+  EXPECT_EQ(scaled_lr(0.125, 0.5), 0.0625);
+  EXPECT_EQ(scaled_lr(0.125, 16, LrScaling::square_root), 0.5);
+  EXPECT_THROW(scaled_lr(std::numeric_limits<double>::quiet_NaN(), 1), UsageError);
+  EXPECT_THROW(scaled_lr(1, -1), UsageError);
+}
+
 TEST(Schedule, StepDropsEverySoMany) {
   const ScheduleOptions options{.kind = Schedule::step, .lr = 8, .every = 3, .factor = 0.5};
   EXPECT_EQ(lr_at(options, 2, 10), 8);
@@ -61,14 +84,15 @@ TEST(Schedule, WarmupLongerThanTheRunNeverDecays) {
 }
 
 TEST(Schedule, NamesRoundTripAndBadOnesAreListed) {
-  for (const Schedule kind : {Schedule::constant, Schedule::cosine, Schedule::linear, Schedule::step})
+  for (const Schedule kind :
+       {Schedule::constant, Schedule::cosine, Schedule::linear, Schedule::poly, Schedule::step})
     EXPECT_EQ(parse_schedule(to_string(kind)), kind);
   try {
     parse_schedule("cosin");
     FAIL() << "'cosin' was accepted";
   } catch (const UsageError& error) {
     EXPECT_EQ(std::string(error.what()),
-              "learning-rate schedule 'cosin'; accepted: constant, cosine, linear, step");
+              "learning-rate schedule 'cosin'; accepted: constant, cosine, linear, poly, step");
   }
 }
 
@@ -85,6 +109,7 @@ TEST(Schedule, RefusesBadOptionsByName) {
   refuses({.lr = std::numeric_limits<double>::quiet_NaN()}, "lr");
   refuses({.final_lr = -1}, "final_lr");
   refuses({.warmup_steps = -1}, "warmup_steps");
+  refuses({.kind = Schedule::poly, .power = -1}, "power");
   refuses({.kind = Schedule::step, .every = 0}, "every");
   refuses({.kind = Schedule::step, .every = 1, .factor = -1}, "factor");
   EXPECT_THROW(lr_at({}, -1, 1), UsageError);

@@ -84,7 +84,19 @@ TEST(TrainOptions, FlagsThatChangeNothingAreRefused) {
   EXPECT_EQ(refusal("resnet18", "adamw", "constant", {"width"}),
             "--width changes nothing with --model resnet18; accepted: with --model gpt or mlp");
   EXPECT_EQ(refusal("mlp", "adamw", "constant", {"momentum"}),
-            "--momentum changes nothing with --optimizer adamw; accepted: with --optimizer sgd or torch-sgd");
+            "--momentum changes nothing with --optimizer adamw; accepted: with --optimizer sgd, torch-sgd or "
+            "lars");
+  EXPECT_EQ(refusal("mlp", "lamb", "linear", {"trust_coefficient"}),
+            "--trust-coefficient changes nothing with --optimizer lamb; accepted: with --optimizer lars");
+  EXPECT_EQ(
+      refusal("mlp", "torch-sgd", "linear", {"exclude"}),
+      "--exclude changes nothing with --optimizer torch-sgd; accepted: with --optimizer sgd, adam, adamw, "
+      "lars or lamb");
+  EXPECT_EQ(refusal("mlp", "sgd", "linear", {"lr_power"}),
+            "--lr-power changes nothing with --schedule linear; accepted: with --schedule poly");
+  EXPECT_EQ(refusal("mlp", "sgd", "linear", {"lr_scaling"}),
+            "--lr-scaling changes nothing without --base-lr; accepted: with --base-lr");
+  EXPECT_EQ(refusal("mlp", "lars", "poly", {"momentum", "trust_clip", "exclude", "lr_power", "min_lr"}), "");
   EXPECT_EQ(refusal("mlp", "sgd", "cosine", {"lr_every"}),
             "--lr-every changes nothing with --schedule cosine; accepted: with --schedule step");
   EXPECT_EQ(refusal("gpt", "sgd", "cosine", {"blocks", "width", "heads", "momentum", "min_lr", "lr"}), "");
@@ -111,6 +123,33 @@ TEST(TrainOptions, WhatFollowsIsFilledIn) {
   EXPECT_EQ(sgd.epochs, 0);
 }
 
+TEST(TrainOptions, TheRateOfLargeBatchesIsFilledIn) {
+  TrainOptions lars;
+  lars.optimizer = "lars";
+  check_options(lars);
+  EXPECT_EQ(*lars.lr, 1);
+  EXPECT_EQ(*lars.weight_decay, 1e-4);
+  EXPECT_EQ(lars.exclude, "1-d");
+  TrainOptions scaled;
+  scaled.base_lr = 0.1;
+  scaled.base_batch = 256;
+  check_options(scaled);
+  EXPECT_FALSE(scaled.lr);  // it follows when the lanes are known
+  EXPECT_EQ(scaled.exclude, "none");
+
+  // A run that goes on has the rate that its checkpoint says, in the way in which it says it.
+  TrainOptions now;
+  check_options(now);
+  continue_options(now, {}, scaled);
+  check_options(now);
+  EXPECT_FALSE(now.lr);
+  EXPECT_EQ(*now.base_lr, 0.1);
+  TrainOptions other;
+  other.lr = 0.2;
+  expect_words(refusal([&] { continue_options(other, {"lr"}, scaled); }),
+               {"--lr 0.2", "another run", "is none"});
+}
+
 TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
   const auto message = [](auto change) {
     return refusal([&] {
@@ -133,6 +172,27 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
   expect_words(message([](auto& o) { o.last_step = "keep"; }), {"--last-step", "keep", "short, drop, wrap"});
   expect_words(message([](auto& o) { o.lr = -1; }), {"--lr", "-1"});
   expect_words(message([](auto& o) { o.lr = NAN; }), {"--lr", "nan"});
+  expect_words(message([](auto& o) { o.lr = INFINITY; }), {"--lr", "inf"});
+  expect_words(message([](auto& o) { o.base_lr = NAN; }), {"--base-lr", "nan"});
+  for (double TrainOptions::*number :
+       {&TrainOptions::dropout, &TrainOptions::momentum, &TrainOptions::trust_coefficient,
+        &TrainOptions::trust_clip, &TrainOptions::clip_norm, &TrainOptions::clip_value,
+        &TrainOptions::warmup_epochs, &TrainOptions::min_lr, &TrainOptions::lr_power,
+        &TrainOptions::lr_factor, &TrainOptions::bucket_cap_mb, &TrainOptions::first_bucket_mb})
+    expect_words(message([&](auto& o) { o.*number = NAN; }), {"--", "'nan' is out of range", "accepted"});
+  expect_words(message([](auto& o) { o.clip_norm = -1; }), {"--clip-norm", "-1", "or 0 (none)"});
+  expect_words(message([](auto& o) { o.clip_norm = o.clip_value = 1; }),
+               {"--clip-norm 1", "--clip-value 1", "one of them"});
+  expect_words(message([](auto& o) { o.lr = 1, o.base_lr = 2, o.base_batch = 3; }),
+               {"--lr 1", "--base-lr 2", "one of them"});
+  expect_words(message([](auto& o) { o.base_lr = 2; }), {"--base-lr 2", "--base-batch"});
+  expect_words(message([](auto& o) { o.base_batch = 2; }), {"--base-batch 2", "--base-lr"});
+  expect_words(message([](auto& o) { o.warmup_steps = 8, o.steps = 7; }),
+               {"--warmup-steps 8", "longer than the run", "7 at most"});
+  expect_words(message([](auto& o) { o.warmup_epochs = 1.5; }),
+               {"--warmup-epochs 1.5", "longer than the run", "1 at most"});
+  expect_words(message([](auto& o) { o.warmup_steps = 1, o.warmup_epochs = 1; }),
+               {"--warmup-steps 1", "--warmup-epochs 1", "one of them"});
   expect_words(message([](auto& o) { o.nesterov = true; }), {"--nesterov", "sgd"});
   expect_words(message([](auto& o) { o.schedule = "step"; }), {"--lr-every"});
   expect_words(message([](auto& o) {

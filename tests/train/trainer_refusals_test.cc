@@ -130,6 +130,12 @@ TEST_F(TrainerTest, NumbersThatAreNoneAreRefusedFirst) {
       {"epochs = -1", [](TrainerOptions& o) { o.epochs = -1; }},
       {"every", [](TrainerOptions& o) { o.schedule.kind = Schedule::step; }},
       {"lr", [](TrainerOptions& o) { o.schedule.lr = std::nan(""); }},
+      {"trust_clip", [](TrainerOptions& o) { o.trust_clip = std::nan(""); }},
+      {"clip_norm", [](TrainerOptions& o) { o.clip_norm = -1; }},
+      {"clip_value", [](TrainerOptions& o) { o.clip_value = std::nan(""); }},
+      {"warmup_epochs", [](TrainerOptions& o) { o.warmup_epochs = -1; }},
+      {"longer than the run", [](TrainerOptions& o) { o.schedule.warmup_steps = 1 << 20; }},
+      {"'*gain' matches no parameter", [](TrainerOptions& o) { o.exclude = "1-d,*gain"; }},
       {"nesterov", [](TrainerOptions& o) { o.nesterov = true; }},
       {"model_name", [](TrainerOptions& o) { o.model_name = "caf\xe9"; }},
   };

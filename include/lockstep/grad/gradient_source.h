@@ -62,6 +62,10 @@ class GradientSource {
   virtual void join(const std::vector<torch::Tensor>& parts, const Take& take) = 0;
   // What belongs to slices()[i] of `whole`, which has the parameter's sizes. May share its memory.
   virtual torch::Tensor cut(std::size_t i, const torch::Tensor& whole) const = 0;
+  // Figures of the parameters to which each worker adds what its slices give: every value becomes the sum
+  // over the workers. Where slices are whole each worker has the sum already, and nothing happens. Collective
+  // where slices are parts.
+  virtual void add_parts(std::span<double> values) = 0;
 };
 
 }  // namespace lockstep

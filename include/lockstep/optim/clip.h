@@ -1,4 +1,5 @@
-// Clipping of gradients by their global norm, between the last backward of a step and the optimizer's step():
+// Clipping of gradients, by their global norm or one by one, between the last backward of a step and the
+// optimizer's step():
 //
 //   for (auto& lane : step) { auto scope = ddp.lane(lane); … .backward(); }
 //   lockstep::clip_grad_norm_(ddp, 1.0);
@@ -15,5 +16,9 @@ namespace lockstep {
 // every worker and for every number of them and of threads. Every rank calls it; throws UsageError for a
 // max_norm or norm_type that is no such number.
 double clip_grad_norm_(GradientSource& source, double max_norm, double norm_type = 2);
+
+// Synchronizes the source, then brings every element of the gradients to at least -clip_value and at most
+// clip_value; a NaN stays. Every rank calls it; throws UsageError for a clip_value below 0 or NaN.
+void clip_grad_value_(GradientSource& source, double clip_value);
 
 }  // namespace lockstep

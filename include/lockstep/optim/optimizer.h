@@ -28,6 +28,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@ struct ParameterGroup {
   std::function<bool(const std::string& name)> match = {};
   double lr_scale = 1;  // times the optimizer's lr
   std::optional<double> weight_decay = {};
+  std::optional<bool> adapt = {};  // whether LARS and LAMB (optim/layerwise.h) scale their rate
 };
 
 // Everything that step() remembers, as contiguous copies on the host: "exp_avg/fc.weight",
@@ -96,12 +98,18 @@ class Optimizer {
   virtual void update(const kernel::Elements& elements, std::int64_t step, double lr,
                       double weight_decay) const = 0;
 
- private:
   struct Slot;    // one slice and its state
   struct Update;  // one slice's part of a step
+  // Before any of a step's updates, for optimizers that look at whole parameters first: may change the rates
+  // and weight decays. Every rank calls it for the same parameters. Most have nothing to do here.
+  virtual void adapt(std::span<Update> updates);
+
+ private:
+  friend class LayerwiseOptimizer;
   void make_slots();
   void check_gradient(const Slot& slot, const torch::Tensor& gradient) const;
   void run(const std::vector<Update>& updates);
+  Crew& crew();
 
   std::unique_ptr<GradientSource> own_source_;  // of a plain list of parameters
   GradientSource* source_;

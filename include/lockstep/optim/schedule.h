@@ -2,6 +2,11 @@
 // resuming and under another number of workers.
 //
 //   optimizer.set_lr(lr_at({.kind = Schedule::cosine, .lr = 5e-4, .warmup_steps = 100}, step, total_steps));
+//
+// A rate that is right for a step of 256 samples, in a run with steps of 4096 (the linear scaling rule; Goyal
+// et al.: "Accurate, Large Minibatch SGD", 2017), together with a warm-up:
+//
+//   const double lr = scaled_lr(0.1, 4096.0 / 256);   // 1.6
 #pragma once
 
 #include <cstdint>
@@ -13,14 +18,16 @@ enum class Schedule {
   constant,  // lr
   cosine,    // half a cosine from lr down to final_lr
   linear,    // a straight line from lr down to final_lr
+  poly,      // as the `power`th power of what is left of the run, from lr down to final_lr
   step       // lr, multiplied by `factor` every `every` steps
 };
 
 struct ScheduleOptions {
   Schedule kind = Schedule::constant;
   double lr = 1e-3;
-  double final_lr = 0;            // cosine, linear: the rate at total_steps and after
+  double final_lr = 0;            // cosine, linear, poly: the rate at total_steps and after
   std::int64_t warmup_steps = 0;  // the first steps of every kind rise in a line: lr / n, 2 lr / n … lr
+  double power = 2;               // poly; 1 is linear
   std::int64_t every = 0;         // step: counted from the run's start; at least 1
   double factor = 0.1;            // step
 };
@@ -28,11 +35,18 @@ struct ScheduleOptions {
 // Throws UsageError that names the option and the accepted range.
 void check(const ScheduleOptions& options);
 
-// The rate of step `step` (0, 1 … ) in a run of `total_steps`. Cosine and linear run from the end of the
-// warm-up to total_steps. Checks `options` first; a negative step or total is a UsageError too.
+// The rate of step `step` (0, 1 … ) in a run of `total_steps`. Cosine, linear and poly run from the end of
+// the warm-up to total_steps. Checks `options` first; a negative step or total is a UsageError too.
 double lr_at(const ScheduleOptions& options, std::int64_t step, std::int64_t total_steps);
 
-const char* to_string(Schedule schedule);        // "constant", "cosine", "linear", "step"
+// Whether the rate of a step depends on total_steps.
+bool depends_on_length(Schedule schedule);
+
+// What a base rate becomes when a step has `times` as many samples: times as large, or times its square root.
+enum class LrScaling : std::uint8_t { linear, square_root };
+double scaled_lr(double base_lr, double times, LrScaling scaling = LrScaling::linear);
+
+const char* to_string(Schedule schedule);        // "constant", "cosine", "linear", "poly", "step"
 Schedule parse_schedule(std::string_view text);  // throws UsageError that lists the names
 
 }  // namespace lockstep

@@ -64,6 +64,7 @@ class DataParallel final : public Replicated {
   void end_step() override;
   void join(const std::vector<torch::Tensor>& parts, const Take& take) override;
   torch::Tensor cut(std::size_t i, const torch::Tensor& whole) const override;
+  void add_parts(std::span<double>) override {}
 
   // The run goes on with other members: parameters and buffers become those of the new group's rank 0, and an
   // unfinished step is forgotten. Collective there; the old group may have failed. Optimizers stay as they

@@ -35,6 +35,7 @@ class Zero1 final : public Replicated {
   void share_updates() override;
   void join(const std::vector<torch::Tensor>& parts, const Take& take) override;
   torch::Tensor cut(std::size_t i, const torch::Tensor& whole) const override;
+  void add_parts(std::span<double> values) override;
 
  private:
   struct Shard {

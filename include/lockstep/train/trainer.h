@@ -85,11 +85,20 @@ struct TrainerOptions {
   bool augment = true;  // Dataset::get is given a stream of random numbers
   std::uint64_t seed = 0;
   int threads = 1;                  // of a worker, that libtorch computes with
-  std::string optimizer = "adamw";  // sgd, adam, adamw; torch-sgd, torch-adam, torch-adamw
-  double momentum = 0.9;            // of sgd
+  std::string optimizer = "adamw";  // sgd, adam, adamw, lars, lamb; torch-sgd, torch-adam, torch-adamw
+  double momentum = 0.9;            // of sgd and lars
   bool nesterov = false;
   double weight_decay = 0;
-  ScheduleOptions schedule = {};  // the learning rate, schedule.lr, and its way over the run
+  // Parameters without weight decay, and with lars and lamb without a rate of their own: names, in which *
+  // stands for any text, with commas between them; "1-d" for all of fewer than two dimensions; "none". Empty:
+  // "1-d" for lars and lamb, "none" for the others. A name that no parameter has is a UsageError.
+  std::string exclude = {};
+  double trust_coefficient = 1e-3;  // of lars
+  double trust_clip = 0;            // of lars and lamb; 0: none
+  double clip_norm = 0;             // gradients are scaled to at most this norm (optim/clip.h); 0: none
+  double clip_value = 0;            // gradients are clamped to ± this; 0: none
+  ScheduleOptions schedule = {};    // the learning rate, schedule.lr, and its way over the run
+  double warmup_epochs = 0;         // in place of schedule.warmup_steps, rounded to steps
 
   // How long it is; a run that goes on may be longer, unless its schedule depends on it.
   std::int64_t epochs = 0;  // both 0: one epoch

@@ -1,0 +1,39 @@
+// The arithmetic of optimizers that look at a whole parameter before they update it: squares added up in
+// fixed blocks, and LAMB's moments, direction and step. SIMD by run-time dispatch, and as in update.h every
+// element goes through the same instructions whatever its place, so that the cut makes no difference.
+#pragma once
+
+#include <cstddef>
+
+#include "lockstep/base/dtype.h"
+#include "optim/update.h"
+
+namespace lockstep::kernel {
+
+// A block: so many elements, counted from the parameter's first one; the last block may be shorter.
+inline constexpr std::size_t kBlockElements = 512;
+
+// The sum of the squares of at most one block, in f64: element i joins the i % 16th of 16 sums, which are
+// then added in pairs. Squares of f32 and of smaller types are exact.
+double sum_of_squares(const double* values, std::size_t count);
+
+// Elements of a float type as f64, exactly.
+void widen(DType dtype, const void* from, double* to, std::size_t count);
+
+// first = beta1 * first + (1 - beta1) * g, second = beta2 * second + (1 - beta2) * g²; the direction is
+// u = first / correction1 / (sqrt(second) / correction2 + eps) + weight_decay * p. No device but the
+// processor has these yet.
+struct LambUpdate {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-6;
+  double correction1 = 1;
+  double correction2 = 1;
+  double weight_decay = 0;
+};
+void lamb_moments(const Elements& elements, const LambUpdate& lamb);  // changes the state alone
+// u of the state as it is, as f64.
+void lamb_direction(const Elements& elements, const LambUpdate& lamb, double* u);
+void lamb_step(const Elements& elements, const LambUpdate& lamb, double rate);  // p -= rate * u
+
+}  // namespace lockstep::kernel

@@ -1,0 +1,172 @@
+#include "lockstep/optim/layerwise.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "optim/layer_kernels.h"
+#include "optim/layer_norms.h"
+#include "optim/require.h"
+#include "optim/slot.h"
+
+namespace lockstep {
+namespace {
+
+std::size_t elements_of(const std::vector<std::int64_t>& sizes) {
+  std::size_t count = 1;
+  for (const std::int64_t size : sizes) count *= static_cast<std::size_t>(size);
+  return count;
+}
+
+// Checks the options, and names the state that they need.
+std::vector<std::string> state_of(const LARSOptions& options) {
+  require_at_least_zero("LARS", "momentum", options.momentum);
+  require_at_least_zero("LARS", "trust_coefficient", options.trust_coefficient);
+  require_at_least_zero("LARS", "eps", options.eps);
+  require_at_least_zero("LARS", "trust_clip", options.trust_clip);
+  if (options.momentum == 0) return {};
+  return {"momentum_buffer"};
+}
+
+std::vector<std::string> state_of(const LAMBOptions& options) {
+  const char* const range = "0 or more and less than 1";
+  require(options.beta1 >= 0 && options.beta1 < 1, "LAMB", "beta1", options.beta1, range);
+  require(options.beta2 >= 0 && options.beta2 < 1, "LAMB", "beta2", options.beta2, range);
+  require_at_least_zero("LAMB", "eps", options.eps);
+  require_at_least_zero("LAMB", "trust_clip", options.trust_clip);
+  return {"exp_avg", "exp_avg_sq"};
+}
+
+kernel::LambUpdate lamb_update(const LAMBOptions& options, std::int64_t step, double weight_decay) {
+  return {.beta1 = options.beta1,
+          .beta2 = options.beta2,
+          .eps = options.eps,
+          .correction1 = 1 - std::pow(options.beta1, step),
+          .correction2 = std::sqrt(1 - std::pow(options.beta2, step)),
+          .weight_decay = weight_decay};
+}
+
+}  // namespace
+
+LayerwiseOptimizer::LayerwiseOptimizer(GradientSource& source, Traits traits, Adaptation adaptation)
+    : Optimizer(source, std::move(traits)), adaptation_(adaptation) {
+  check_devices();
+}
+
+LayerwiseOptimizer::LayerwiseOptimizer(const std::vector<NamedTensor>& parameters, Traits traits,
+                                       Adaptation adaptation)
+    : Optimizer(parameters, std::move(traits)), adaptation_(adaptation) {
+  check_devices();
+}
+
+LayerwiseOptimizer::~LayerwiseOptimizer() = default;
+
+void LayerwiseOptimizer::check_devices() const {
+  for (const Slot& slot : slots_)
+    if (!slot.parameter.is_cpu())
+      throw UsageError(
+          fmt::format("{}: parameter '{}' is on {}, which has no kernels for norms of whole "
+                      "parameters; accepted: cpu",
+                      traits_.name, slot.name, slot.parameter.device().str()));
+}
+
+bool LayerwiseOptimizer::is_adapted(const Slot& slot) const {
+  return slot.adapt.value_or(adaptation_.vectors || slot.whole.size() > 1);
+}
+
+void LayerwiseOptimizer::adapt(std::span<Update> updates) {
+  std::vector<LayerNorms::Part> parts;
+  for (const Slice& slice : source_->slices())
+    parts.push_back({.whole = elements_of(slice.whole), .own = slice.elements});
+  if (!norms_)
+    norms_ = std::make_unique<LayerNorms>(parts, [this](auto values) { source_->add_parts(values); });
+
+  std::vector<const Update*> updated(slots_.size(), nullptr);
+  std::vector<bool> wanted(slots_.size(), false);
+  for (Update& each : updates) {
+    const auto i = static_cast<std::size_t>(&each.slot - slots_.data());
+    updated[i] = &each;
+    wanted[i] = true;
+    if (!is_adapted(each.slot) && !each.slot.weight_decay) each.weight_decay = 0;
+  }
+  const auto norms = norms_->measure(
+      wanted,
+      [&](std::size_t i, const ElementRange& range, double* parameter, double* second) {
+        const Update& each = *updated[i];
+        const kernel::Elements block = each.elements.part(range.begin - parts[i].own.begin, range.count());
+        kernel::widen(block.dtype, block.parameter, parameter, block.count);
+        measure(block, each.step, each.weight_decay, second);
+      },
+      crew(), static_cast<std::size_t>(at::get_num_threads()));
+  for (Update& each : updates) {
+    const auto& [parameter, second] = norms[static_cast<std::size_t>(&each.slot - slots_.data())];
+    if (!is_adapted(each.slot) || !(parameter > 0 && second > 0)) continue;
+    const double ratio = trust_ratio(parameter, second, each.weight_decay);
+    each.lr *= adaptation_.trust_clip > 0 ? std::min(ratio, adaptation_.trust_clip) : ratio;
+  }
+}
+
+LARS::LARS(GradientSource& source, LARSOptions options)
+    : LayerwiseOptimizer(source, {"LARS", state_of(options), options.lr, options.weight_decay},
+                         {options.trust_clip, options.vectors}),
+      options_(options) {}
+
+LARS::LARS(const std::vector<NamedTensor>& parameters, LARSOptions options)
+    : LayerwiseOptimizer(parameters, {"LARS", state_of(options), options.lr, options.weight_decay},
+                         {options.trust_clip, options.vectors}),
+      options_(options) {}
+
+void LARS::measure(const kernel::Elements& elements, std::int64_t, double, double* second) const {
+  kernel::widen(elements.dtype, elements.gradient, second, elements.count);
+}
+
+double LARS::trust_ratio(double parameter_norm, double gradient_norm, double weight_decay) const {
+  return options_.trust_coefficient * parameter_norm /
+         (gradient_norm + weight_decay * parameter_norm + options_.eps);
+}
+
+// SGD's rule, with the rate as the gain with which gradients enter the momentum. The momentum is 0 before the
+// first step.
+void LARS::update(const kernel::Elements& elements, std::int64_t, double lr, double weight_decay) const {
+  if (options_.momentum == 0)
+    return kernel::update(
+        elements, kernel::SgdUpdate{.kind = kernel::Momentum::none, .lr = lr, .weight_decay = weight_decay});
+  kernel::update(elements, kernel::SgdUpdate{.kind = kernel::Momentum::keep,
+                                             .lr = 1,
+                                             .momentum = options_.momentum,
+                                             .gain = lr,
+                                             .weight_decay = weight_decay});
+}
+
+LAMB::LAMB(GradientSource& source, LAMBOptions options)
+    : LayerwiseOptimizer(source, {"LAMB", state_of(options), options.lr, options.weight_decay},
+                         {options.trust_clip, options.vectors}),
+      options_(options) {}
+
+LAMB::LAMB(const std::vector<NamedTensor>& parameters, LAMBOptions options)
+    : LayerwiseOptimizer(parameters, {"LAMB", state_of(options), options.lr, options.weight_decay},
+                         {options.trust_clip, options.vectors}),
+      options_(options) {}
+
+// The moments move on here, once an element; update() then takes the direction from them again, which costs
+// less than keeping it.
+void LAMB::measure(const kernel::Elements& elements, std::int64_t step, double weight_decay,
+                   double* second) const {
+  const kernel::LambUpdate lamb = lamb_update(options_, step, weight_decay);
+  kernel::lamb_moments(elements, lamb);
+  kernel::lamb_direction(elements, lamb, second);
+}
+
+double LAMB::trust_ratio(double parameter_norm, double direction_norm, double) const {
+  return parameter_norm / direction_norm;
+}
+
+void LAMB::update(const kernel::Elements& elements, std::int64_t step, double lr, double weight_decay) const {
+  kernel::lamb_step(elements, lamb_update(options_, step, weight_decay), lr);
+}
+
+}  // namespace lockstep

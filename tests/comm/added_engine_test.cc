@@ -148,9 +148,7 @@ class EventsAlone final : public DeviceRuntime {
   void use_own_stream(int) override {}
   void copy(void*, const void*, std::size_t, const DeviceStream&) override {}
   void fill(void*, std::byte, std::size_t, const DeviceStream&) override {}
-  DeviceEvent record(const DeviceStream& stream) override {
-    return {stream.device, std::make_shared<int>()};
-  }
+  DeviceEvent record(const DeviceStream& stream) override { return {stream.device, std::make_shared<int>()}; }
   void wait(const DeviceStream&, const DeviceEvent& event) override {
     ++(event.device.kind == kind_ ? waits : strangers);
   }

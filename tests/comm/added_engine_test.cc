@@ -16,7 +16,12 @@ namespace {
 
 std::atomic<int> toy_calls = 0;
 
-// Passes everything on to shared memory.
+Capabilities with_devices(Capabilities can) {
+  can.devices.add({Device::Kind::cuda, Device::Kind::custom});
+  return can;
+}
+
+// Passes everything on to shared memory; on devices nothing happens.
 class ToyEngine final : public Engine {
  public:
   explicit ToyEngine(std::unique_ptr<Engine> shm)
@@ -24,7 +29,7 @@ class ToyEngine final : public Engine {
                 .rank = shm->rank(),
                 .nodes = shm->nodes(),
                 .naming = shm->naming(),
-                .can = shm->capabilities(),
+                .can = with_devices(shm->capabilities()),
                 .selector = shm->selector()}),
         shm_(std::move(shm)) {}
 
@@ -39,7 +44,7 @@ class ToyEngine final : public Engine {
  protected:
   void execute(const Call& call) override {
     ++toy_calls;
-    shm_->run(call);
+    if (call.device.kind == Device::Kind::cpu) shm_->run(call);
   }
   double meet(const Call& call) override { return shm_->open(call); }
   std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call) override {
@@ -132,6 +137,43 @@ TEST_F(AddedEngine, IsRefusedByWhatItDeclares) {
   set("LOCKSTEP_ENGINE", "toy");
   expect_error<UsageError>(form, {"LOCKSTEP_ENGINE=toy, but members of group wide may be on several machines",
                                   "accepted for several machines: auto, tcp, shm+tcp, tcp+tcp, toy+tcp"});
+}
+
+// A device that is nothing but its events, and counts those of other kinds that come to it.
+class EventsAlone final : public DeviceRuntime {
+ public:
+  explicit EventsAlone(Device::Kind kind) : kind_(kind) { add_device_runtime(kind, *this); }
+  std::shared_ptr<void> allocate(std::size_t, int) override { return nullptr; }
+  DeviceStream current_stream(int index) override { return {{kind_, index}, nullptr}; }
+  void use_own_stream(int) override {}
+  void copy(void*, const void*, std::size_t, const DeviceStream&) override {}
+  void fill(void*, std::byte, std::size_t, const DeviceStream&) override {}
+  DeviceEvent record(const DeviceStream& stream) override { return {stream.device, std::make_shared<int>()}; }
+  void wait(const DeviceStream&, const DeviceEvent& event) override {
+    ++(event.device.kind == kind_ ? waits : strangers);
+  }
+  bool passed(const DeviceEvent&) override { return true; }
+  bool wait_on_host(const DeviceEvent&, std::chrono::milliseconds) override { return true; }
+
+  std::atomic<int> waits = 0;
+  std::atomic<int> strangers = 0;
+
+ private:
+  Device::Kind kind_;
+};
+
+TEST_F(AddedEngine, WaitsOnADeviceForCallsOfItsKind) {
+  static EventsAlone cuda(Device::Kind::cuda);
+  static EventsAlone custom(Device::Kind::custom);
+  set("LOCKSTEP_ENGINE", "toy");
+  members(2, [&](int rank) {
+    const Group g = form_group({.id = "toys", .size = 2, .rank = rank}, kAmple);
+    float x = 0;
+    for (const Device::Kind kind : {Device::Kind::cuda, Device::Kind::custom, Device::Kind::cuda})
+      g.all_reduce(Buffer{&x, 1, DType::f32, {kind, 0}});
+  });
+  EXPECT_EQ(cuda.waits, 2) << "of each rank, for its first call there";
+  EXPECT_EQ(cuda.strangers + custom.strangers, 0);
 }
 
 TEST_F(AddedEngine, IsListed) {

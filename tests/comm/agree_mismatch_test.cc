@@ -76,6 +76,19 @@ TEST(Mismatched, NumbersAreSaidWhereTheyDiffer) {
       "operation 8; rank 1 called all_reduce(f32 × 4, sum) as operation 7");
 }
 
+// LOCKSTEP_ALGORITHM may differ; a call that names one does not ask it.
+TEST(Mismatched, AlgorithmsThatAreForcedDiffer) {
+  Call call;
+  call.what = Collective::barrier;
+  const std::vector<CallCard> cards = {card_of(call, "tree"), card_of(call, "ring")};
+  EXPECT_FALSE(all_same(cards));
+  EXPECT_NE(line_of(cards).find("rank 0 called barrier(by tree); rank 1 called barrier(by ring)"),
+            std::string::npos)
+      << line_of(cards);
+  call.algorithm = "tree";
+  EXPECT_TRUE(all_same({card_of(call, "tree"), card_of(call, "ring")}));
+}
+
 // A rank that leaves its divisor to the others agrees with any, but does not make any two agree.
 TEST(Mismatched, DivisorsAreHeldAgainstTheFirstThatIsSaid) {
   const CallCard others = average_over(kDivisorOfOthers);
@@ -132,6 +145,9 @@ TEST(Mismatched, CardsAreHeldAgainstTheCallsOfTheirNumber) {
   CallCard sent = message(Collective::send, 4, 0);
   sent.sequence = 20;
   EXPECT_EQ(history.other_than(sent), nullptr);
+  history.add(sum_of(1, 0));  // an engine's own, without a number: it takes nobody's place
+  ASSERT_NE(history.other_than(sum_of(99, 16)), nullptr);
+  EXPECT_EQ(history.other_than(sum_of(99, 16))->count, 16U);
 }
 
 }  // namespace

@@ -132,6 +132,9 @@ TEST(Agreed, IsPatientWithThoseThatWaitOutside) {
   ranks.board[1] = Notice{.outside = true};
   EXPECT_FALSE(ranks[0].overdue({1}));
   EXPECT_TRUE(ranks[0].overdue({1, 2})) << "rank 2 has no excuse";
+  const Call long_ago = within(milliseconds(-3000));
+  ranks[0].begin(long_ago, milliseconds(0));
+  EXPECT_TRUE(ranks[0].overdue({1})) << "but not for ever";
 }
 
 TEST(Agreed, WhoLeftIsNamedWithTheCallThatNeedsIt) {
@@ -184,6 +187,22 @@ std::vector<std::string> said_by(FakeRanks& ranks, int rank) {
   }
   ranks[rank].end();
   return lines.with("has waited");
+}
+
+TEST(Agreed, NobodyIsToldOfAWaitInWhichSomethingMoves) {
+  FakeRanks ranks(2);
+  const LogLines lines;
+  Stall stall(milliseconds(1));
+  Call call = within(std::chrono::hours(1));
+  call.stall = &stall;
+  ranks[0].begin(call, milliseconds(0));
+  ranks[0].start_wait();
+  for (int i = 0; i < 3; ++i) {
+    ranks[0].look({1});
+    std::this_thread::sleep_for(milliseconds(3));
+    ranks[0].moved();
+  }
+  EXPECT_TRUE(lines.with("has waited").empty());
 }
 
 TEST(Agreed, TheLowestThatWaitsTellsPeople) {

@@ -57,6 +57,9 @@ TEST(Capabilities, RefuseWhatIsNotDeclared) {
   Call large = call_of("quick");
   large.count = 17;
   EXPECT_EQ(why(can, large), "quick carries at most 64 bytes, this call has 68");
+  Capabilities few = two_ways();
+  few.offers[0].at_most_count = 7;
+  EXPECT_EQ(why(few, call_of("quick")), "quick all_reduce takes at most 7 elements a rank, this call has 8");
   Call left_to_others = call_of("quick", DType::f32, ReduceOp::avg);
   left_to_others.divisor = kDivisorOfOthers;
   EXPECT_EQ(why(can, left_to_others), "quick needs the divisor from every rank");

@@ -1,6 +1,7 @@
 // What lockstep/comm/device.h, work.h and group.h promise of calls on a device, on the test device.
 #include <unistd.h>
 
+#include <latch>
 #include <numeric>
 #include <optional>
 
@@ -8,6 +9,7 @@
 #include "comm/expect_error.h"
 #include "comm/test_device.h"
 #include "comm/thread_ranks.h"
+#include "comm/wire_ranks.h"
 #include "lockstep/base/clock.h"
 
 namespace lockstep::testing {
@@ -213,6 +215,85 @@ TEST(Device, WhatFollowsOnACallFollowsOnTheStream) {
   EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
 }
 
+// Rank 0's group is held up by rank 1, so that what follows on the call is given before the call runs.
+TEST(Device, ABlockingCallComesAfterWhatFollowedOnTheCallBefore) {
+  std::latch given(1);
+  on_threads(test_device_groups(2), [&](const Group& g) {
+    const CommMemory x = g.allocate(kElements * sizeof(float), test_device(g));
+    const Floats ones(kElements, 1);
+    put(on(x), ones);
+    if (g.rank() == 1) given.wait();
+    const Work held = g.barrier_async();
+    const Work doubled = g.all_reduce_async(on(x)).then([&] { add_to(on(x), on(x), 1); });
+    if (g.rank() == 0) given.count_down();
+    g.all_reduce(on(x));  // on this thread's stream; what doubles is on the group's
+    EXPECT_EQ(values_of(on(x)), Floats(kElements, 8));
+    when_all({held, doubled}).wait();
+  });
+  EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
+}
+
+// Likewise.
+TEST(Device, WhoWaitsForWhatFollowedComesAfterIt) {
+  std::latch given(1);
+  on_threads(test_device_groups(2), [&](const Group& g) {
+    const CommMemory x = g.allocate(kElements * sizeof(float), test_device(g));
+    const CommMemory y = g.allocate(kElements * sizeof(float), test_device(g));
+    const Floats ones(kElements, 1);
+    put(on(x), ones);
+    if (g.rank() == 1) given.wait();
+    const Work held = g.barrier_async();
+    const Work doubled = g.all_reduce_async(on(x)).then([&] { add_to(on(x), on(x), 1); });
+    if (g.rank() == 0) given.count_down();
+    doubled.wait();
+    add_to(on(y), on(x), 1);
+    EXPECT_EQ(values_of(on(y)), Floats(kElements, 4));
+    held.wait();
+  });
+  EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
+}
+
+TEST(Device, WhatFollowsOnWorkThatIsDoneComesAfterItOnTheCallersStream) {
+  on_threads(test_device_groups(2), [](const Group& g) {
+    const CommMemory x = g.allocate(kElements * sizeof(float), test_device(g));
+    const CommMemory y = g.allocate(kElements * sizeof(float), test_device(g));
+    const Floats ones(kElements, 1);
+    put(on(x), ones);
+    const Work reduced = g.all_reduce_async(on(x));
+    while (!reduced.done()) std::this_thread::yield();
+    reduced.then([&] { add_to(on(y), on(x), 1); }).wait();
+    EXPECT_EQ(values_of(on(y)), Floats(kElements, 2));
+  });
+  EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
+}
+
+// by-node adds up with the processor, whatever the engines inside and across could do.
+TEST(Device, AGroupOfTwoLevelsRefusesIt) {
+  const std::vector<int> nodes = {0, 0, 1, 1};
+  auto wires = tcp_threads(nodes, net::Security::plaintext, kWirePatience);
+  std::vector<Group> groups(nodes.size());
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 0; r < nodes.size(); ++r)
+      threads.emplace_back([&, r] {
+        Call call;
+        call.what = Collective::split;
+        call.timeout = kWirePatience;
+        auto flat = find_engine("test-device")->make({}, {}, std::move(wires[r]));
+        auto inside = flat->split(nodes[r], static_cast<int>(r), "world/inside", call);
+        groups[r] = make_group(NodeEngine::make("test-device+test-device", std::move(flat), std::move(inside),
+                                                part_of_flat_engine, "world", call),
+                               "world", kWirePatience);
+      });
+  }
+  on_threads(std::move(groups), [](const Group& g) {
+    expect_error<UsageError>(
+        [&] { (void)g.allocate(64, test_device(g)); },
+        {"allocate: the test-device+test-device engine does not work on custom:", "accepted: cpu"});
+    EXPECT_EQ(g.all_reduce(1), 4);
+  });
+}
+
 TEST(Device, WorkEndsForTheHostBeforeItEndsOnIt) {
   TestDevice& device = TestDevice::get();
   const DeviceStream stream = device.current_stream(0);
@@ -261,6 +342,22 @@ TEST(Device, TheProcessorIsOneToo) {
   EXPECT_FALSE(event);
   runtime.wait(stream, event);
   EXPECT_TRUE(runtime.passed(event) && runtime.wait_on_host(event, {}));
+  for (int i = 0; i < 2; ++i) {  // the second where the first was
+    const std::shared_ptr<void> fresh = runtime.allocate(64, 0);
+    EXPECT_EQ(std::string(static_cast<const char*>(fresh.get()), 64), std::string(64, '\0'));
+    runtime.fill(fresh.get(), std::byte{1}, 64, stream);
+  }
+  expect_error<SystemError>([&] { (void)runtime.allocate(~std::size_t{0} - 5, 0); },
+                            {"no memory for 18446744073709551610 bytes"});
+}
+
+// Memory of one would be given to the other.
+TEST(Device, AKindHasOneRuntime) {
+  TestDevice& device = TestDevice::get();
+  for (const Device::Kind kind : {Device::Kind::cpu, Device::Kind::custom})
+    expect_error<UsageError>([&] { add_device_runtime(kind, device); },
+                             {"there is a runtime for " + std::string(to_string(kind)) + " already"});
+  EXPECT_EQ(&runtime_of({Device::Kind::custom, 0}), &device);
 }
 
 }  // namespace

@@ -32,6 +32,21 @@ TEST(Meeting, RanksMayGetTheirNamesWhileAPeerDies) {
   }
 }
 
+// The library's own calls have no number: nobody is seen to be inside one.
+TEST(Meeting, WhoMissesACallWithoutANumberIsNotSaidToBeInside) {
+  ControlBlock block(2);
+  shm::Meeting meeting(block.control(), "world", 0, 2);
+  Call call;
+  call.timeout = std::chrono::milliseconds(1);
+  meeting.begin(call);
+  try {
+    meeting.barrier();
+    ADD_FAILURE() << "rank 1 never came";
+  } catch (const TimeoutError& error) {
+    EXPECT_TRUE(std::string(error.what()).ends_with("; missing: rank 1")) << error.what();
+  }
+}
+
 // The call that is spoken of is one of the engine's own, with more time; it must live as long as the talk.
 TEST(WithPeers, ALackOfMemoryNamesTheCall) {
   auto engines = local_threads("world", {0}, Knobs::from_environment());

@@ -57,8 +57,8 @@ class DeviceRuntime {
 const char* to_string(Device::Kind kind);  // "cpu", "cuda", "custom"
 std::string to_string(Device device);      // "cpu", "cuda:1"
 
-// Called once a kind, before main or from it. `runtime` outlives every group. The processor's is there: its
-// streams do all at once, and its events are empty.
+// Called once a kind, before main or from it; UsageError where there is one. `runtime` outlives every group.
+// The processor's is there: its streams do all at once, and its events are empty.
 void add_device_runtime(Device::Kind kind, DeviceRuntime& runtime);
 // Throws UsageError, which lists those that there are, where this program has none for it.
 DeviceRuntime& runtime_of(Device device);

@@ -61,7 +61,9 @@ std::string why_unfit(const RankNames& names, const Caller& me, const std::strin
 // while this rank is elsewhere.
 class CallHistory {
  public:
-  void add(const CallCard& card) { past_[card.sequence % past_.size()] = card; }
+  void add(const CallCard& card) {
+    if (card.sequence != 0) past_[card.sequence % past_.size()] = card;
+  }
   // What this rank called under the number of `theirs`, if that is another call; null: it is the same, or not
   // yet called, or too long ago. Calls that engines make of themselves, and messages, have no number.
   const CallCard* other_than(const CallCard& theirs) const {

@@ -16,7 +16,9 @@ class HostRuntime final : public DeviceRuntime {
   std::shared_ptr<void> allocate(std::size_t bytes, int) override {
     constexpr std::size_t kAlignment = 4096;  // for any SIMD
     const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* const data = std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded);
+    void* const data = rounded < bytes  // more than there are numbers for
+                           ? nullptr
+                           : std::aligned_alloc(kAlignment, rounded == 0 ? kAlignment : rounded);
     if (data == nullptr) throw SystemError("no memory for " + std::to_string(bytes) + " bytes");
     std::memset(data, 0, rounded);
     return {data, std::free};
@@ -53,7 +55,9 @@ std::string to_string(Device device) {
 
 void add_device_runtime(Device::Kind kind, DeviceRuntime& runtime) {
   DeviceRuntime*& place = runtimes()[static_cast<std::size_t>(kind)];
-  if (place == nullptr) place = &runtime;
+  if (place != nullptr)
+    throw UsageError(std::string("there is a runtime for ") + to_string(kind) + " already");
+  place = &runtime;
 }
 
 DeviceRuntime& runtime_of(Device device) {

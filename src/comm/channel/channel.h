@@ -1,5 +1,5 @@
 // Point to point between the ranks of a group, over shared memory, TCP, MPI or Gloo: all that an algorithm
-// sees of its peers, unless it works on memory that they share (comm/reach.h).
+// sees of its peers, unless it works on memory that they share (comm/call/reach.h).
 #pragma once
 
 #include <cstddef>

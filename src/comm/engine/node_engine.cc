@@ -60,8 +60,9 @@ NodeEngine::NodeEngine(std::string name, std::unique_ptr<Engine> flat, std::uniq
               .rank = flat->rank(),
               .nodes = flat->nodes(),
               .naming = std::make_shared<Naming>(flat->rank_names()),
-              .can = {.devices = flat->capabilities().devices,
-                      .reachable_memory = inside->capabilities().reachable_memory,
+              // On the processor's memory alone, with which by-node adds up, and which is all that `inside`
+              // may have.
+              .can = {.reachable_memory = inside->capabilities().reachable_memory,
                       .offers = flat->capabilities().offers},
               .selector = flat->selector()}),
       inside_(std::move(inside)),

@@ -136,8 +136,12 @@ std::optional<Notice> Meeting::read(int rank) const {
 std::string Meeting::seen(int rank) const {
   const std::uint64_t last = seat(rank).sequence.load(std::memory_order_relaxed);
   const Call* const call = agreement_.call();
-  // A message has the number of the collective before it, which all may have been in.
-  if (call != nullptr && !is_message(call->what) && last >= call->sequence) return " (inside this operation)";
+  // A message has the number of the collective before it, which all may have been in; a call of the library's
+  // own has none.
+  if (call != nullptr && !is_message(call->what)) {
+    if (call->sequence == 0) return "";
+    if (last >= call->sequence) return " (inside this operation)";
+  }
   return " (last seen in operation " + std::to_string(last) + ")";
 }
 

@@ -108,10 +108,9 @@ DeviceEvent GroupImpl::put_on_device(Call& call, const DeviceEvent& ready) {
   DeviceRuntime& runtime = runtime_of(call.device);
   call.stream = runtime.current_stream(call.device.index);
   if (ready) runtime.wait(call.stream, ready);
-  if (last_on_device_) runtime.wait(call.stream, last_on_device_);
+  if (const DeviceEvent& last = last_on(call.device)) runtime.wait(call.stream, last);
   execute(call, [&] { engine_->run(call); });
-  last_on_device_ = runtime.record(call.stream);
-  return last_on_device_;
+  return last_on(call.device) = runtime.record(call.stream);
 }
 
 Work GroupImpl::start(Call call) {
@@ -186,8 +185,16 @@ void GroupImpl::serve(Queued next) {
     error = std::current_exception();
   }
   timing.end_ns = now_ns();
+  const bool on_stream = !ends.empty();
   error ? next.promise.set_error(std::move(error), std::move(timing))
         : next.promise.set_done(std::move(timing), std::move(ends));
+  if (!on_stream) return;
+  // What was to follow is on this thread's stream now, and the group's next call, on any, comes after it.
+  try {
+    DeviceRuntime& runtime = runtime_of(next.call.device);
+    last_on(next.call.device) = runtime.record(runtime.current_stream(next.call.device.index));
+  } catch (const std::exception&) {  // the device failed: whoever waits for it is told
+  }
 }
 
 Group GroupImpl::split(int colour, int key) {

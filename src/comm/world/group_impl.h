@@ -3,6 +3,7 @@
 // thread), and on failure writes the flight recorder's dump once.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -61,6 +62,8 @@ class GroupImpl {
   // Puts a call on this thread's current stream of its device, behind `ready` and the call on that device
   // before it. Likewise.
   DeviceEvent put_on_device(Call& call, const DeviceEvent& ready);
+  // Where the group's last call on devices of that kind ends. Likewise.
+  DeviceEvent& last_on(Device device) { return last_on_[static_cast<std::size_t>(device.kind)]; }
   void start_thread();
   void refuse_in_continuation(Collective what) const;
   void serve();
@@ -80,7 +83,7 @@ class GroupImpl {
   // Of the thread whose turn it is.
   std::uint64_t sequence_ = 0;  // of collectives; messages between two ranks are not counted
   int splits_ = 0;
-  DeviceEvent last_on_device_;
+  std::array<DeviceEvent, kDeviceKinds> last_on_;
   bool dumped_ = false;
 
   std::mutex mutex_;  // of what follows

@@ -217,10 +217,10 @@ void check_lanes(const TrainOptions& o, std::int64_t workers) {
   // Workers that nobody has counted are counted where the run begins.
   const std::int64_t lanes = o.lanes != 0 ? o.lanes : workers * o.accumulate;
   if (o.norm == "sync" && workers != 0 && lanes != workers)
-    throw UsageError(
-        fmt::format("--norm sync is over one lane of each worker at once, so {} lanes on {} worker{} would be "
-                    "another run than on {}; accepted: -n {}, or --norm batch or group for any number",
-                    lanes, workers, workers == 1 ? "" : "s", lanes, lanes));
+    throw UsageError(fmt::format(
+        "--norm sync is over one lane of each worker at once, so {} lanes on {} worker{} would be "
+        "another run than on {}; accepted: -n {}, or --norm batch or group for any number",
+        lanes, workers, workers == 1 ? "" : "s", lanes, lanes));
 }
 
 void check_resumed_lanes(const std::string& run, std::int64_t lanes, std::int64_t workers) {

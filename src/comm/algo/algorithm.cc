@@ -9,12 +9,13 @@
 namespace lockstep {
 namespace {
 
-// In a function, so that it is there before the first constant that adds one.
+// In a function, so that it is there before the first constant that adds one; and never destroyed, as those
+// that it lists: at exit() a group's thread may be choosing.
 std::vector<const Algorithm*>& known() {
-  static std::vector<const Algorithm*> all = {&kEager,           &kDirect,       &kTree,     &kRing,
-                                              &kHalvingDoubling, &kHierarchical, &kPairwise, &kDoubling,
-                                              &kPages,           &kByNode};
-  return all;
+  static auto* const all =
+      new std::vector<const Algorithm*>{&kEager,        &kDirect,   &kTree,     &kRing,  &kHalvingDoubling,
+                                        &kHierarchical, &kPairwise, &kDoubling, &kPages, &kByNode};
+  return *all;
 }
 
 }  // namespace

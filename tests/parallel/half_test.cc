@@ -25,7 +25,7 @@ using lockstep::testing::tcp_groups;
 
 using Tensors = std::vector<torch::Tensor>;
 
-constexpr int kLanes = 8;
+constexpr int kHalfLanes = 8;
 constexpr int kWorkers[] = {1, 2, 3, 4, 7, 8};
 constexpr double kTotalWeight = 15;  // of all lanes
 double weight_of(int lane) { return 1 + lane % 3; }
@@ -33,7 +33,7 @@ double weight_of(int lane) { return 1 + lane % 3; }
 // f(lane, whether it is the worker's first, whether its last) for each lane of this worker.
 template <class F>
 void for_own_lanes(const Group& group, F&& f) {
-  const LaneRange mine = lanes_of(group.rank(), group.size(), kLanes);
+  const LaneRange mine = lanes_of(group.rank(), group.size(), kHalfLanes);
   for (int k = 0; k < mine.count; ++k) f(mine.first + k, k == 0, k + 1 == mine.count);
 }
 
@@ -57,7 +57,7 @@ TEST(Halves, ASumOfLanesIsRoundedAtEveryNode) {
     const auto rounded = [&](const torch::Tensor& x) { return wide(x.to(type)); };
     constexpr double scale = 1.0 / 16;  // 15/16 is the largest total up to one
     Tensors lanes;
-    for (int lane = 0; lane < kLanes; ++lane)
+    for (int lane = 0; lane < kHalfLanes; ++lane)
       lanes.push_back(rounded(rounded(gradient_of(lane)) * (weight_of(lane) * scale)));
     const torch::Tensor mean = rounded(tree(lanes, rounded) / (kTotalWeight * scale));
     const torch::Tensor once =
@@ -68,7 +68,7 @@ TEST(Halves, ASumOfLanesIsRoundedAtEveryNode) {
         const torch::Tensor p = torch::ones({1000}, type).requires_grad_();
         Reducer reducer({{"p", p}}, group, {});
         for_own_lanes(group, [&](int lane, bool, bool last) {
-          const int first = lanes_of(group.rank(), group.size(), kLanes).first;
+          const int first = lanes_of(group.rank(), group.size(), kHalfLanes).first;
           reducer.begin_lane({.position = lane - first,
                               .weight = weight_of(lane),
                               .total_weight = kTotalWeight,

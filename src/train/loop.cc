@@ -115,7 +115,7 @@ StepResult StepLoop::train(Step& step) {
   record.samples = step.samples;
   if (scaler != nullptr) record.further.insert(record.further.end(), {scale, record.skipped ? 1.0 : 0.0});
   record.end_ns = now_ns();
-  wire_bytes_ += lockstep::wire_bytes() - sent_before;
+  wire_bytes_ = lockstep::wire_bytes() - sent_before;
   return std::move(now_);
 }
 

@@ -34,7 +34,7 @@ class StepLoop {
   StepResult train(Step& step);
   // The signal at which all workers stop after the last step; 0: none.
   int stop() const { return stop_; }
-  // Sent by this process in the steps so far.
+  // Sent by this process in the last step; in the first ones links may be measured.
   std::uint64_t wire_bytes() const { return wire_bytes_; }
 
  private:

@@ -30,7 +30,9 @@
 #include "lockstep/data/open_dataset.h"         // IWYU pragma: export
 #include "lockstep/data/sampler.h"              // IWYU pragma: export
 #include "lockstep/models/models.h"             // IWYU pragma: export
+#include "lockstep/models/precision.h"          // IWYU pragma: export
 #include "lockstep/optim/clip.h"                // IWYU pragma: export
+#include "lockstep/optim/grad_scaler.h"         // IWYU pragma: export
 #include "lockstep/optim/layerwise.h"           // IWYU pragma: export
 #include "lockstep/optim/optimizer.h"           // IWYU pragma: export
 #include "lockstep/optim/schedule.h"            // IWYU pragma: export

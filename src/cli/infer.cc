@@ -6,9 +6,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/suggest.h"
 #include "cli/command.h"
 #include "cli/train_program.h"
 #include "lockstep/base/error.h"
+#include "lockstep/models/precision_names.h"
 
 namespace lockstep::cli {
 namespace {
@@ -21,6 +23,8 @@ void check(const InferOptions& o) {
   if (o.resume.empty()) throw UsageError("--resume is needed: a run's folder, or one of its checkpoints");
   at_least_one("--batch", o.batch);
   at_least_one("--threads", o.threads);
+  if (!o.precision.empty())
+    expect_one_of("--precision", o.precision, {std::begin(kPrecisionNames), std::end(kPrecisionNames)});
   if (o.examples < 0) throw UsageError("--examples: accepted: 0 (all) or more");
   if (o.prompt.empty()) throw UsageError("--prompt '' is not understood; accepted: one character or more");
   if (o.generate < 0 || o.generate > 1'000'000)
@@ -44,6 +48,8 @@ void add_infer(Cli& cli) {
   command->add_option("--batch", options->batch, "images, or sequences, at once (default: 1)");
   command->add_option("--examples", options->examples, "only so many (default: 500; 0: all)");
   command->add_option("--threads", options->threads, "threads (default: 1)");
+  command->add_option("--precision", options->precision,
+                      "fp32, bf16, fp16 or bf16-autocast (default: that of the run)");
   const char* const text = "Text (gpt)";
   command->add_option("--prompt", options->prompt, "what the text goes on with (default: an empty line)")
       ->group(text);

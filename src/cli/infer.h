@@ -14,6 +14,7 @@ struct InferOptions {
   std::int64_t batch = 1;
   std::int64_t examples = 500;  // 0: all
   std::int64_t threads = 1;
+  std::string precision;  // empty: the run's
   // Of a model of text.
   std::string prompt = "\n";
   std::int64_t generate = 200;  // characters; 0: none
@@ -31,6 +32,7 @@ void visit_infer_options(Options& o, Visit&& visit) {
   visit("batch", o.batch);
   visit("examples", o.examples);
   visit("threads", o.threads);
+  visit("precision", o.precision);
   visit("prompt", o.prompt);
   visit("generate", o.generate);
   visit("temperature", o.temperature);

@@ -13,6 +13,7 @@
 #include "report/printable.h"
 #include "report/table.h"
 #include "train/checkpoint.h"
+#include "train/precision.h"
 #include "train/threads.h"
 
 namespace lockstep::cli {
@@ -41,11 +42,15 @@ int run_infer(const nlohmann::ordered_json& request) {
                       read_data_record(state.value("data", nlohmann::ordered_json()), checkpoint.string()));
   pin_threads(options.threads);
   const TrainData data = make_data(run);
+  if (!options.precision.empty()) run.precision = options.precision;
   const auto model = make_model(run, *data.train);
-  load_model_state(*model, weights, weights_file(checkpoint).string());
+  const Precision precision = parse_precision(run.precision);
+  apply_precision(precision, *model);
+  load_converted(*model, std::move(weights), weights_file(checkpoint).string());
   model->eval();
 
-  const InferResult found = infer(make_task(model, data), options.batch, options.examples);
+  const Task task = in_precision(make_task(model, data), precision);
+  const InferResult found = infer(task, options.batch, options.examples);
   const std::optional<double> floor = data.test->loss_floor();
   const std::string text = writes ? printable(generate(*model, {.prompt = options.prompt,
                                                                 .bytes = options.generate,

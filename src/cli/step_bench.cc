@@ -23,11 +23,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const Given kFlags = {"model",     "cifar_stem", "layers",       "blocks",        "width",
-                      "heads",     "context",    "dropout",      "lane_batch",    "workers",
-                      "threads",   "steps",      "seed",         "optimizer",     "lr",
-                      "momentum",  "nesterov",   "weight_decay", "bucket_cap_mb", "first_bucket_mb",
-                      "algorithm", "order",      "engine",       "strategy",      "compress"};
+const Given kFlags = {"model",     "cifar_stem",      "layers",       "blocks",        "width",
+                      "heads",     "context",         "dropout",      "lane_batch",    "workers",
+                      "threads",   "steps",           "seed",         "optimizer",     "lr",
+                      "momentum",  "nesterov",        "weight_decay", "bucket_cap_mb", "first_bucket_mb",
+                      "algorithm", "order",           "engine",       "strategy",      "compress",
+                      "precision", "reduce_precision"};
 
 std::string describe(const Json& row) {
   const auto number = [&](const char* key) { return format_number(row.at(key).get<double>()); };

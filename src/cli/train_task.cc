@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/compress/bf16.h"
 #include "lockstep/data/open_dataset.h"
+#include "lockstep/models/precision.h"
 
 namespace lockstep::cli {
 namespace {
@@ -87,6 +89,17 @@ ResNetNorm norm_of(const TrainOptions& o) {
   return o.norm == "sync" ? ResNetNorm::sync : o.norm == "group" ? ResNetNorm::group : ResNetNorm::batch;
 }
 
+// What the processor lacks is said, not computed in another type.
+void check_kernels(const std::string& precision) {
+  const torch::ScalarType type = parameter_type(parse_precision(precision));
+  if (type == torch::kFloat32) return;
+  if (const std::string missing = missing_kernels(type); !missing.empty())
+    throw UsageError(fmt::format(
+        "--precision {}: libtorch {} has no kernels of that type on the processor for {}; accepted: "
+        "fp32, bf16, bf16-autocast",
+        precision, TORCH_VERSION, missing));
+}
+
 }  // namespace
 
 TrainData make_data(const TrainOptions& o) {
@@ -104,6 +117,7 @@ TrainData make_data(const TrainOptions& o) {
 }
 
 std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data) {
+  check_kernels(o.precision);
   std::int64_t inputs = 1;
   for (const std::int64_t extent : data.shape()) inputs *= extent;
   check_model_size(o, static_cast<double>(inputs), static_cast<double>(data.classes()));
@@ -153,10 +167,12 @@ Task make_task(const std::shared_ptr<Model>& model, const TrainData& data) {
 }
 
 StrategyOptions strategy_options(const TrainOptions& o) {
-  StrategyOptions options{.bucket_cap_mb = o.bucket_cap_mb,
-                          .first_bucket_mb = o.first_bucket_mb,
-                          .algorithm = o.algorithm == "auto" ? "" : o.algorithm,
-                          .order = o.order == "any" ? Order::any : Order::canonical};
+  StrategyOptions options{
+      .bucket_cap_mb = o.bucket_cap_mb,
+      .first_bucket_mb = o.first_bucket_mb,
+      .reduce_precision = o.reduce_precision == "fp32" ? ReducePrecision::f32 : ReducePrecision::same,
+      .algorithm = o.algorithm == "auto" ? "" : o.algorithm,
+      .order = o.order == "any" ? Order::any : Order::canonical};
   if (o.compress == "bf16") options.exchange = bf16_exchange;
   return options;
 }
@@ -194,6 +210,8 @@ TrainerOptions trainer_options(const TrainOptions& o) {
                        .every = o.lr_every,
                        .factor = o.lr_factor},
           .warmup_epochs = o.warmup_epochs,
+          .precision = o.precision,
+          .loss_scaling = o.loss_scaling,
           .epochs = o.epochs,
           .steps = o.steps,
           .strategy = o.strategy,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace lockstep {
 
@@ -27,20 +28,21 @@ BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<
     std::size_t last = 0;  // position of its newest member
   };
   std::vector<Open> closed;
-  std::map<DType, Open> open;
+  std::map<std::pair<DType, DType>, Open> open;  // by the gradients' type and the parameters'
   const auto close = [&](Open& bucket) {
     if (!bucket.plan.members.empty()) closed.push_back(std::move(bucket));
   };
   for (std::size_t position = 0; position < order.size(); ++position) {
     const int index = order[position];
-    const auto [count, dtype] = parameters[static_cast<std::size_t>(index)];
+    const auto [count, dtype, own] = parameters[static_cast<std::size_t>(index)];
     const std::size_t step = kTensorAlignment / size_of(dtype);
     const std::size_t room = round_up(count, step);
-    const auto found = open.find(dtype);
+    const std::pair kind(dtype, own.value_or(dtype));
+    const auto found = open.find(kind);
     Open& bucket =
         found != open.end()
             ? found->second
-            : open.emplace(dtype, Open{{dtype, 0, {}}, std::min(first_bytes, cap_bytes)}).first->second;
+            : open.emplace(kind, Open{{dtype, 0, {}}, std::min(first_bytes, cap_bytes)}).first->second;
     if (!bucket.plan.members.empty() && (bucket.plan.count + room) * size_of(dtype) > bucket.limit) {
       close(bucket);
       bucket = Open{{dtype, 0, {}}, cap_bytes};
@@ -49,7 +51,7 @@ BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<
     bucket.plan.count += room;
     bucket.last = position;
   }
-  for (auto& [dtype, bucket] : open) close(bucket);
+  for (auto& [kind, bucket] : open) close(bucket);
   std::sort(closed.begin(), closed.end(), [](const Open& a, const Open& b) { return a.last < b.last; });
 
   BucketLayout layout;
@@ -57,7 +59,7 @@ BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<
   for (Open& bucket : closed) {
     std::size_t offset = 0;
     for (const int index : bucket.plan.members) {
-      const auto [count, dtype] = parameters[static_cast<std::size_t>(index)];
+      const auto [count, dtype, own] = parameters[static_cast<std::size_t>(index)];
       const std::size_t step = kTensorAlignment / size_of(dtype);
       layout.placements[static_cast<std::size_t>(index)] = {static_cast<int>(layout.buckets.size()), offset};
       offset += round_up(count, step);

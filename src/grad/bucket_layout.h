@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace lockstep {
 struct ParameterShape {
   std::size_t count = 0;  // elements
   DType dtype = DType::f32;
+  std::optional<DType> own = {};  // of the parameter, where its gradient is of another
 };
 
 struct BucketPlan {
@@ -33,10 +35,11 @@ struct BucketLayout {
 // Every tensor in a bucket starts at a multiple of this.
 inline constexpr std::size_t kTensorAlignment = 64;
 
-// `order` is the order in which gradients are expected. A bucket holds one type and at most `cap_bytes` (the
-// first of each type `first_bytes`), or one parameter that is larger than that. Buckets are in the order in
-// which they are expected to be full. Each can be cut into `ranks` equal parts: on the lines of tensors where
-// what that adds to the bucket's end hardly counts, else wherever it comes out even.
+// `order` is the order in which gradients are expected. A bucket holds one type, of parameters of one type,
+// and at most `cap_bytes` (the first of each type `first_bytes`), or one parameter that is larger than that.
+// Buckets are in the order in which they are expected to be full. Each can be cut into `ranks` equal parts:
+// on the lines of tensors where what that adds to the bucket's end hardly counts, else wherever it comes out
+// even.
 BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<const int> order,
                           std::size_t first_bytes, std::size_t cap_bytes, int ranks = 1);
 

@@ -155,6 +155,7 @@ void GradientStore::fold(std::size_t parameter, double weight) {
   const torch::NoGradGuard no_grad;
   Set& set = sets_[top_];
   torch::Tensor& view = set.views[parameter];
+  if (grad.scalar_type() != view.scalar_type()) grad = grad.to(view.scalar_type());  // added up in f32
   weight *= weight_scale(
       layout_.buckets[static_cast<std::size_t>(layout_.placements[parameter].bucket)].dtype, total_weight_);
   // Scaled and rounded before it is added, as it would be on a worker of its own.

@@ -37,7 +37,9 @@ struct Reducer::Impl {
                          torch::toString(parameter.tensor.scalar_type()) +
                          "; accepted: Double, Float, Half, BFloat16");
       const Buffer data = buffer_of(parameter.tensor, "parameter '" + parameter.name + "'");
-      shapes.push_back({data.count, data.dtype});
+      const bool widened = options.reduce_precision == ReducePrecision::f32 && size_of(data.dtype) == 2;
+      shapes.push_back(widened ? ParameterShape{data.count, DType::f32, data.dtype}
+                               : ParameterShape{data.count, data.dtype});
     }
     std::vector<int> order(parameters.size());
     std::iota(order.rbegin(), order.rend(), 0);
@@ -176,7 +178,7 @@ void Reducer::Impl::finish() {
     exchange.flush();
     if (options.beside != nullptr) options.beside->begin(idle);
     exchange.wait();
-    if (options.beside != nullptr) options.beside->finish();
+    if (options.beside != nullptr) options.beside->finish(exchange.overflowed());
   } catch (...) {
     exchange.abandon();
     if (options.beside != nullptr) options.beside->abandon();
@@ -272,6 +274,8 @@ std::vector<Bucket> Reducer::buckets() const {
   return buckets;
 }
 bool Reducer::used(std::size_t parameter) const { return impl_->exchange.used(parameter); }
+void Reducer::watch_overflow(bool on) { impl_->exchange.watch_overflow(on); }
+bool Reducer::overflowed() const { return impl_->exchange.overflowed(); }
 std::size_t Reducer::bucket_bytes() const { return impl_->store.bytes(); }
 CommMemory Reducer::memory() const { return impl_->store.memory(); }
 

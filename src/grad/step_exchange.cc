@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "grad/finite.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
@@ -14,7 +15,7 @@ StepExchange::StepExchange(const Group& group, GradientStore& store,
       parameters_(parameters),
       options_(options),
       cards_(group),
-      counts_memory_(group.allocate((parameters.size() + 1) * sizeof(std::int32_t))),
+      counts_memory_(group.allocate((parameters.size() + 2) * sizeof(std::int32_t))),
       used_(parameters.size(), 0) {}
 
 void StepExchange::begin() {
@@ -34,8 +35,10 @@ bool StepExchange::open(const StepCard& card) {
   if (!known.has_gradients()) {
     cards_.check();  // nobody has gradients, and everybody is here
     std::fill(used_.begin(), used_.end(), 0);
+    overflowed_ = false;
     return false;
   }
+  counts_memory_.as<std::int32_t>()[parameters_.size() + 1] = 0;
   weighted_ = known.lanes == 1.0;
   lanes_ = idle_ || weighted_;  // without gradients: as a worker whose lanes are all empty
   divisor_ = *known.divisor;
@@ -59,7 +62,14 @@ void StepExchange::launch() {
   event.bucket = index;
   event.bytes = bucket.data.bytes();
   if (event.ready_ns == 0) event.ready_ns = now_ns();
-  works_.push_back(options_.exchange.run(bucket));
+  Work work = options_.exchange.run(bucket);
+  // On the group's thread, while the bucket is in its cache, and before the counts' turn comes there: what is
+  // found goes along with them.
+  if (watches_)
+    work = work.then([bucket, found = counts_memory_.as<std::int32_t>() + parameters_.size() + 1] {
+      if (!own_part_finite(bucket)) *found = 1;
+    });
+  works_.push_back(std::move(work));
 }
 
 void StepExchange::flush() {
@@ -69,7 +79,7 @@ void StepExchange::flush() {
   for (std::size_t i = 0; i < n; ++i) counts[i] = store_.has(i) ? 1 : 0;
   counts[n] = idle_ ? 0 : 1;
   if (group_.size() > 1)
-    counts_ = group_.all_reduce_async(Buffer{counts, n + 1, DType::i32},
+    counts_ = group_.all_reduce_async(Buffer{counts, n + 2, DType::i32},
                                       {.purpose = "which parameters have gradients"});
 }
 
@@ -93,6 +103,7 @@ void StepExchange::wait() {
 void StepExchange::finish_counts() {
   const auto* const counts = counts_memory_.as<std::int32_t>();
   const int ranks = counts[parameters_.size()];  // that have gradients
+  overflowed_ = counts[parameters_.size() + 1] > 0;
   std::string unused;
   int unused_count = 0;
   const bool whole = options_.exchange.leaves == Exchange::Leaves::everything;

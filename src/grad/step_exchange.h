@@ -38,6 +38,10 @@ class StepExchange {
   ExchangeLog& log() { return log_; }
   // Did any rank have a gradient for it in the last exchange?
   bool used(std::size_t parameter) const { return used_[parameter] != 0; }
+  // From the next exchange on: is the result finite?
+  void watch_overflow(bool on) { watches_ = on; }
+  // Was something in the last one's not, on any rank? All are told the same.
+  bool overflowed() const { return overflowed_; }
   bool any_used() const { return std::ranges::find(used_, 1) != used_.end(); }
 
  private:
@@ -49,8 +53,9 @@ class StepExchange {
   const std::vector<NamedTensor>& parameters_;
   const ReducerOptions& options_;
   StepCards cards_;
-  CommMemory
-      counts_memory_;  // how many ranks have a gradient, one i32 a parameter; behind them, how many any
+  // How many ranks have a gradient, one i32 a parameter; behind them how many any, and how many have found
+  // one that is not finite.
+  CommMemory counts_memory_;
   std::vector<char> used_;
   std::vector<int> missing_;  // gradients that each bucket waits for
   ExchangeLog log_;
@@ -61,6 +66,8 @@ class StepExchange {
   bool lanes_ = false;     // this rank's gradients are sums of lanes
   bool weighted_ = false;  // the step is made of lanes
   double divisor_ = 1;
+  bool watches_ = false;
+  bool overflowed_ = false;
 };
 
 }  // namespace lockstep

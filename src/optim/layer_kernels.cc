@@ -34,17 +34,20 @@ class Tile {
     load_group(padded, i);
   }
 
+  // As elements of another type where `To` says so.
+  template <class To = Codec>
   HWY_ATTR void store(void* to, std::size_t begin, std::size_t count) const {
+    using S = typename To::Element;
     const D d;
-    const typename Codec::template Tag<D> encoded;
-    E* const target = static_cast<E*>(to) + begin;
+    const typename To::template Tag<D> encoded;
+    S* const target = static_cast<S*>(to) + begin;
     std::size_t i = 0;
     for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d))
-      hn::StoreU(Codec::encode(d, hn::Load(d, values_ + i)), encoded, target + i);
+      hn::StoreU(To::encode(d, hn::Load(d, values_ + i)), encoded, target + i);
     if (i == count) return;
-    HWY_ALIGN E padded[hn::MaxLanes(D())] = {};
-    hn::StoreU(Codec::encode(d, hn::Load(d, values_ + i)), encoded, padded);
-    std::memcpy(target + i, padded, (count - i) * sizeof(E));
+    HWY_ALIGN S padded[hn::MaxLanes(D())] = {};
+    hn::StoreU(To::encode(d, hn::Load(d, values_ + i)), encoded, padded);
+    std::memcpy(target + i, padded, (count - i) * sizeof(S));
   }
 
   T* values() { return values_; }
@@ -87,17 +90,20 @@ HWY_INLINE void by_tiles(std::size_t count, const Body& body) {
     body(begin, std::min(kBlockElements, count - begin));
 }
 
-template <class T, class Codec>
+// Codec: of parameters and gradients. Kept: of the state, and of master weights where there are any.
+template <class T, class Codec, class Kept>
 HWY_ATTR void moments_of_type(const Elements& elements, const LambUpdate& lamb) {
   const LambConstants<T> c(lamb);
+  const auto factor = static_cast<T>(elements.gradient_factor);
   by_tiles(elements.count, [&](std::size_t begin, std::size_t count) HWY_ATTR {
     const hn::ScalableTag<T> d;
-    Tile<T, Codec> g, first, second;
+    Tile<T, Codec> g;
+    Tile<T, Kept> first, second;
     g.load(elements.gradient, begin, count);
     first.load(elements.first, begin, count);
     second.load(elements.second, begin, count);
     for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
-      const auto grad = hn::Load(d, g.values() + i);
+      const auto grad = hn::Mul(hn::Load(d, g.values() + i), hn::Set(d, factor));  // exact by one
       const auto m = hn::Load(d, first.values() + i);
       const auto v = hn::Load(d, second.values() + i);
       hn::Store(hn::MulAdd(grad, hn::Set(d, c.rest1), hn::Mul(m, hn::Set(d, c.beta1))), d,
@@ -111,11 +117,11 @@ HWY_ATTR void moments_of_type(const Elements& elements, const LambUpdate& lamb) 
 }
 
 // What the direction needs of one tile.
-template <class T, class Codec>
+template <class T, class Kept>
 class LambTile {
  public:
   HWY_ATTR LambTile(const Elements& elements, std::size_t begin, std::size_t count) {
-    p.load(elements.parameter, begin, count);
+    p.load(elements.kept_parameter(), begin, count);
     first.load(elements.first, begin, count);
     second.load(elements.second, begin, count);
   }
@@ -129,30 +135,31 @@ class LambTile {
       hn::Store(use(x, u), d, p.values() + i);
     }
   }
-  Tile<T, Codec> p, first, second;
+  Tile<T, Kept> p, first, second;
 };
 
-template <class T, class Codec>
+template <class T, class Kept>
 HWY_ATTR void direction_of_type(const Elements& elements, const LambUpdate& lamb, double* u) {
   using V = hn::Vec<hn::ScalableTag<T>>;
   const LambConstants<T> c(lamb);
   by_tiles(elements.count, [&](std::size_t begin, std::size_t count) HWY_ATTR {
-    LambTile<T, Codec> tile(elements, begin, count);
+    LambTile<T, Kept> tile(elements, begin, count);
     tile.apply(c, count, [](V, V way) HWY_ATTR { return way; });
     std::copy_n(tile.p.values(), count, u + begin);
   });
 }
 
-template <class T, class Codec>
+template <class T, class Codec, class Kept>
 HWY_ATTR void step_of_type(const Elements& elements, const LambUpdate& lamb, double rate) {
   using V = hn::Vec<hn::ScalableTag<T>>;
   const LambConstants<T> c(lamb);
   const hn::ScalableTag<T> d;
   by_tiles(elements.count, [&](std::size_t begin, std::size_t count) HWY_ATTR {
-    LambTile<T, Codec> tile(elements, begin, count);
+    LambTile<T, Kept> tile(elements, begin, count);
     tile.apply(c, count,
                [&](V p, V way) HWY_ATTR { return hn::MulAdd(way, hn::Set(d, static_cast<T>(-rate)), p); });
-    tile.p.store(elements.parameter, begin, count);
+    if (elements.master != nullptr) tile.p.store(elements.master, begin, count);
+    tile.p.template store<Codec>(elements.parameter, begin, count);
   });
 }
 
@@ -165,28 +172,36 @@ HWY_ATTR void widen_type(const void* from, double* to, std::size_t count) {
   });
 }
 
-// Calls run<arithmetic type, codec>() for a type of elements.
+// Calls run<arithmetic type, codec, codec of what is kept>() for a type of elements.
 template <class Run>
-HWY_INLINE void by_type(DType dtype, const Run& run) {
+HWY_INLINE void by_type(DType dtype, bool master, const Run& run) {
+  using Wide = Plain<float>;
   switch (dtype) {
-    case DType::f32: return run.template operator()<float, Plain<float>>();
-    case DType::f64: return run.template operator()<double, Plain<double>>();
-    case DType::f16: return run.template operator()<float, F16>();
-    default: return run.template operator()<float, Bf16>();
+    case DType::f32: return run.template operator()<float, Wide, Wide>();
+    case DType::f64: return run.template operator()<double, Plain<double>, Plain<double>>();
+    case DType::f16:
+      return master ? run.template operator()<float, F16, Wide>()
+                    : run.template operator()<float, F16, F16>();
+    default:
+      return master ? run.template operator()<float, Bf16, Wide>()
+                    : run.template operator()<float, Bf16, Bf16>();
   }
 }
 
 void widen_here(DType dtype, const void* from, double* to, std::size_t count) {
-  by_type(dtype, [&]<class T, class Codec>() { widen_type<T, Codec>(from, to, count); });
+  by_type(dtype, false, [&]<class T, class Codec, class>() { widen_type<T, Codec>(from, to, count); });
 }
 void moments_here(const Elements& elements, const LambUpdate& lamb) {
-  by_type(elements.dtype, [&]<class T, class Codec>() { moments_of_type<T, Codec>(elements, lamb); });
+  by_type(elements.dtype, elements.master != nullptr,
+          [&]<class T, class Codec, class Kept>() { moments_of_type<T, Codec, Kept>(elements, lamb); });
 }
 void direction_here(const Elements& elements, const LambUpdate& lamb, double* u) {
-  by_type(elements.dtype, [&]<class T, class Codec>() { direction_of_type<T, Codec>(elements, lamb, u); });
+  by_type(elements.dtype, elements.master != nullptr,
+          [&]<class T, class, class Kept>() { direction_of_type<T, Kept>(elements, lamb, u); });
 }
 void step_here(const Elements& elements, const LambUpdate& lamb, double rate) {
-  by_type(elements.dtype, [&]<class T, class Codec>() { step_of_type<T, Codec>(elements, lamb, rate); });
+  by_type(elements.dtype, elements.master != nullptr,
+          [&]<class T, class Codec, class Kept>() { step_of_type<T, Codec, Kept>(elements, lamb, rate); });
 }
 
 // Sixteen sums side by side, whatever the vectors' length: the compiler puts them into vectors of this

@@ -21,8 +21,8 @@ double sum_of_squares(const double* values, std::size_t count);
 void widen(DType dtype, const void* from, double* to, std::size_t count);
 
 // first = beta1 * first + (1 - beta1) * g, second = beta2 * second + (1 - beta2) * g²; the direction is
-// u = first / correction1 / (sqrt(second) / correction2 + eps) + weight_decay * p. No device but the
-// processor has these yet.
+// u = first / correction1 / (sqrt(second) / correction2 + eps) + weight_decay * p, with p the master where
+// there is one, and g the gradient times its factor. No device but the processor has these yet.
 struct LambUpdate {
   double beta1 = 0.9;
   double beta2 = 0.999;

@@ -98,7 +98,7 @@ void LayerwiseOptimizer::adapt(std::span<Update> updates) {
       [&](std::size_t i, const ElementRange& range, double* parameter, double* second) {
         const Update& each = *updated[i];
         const kernel::Elements block = each.elements.part(range.begin - parts[i].own.begin, range.count());
-        kernel::widen(block.dtype, block.parameter, parameter, block.count);
+        kernel::widen(block.kept_dtype(), block.kept_parameter(), parameter, block.count);
         measure(block, each.step, each.weight_decay, second);
       },
       crew(), static_cast<std::size_t>(at::get_num_threads()));
@@ -111,17 +111,21 @@ void LayerwiseOptimizer::adapt(std::span<Update> updates) {
 }
 
 LARS::LARS(GradientSource& source, LARSOptions options)
-    : LayerwiseOptimizer(source, {"LARS", state_of(options), options.lr, options.weight_decay},
-                         {options.trust_clip, options.vectors}),
+    : LayerwiseOptimizer(
+          source, {"LARS", state_of(options), options.lr, options.weight_decay, options.master_weights},
+          {options.trust_clip, options.vectors}),
       options_(options) {}
 
 LARS::LARS(const std::vector<NamedTensor>& parameters, LARSOptions options)
-    : LayerwiseOptimizer(parameters, {"LARS", state_of(options), options.lr, options.weight_decay},
-                         {options.trust_clip, options.vectors}),
+    : LayerwiseOptimizer(
+          parameters, {"LARS", state_of(options), options.lr, options.weight_decay, options.master_weights},
+          {options.trust_clip, options.vectors}),
       options_(options) {}
 
 void LARS::measure(const kernel::Elements& elements, std::int64_t, double, double* second) const {
   kernel::widen(elements.dtype, elements.gradient, second, elements.count);
+  if (elements.gradient_factor == 1) return;
+  for (std::size_t i = 0; i < elements.count; ++i) second[i] *= elements.gradient_factor;
 }
 
 double LARS::trust_ratio(double parameter_norm, double gradient_norm, double weight_decay) const {
@@ -143,13 +147,15 @@ void LARS::update(const kernel::Elements& elements, std::int64_t, double lr, dou
 }
 
 LAMB::LAMB(GradientSource& source, LAMBOptions options)
-    : LayerwiseOptimizer(source, {"LAMB", state_of(options), options.lr, options.weight_decay},
-                         {options.trust_clip, options.vectors}),
+    : LayerwiseOptimizer(
+          source, {"LAMB", state_of(options), options.lr, options.weight_decay, options.master_weights},
+          {options.trust_clip, options.vectors}),
       options_(options) {}
 
 LAMB::LAMB(const std::vector<NamedTensor>& parameters, LAMBOptions options)
-    : LayerwiseOptimizer(parameters, {"LAMB", state_of(options), options.lr, options.weight_decay},
-                         {options.trust_clip, options.vectors}),
+    : LayerwiseOptimizer(
+          parameters, {"LAMB", state_of(options), options.lr, options.weight_decay, options.master_weights},
+          {options.trust_clip, options.vectors}),
       options_(options) {}
 
 // The moments move on here, once an element; update() then takes the direction from them again, which costs

@@ -29,16 +29,18 @@ std::vector<std::int64_t> contiguous_strides(const torch::Tensor& tensor) {
 }  // namespace
 
 std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::Tensor>& parameters,
-                                                       std::size_t kinds) {
+                                                       std::size_t kinds, MasterWeights master_weights) {
   using Home = std::tuple<torch::ScalarType, c10::DeviceType, c10::DeviceIndex>;
-  const auto home_of = [](const torch::Tensor& tensor) {
-    return Home(tensor.scalar_type(), tensor.device().type(), tensor.device().index());
+  const auto home_of = [&](const torch::Tensor& tensor) {
+    const bool widened = master_weights == MasterWeights::f32 && tensor.element_size() == 2;
+    return Home(widened ? torch::kFloat32 : tensor.scalar_type(), tensor.device().type(),
+                tensor.device().index());
   };
   std::map<Home, std::int64_t> totals;  // elements, padding included
   std::vector<std::int64_t> offsets;
   for (const torch::Tensor& tensor : parameters) {
     std::int64_t& total = totals[home_of(tensor)];
-    const std::int64_t line = kLineBytes / static_cast<std::int64_t>(tensor.element_size());
+    const auto line = kLineBytes / static_cast<std::int64_t>(c10::elementSize(std::get<0>(home_of(tensor))));
     offsets.push_back(total);
     total += (tensor.numel() + line - 1) / line * line;
   }

@@ -6,14 +6,17 @@
 #include <cstddef>
 #include <vector>
 
+#include "lockstep/optim/optimizer.h"
+
 namespace lockstep {
 
-// Zeros for each parameter, `kinds` tensors each: [parameter][kind]. All of a kind, an element type and a
-// device lie in one allocation, each on a cache line's boundary; where the parameter covers its memory
-// without holes (contiguous, channels last …), its state has the same strides, so that element i of the
-// arrays belongs together.
+// Zeros for each parameter, `kinds` tensors each: [parameter][kind], of its type, or f32 for 16-bit ones
+// where `master_weights` says so. All of a kind, an element type and a device lie in one allocation, each on
+// a cache line's boundary; where the parameter covers its memory without holes (contiguous, channels last …),
+// its state has the same strides, so that element i of the arrays belongs together.
 std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::Tensor>& parameters,
-                                                       std::size_t kinds);
+                                                       std::size_t kinds,
+                                                       MasterWeights master_weights = MasterWeights::none);
 
 // A parameter, its gradient and its state as arrays with the elements in one common order: their own memory
 // where that is so already, else copies.

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -69,8 +70,39 @@ void Optimizer::make_slots() {
     slots_.push_back({.name = slice.name, .whole = slice.whole, .parameter = slice.parameter, .state = {}});
     updated.push_back(slice.parameter);
   }
-  auto state = allocate_state(updated, traits_.state_names.size());
+  auto state = allocate_state(updated, traits_.state_names.size(), traits_.master_weights);
   for (std::size_t k = 0; k < slots_.size(); ++k) slots_[k].state = std::move(state[k]);
+  if (traits_.master_weights == MasterWeights::f32) make_masters();
+}
+
+void Optimizer::make_masters() {
+  const torch::NoGradGuard no_grad;
+  std::vector<Slot*> narrow;
+  std::vector<torch::Tensor> parameters;
+  for (Slot& slot : slots_) {
+    if (slot.parameter.element_size() != 2) continue;
+    narrow.push_back(&slot);
+    parameters.push_back(slot.parameter);
+  }
+  const auto masters = allocate_state(parameters, 1, MasterWeights::f32);
+  for (std::size_t k = 0; k < narrow.size(); ++k)
+    narrow[k]->master = torch::Tensor(masters[k][0]).copy_(parameters[k]);
+  remember_writes();
+}
+
+void Optimizer::remember_writes() {
+  const std::vector<NamedTensor> parameters = source_->parameters();
+  for (std::size_t k = 0; k < slots_.size(); ++k) slots_[k].version = parameters[k].tensor._version();
+}
+
+void Optimizer::take_over() {
+  const std::vector<NamedTensor> parameters = source_->parameters();
+  for (std::size_t k = 0; k < slots_.size(); ++k) {
+    Slot& slot = slots_[k];
+    if (!slot.master.defined() || parameters[k].tensor._version() == slot.version) continue;
+    const torch::Tensor same = slot.master.to(slot.parameter.scalar_type()).eq(slot.parameter);
+    slot.master.copy_(torch::where(same, slot.master, slot.parameter.to(torch::kFloat32)));
+  }
 }
 
 Optimizer::~Optimizer() = default;
@@ -102,6 +134,11 @@ void Optimizer::zero_grad() {
   source_->end_step();  // gradients that were exchanged and not used are given up
 }
 
+// A 16-bit parameter's gradient that was added up in f32.
+bool Optimizer::is_wide(const Slot& slot, const torch::Tensor& gradient) {
+  return slot.master.defined() && gradient.scalar_type() == torch::kFloat32;
+}
+
 void Optimizer::check_gradient(const Slot& slot, const torch::Tensor& gradient) const {
   const torch::Tensor& parameter = slot.parameter;
   const auto refuse = [&](const std::string& why) {
@@ -112,12 +149,13 @@ void Optimizer::check_gradient(const Slot& slot, const torch::Tensor& gradient) 
   if (gradient.sizes() != parameter.sizes())
     refuse(
         fmt::format("has shape {}; its parameter has {}", text(gradient.sizes()), text(parameter.sizes())));
-  if (gradient.scalar_type() != parameter.scalar_type() || gradient.device() != parameter.device())
+  if ((gradient.scalar_type() != parameter.scalar_type() && !is_wide(slot, gradient)) ||
+      gradient.device() != parameter.device())
     refuse(fmt::format("is {} on {}; its parameter is {} on {}", c10::toString(gradient.scalar_type()),
                        gradient.device().str(), c10::toString(parameter.scalar_type()),
                        parameter.device().str()));
   for (const torch::Tensor& state : slot.state)
-    if (state.scalar_type() != parameter.scalar_type() || state.sizes() != parameter.sizes())
+    if (state.scalar_type() != slot.kept_type() || state.sizes() != parameter.sizes())
       refuse(
           fmt::format("is {} {}, but the optimizer was made for {} {}; make a new optimizer after changing "
                       "parameters",
@@ -125,10 +163,13 @@ void Optimizer::check_gradient(const Slot& slot, const torch::Tensor& gradient) 
                       c10::toString(state.scalar_type()), text(state.sizes())));
 }
 
-void Optimizer::step() {
+void Optimizer::step(double gradient_scale) {
+  require(std::isfinite(gradient_scale) && gradient_scale > 0, traits_.name, "gradient_scale", gradient_scale,
+          "more than 0, finite");
   const torch::NoGradGuard no_grad;
   source_->synchronize();
   const std::span<const Slice> slices = source_->slices();
+  if (traits_.master_weights == MasterWeights::f32) take_over();
   std::vector<Update> updates;
   updates.reserve(slots_.size());
   for (std::size_t k = 0; k < slots_.size(); ++k) {
@@ -136,14 +177,22 @@ void Optimizer::step() {
     const torch::Tensor& gradient = slices[k].gradient;
     if (!gradient.defined()) continue;
     check_gradient(slot, gradient);
-    Arrays arrays(slot.parameter, gradient, slot.state);
-    const kernel::Elements elements{.dtype = *float_dtype(slot.parameter),
+    // A gradient of f32 updates the master as any f32 parameter, and that is rounded behind it.
+    const bool wide = is_wide(slot, gradient);
+    const bool master = slot.master.defined() && !wide;
+    std::vector<torch::Tensor> kept = slot.state;  // and the master behind it
+    if (master) kept.push_back(slot.master);
+    Arrays arrays(wide ? slot.master : slot.parameter, gradient, std::move(kept));
+    const std::size_t states = slot.state.size();
+    const kernel::Elements elements{.dtype = *float_dtype(gradient),
                                     .parameter = arrays.parameter(),
                                     .gradient = arrays.gradient(),
-                                    .first = arrays.state(0),
-                                    .second = arrays.state(1),
+                                    .first = states > 0 ? arrays.state(0) : nullptr,
+                                    .second = states > 1 ? arrays.state(1) : nullptr,
                                     .count = arrays.count(),
-                                    .device = device_of(slot.parameter, slot.name)};
+                                    .device = device_of(slot.parameter, slot.name),
+                                    .master = master ? arrays.state(states) : nullptr,
+                                    .gradient_factor = 1 / gradient_scale};
     updates.push_back({.slot = slot,
                        .arrays = std::move(arrays),
                        .elements = elements,
@@ -156,9 +205,12 @@ void Optimizer::step() {
   for (const Update& each : updates) {
     each.slot.step = each.step;
     each.arrays.write_back();
+    if (each.slot.master.defined() && each.elements.master == nullptr)
+      each.slot.parameter.copy_(each.slot.master);
     each.slot.parameter.unsafeGetTensorImpl()->bump_version();  // a graph that saved it must notice
   }
   source_->share_updates();
+  if (traits_.master_weights == MasterWeights::f32) remember_writes();
   source_->end_step();
 }
 

@@ -45,10 +45,12 @@ kernel::AdamUpdate adam_update(const Options& options, std::int64_t step, double
 }  // namespace
 
 SGD::SGD(GradientSource& source, SGDOptions options)
-    : Optimizer(source, {"SGD", state_of(options), options.lr, options.weight_decay}), options_(options) {}
+    : Optimizer(source, {"SGD", state_of(options), options.lr, options.weight_decay, options.master_weights}),
+      options_(options) {}
 
 SGD::SGD(const std::vector<NamedTensor>& parameters, SGDOptions options)
-    : Optimizer(parameters, {"SGD", state_of(options), options.lr, options.weight_decay}),
+    : Optimizer(parameters,
+                {"SGD", state_of(options), options.lr, options.weight_decay, options.master_weights}),
       options_(options) {}
 
 void SGD::update(const kernel::Elements& elements, std::int64_t step, double lr, double weight_decay) const {
@@ -65,11 +67,13 @@ void SGD::update(const kernel::Elements& elements, std::int64_t step, double lr,
 }
 
 Adam::Adam(GradientSource& source, AdamOptions options)
-    : Optimizer(source, {"Adam", state_of("Adam", options), options.lr, options.weight_decay}),
+    : Optimizer(source, {"Adam", state_of("Adam", options), options.lr, options.weight_decay,
+                         options.master_weights}),
       options_(options) {}
 
 Adam::Adam(const std::vector<NamedTensor>& parameters, AdamOptions options)
-    : Optimizer(parameters, {"Adam", state_of("Adam", options), options.lr, options.weight_decay}),
+    : Optimizer(parameters, {"Adam", state_of("Adam", options), options.lr, options.weight_decay,
+                             options.master_weights}),
       options_(options) {}
 
 void Adam::update(const kernel::Elements& elements, std::int64_t step, double lr, double weight_decay) const {
@@ -79,11 +83,13 @@ void Adam::update(const kernel::Elements& elements, std::int64_t step, double lr
 }
 
 AdamW::AdamW(GradientSource& source, AdamWOptions options)
-    : Optimizer(source, {"AdamW", state_of("AdamW", options), options.lr, options.weight_decay}),
+    : Optimizer(source, {"AdamW", state_of("AdamW", options), options.lr, options.weight_decay,
+                         options.master_weights}),
       options_(options) {}
 
 AdamW::AdamW(const std::vector<NamedTensor>& parameters, AdamWOptions options)
-    : Optimizer(parameters, {"AdamW", state_of("AdamW", options), options.lr, options.weight_decay}),
+    : Optimizer(parameters, {"AdamW", state_of("AdamW", options), options.lr, options.weight_decay,
+                             options.master_weights}),
       options_(options) {}
 
 void AdamW::update(const kernel::Elements& elements, std::int64_t step, double lr,

@@ -12,10 +12,15 @@ struct Optimizer::Slot {
   std::vector<std::int64_t> whole;   // its sizes
   torch::Tensor parameter;           // what is updated of it
   std::vector<torch::Tensor> state;  // as Traits::state_names
+  torch::Tensor master = {};         // its f32 copy; undefined: it has none
   std::int64_t step = 0;             // updates so far
   double lr_scale = 1;
   std::optional<double> weight_decay = {};  // a group's; else the optimizer's
   std::optional<bool> adapt = {};           // likewise
+  std::int64_t version = 0;                 // of the whole parameter when its master was last in step with it
+
+  // Of the state, and of what is updated.
+  torch::ScalarType kept_type() const { return master.defined() ? torch::kFloat32 : parameter.scalar_type(); }
 };
 
 struct Optimizer::Update {

@@ -8,6 +8,8 @@
 namespace lockstep {
 namespace {
 
+constexpr const char* kMaster = "master";
+
 std::string key(const std::string& kind, const std::string& parameter) { return kind + "/" + parameter; }
 
 std::string describe(const torch::Tensor& tensor) {
@@ -22,15 +24,16 @@ StateDict Optimizer::state_dict(bool wanted) const {
   StateDict result;
   for (const Slot& slot : slots_)
     if (wanted) result[key("step", slot.name)] = torch::full({}, slot.step, torch::kInt64);
-  for (std::size_t k = 0; k < traits_.state_names.size(); ++k) {
+  const auto join = [&](const std::string& kind, auto&& part_of) {
     std::vector<torch::Tensor> parts;
-    for (const Slot& slot : slots_) parts.push_back(slot.state[k]);
+    for (const Slot& slot : slots_) parts.push_back(part_of(slot));
     source_->join(parts, [&](std::size_t i, const torch::Tensor& whole) {
-      if (wanted)
-        result[key(traits_.state_names[k], slots_[i].name)] =
-            whole.clone(torch::MemoryFormat::Contiguous).cpu();
+      if (wanted) result[key(kind, slots_[i].name)] = whole.clone(torch::MemoryFormat::Contiguous).cpu();
     });
-  }
+  };
+  for (std::size_t k = 0; k < traits_.state_names.size(); ++k)
+    join(traits_.state_names[k], [&](const Slot& slot) { return slot.state[k]; });
+  join(kMaster, [](const Slot& slot) { return slot.master; });
   return result;
 }
 
@@ -38,6 +41,8 @@ std::size_t Optimizer::state_bytes() const {
   std::size_t bytes = 0;
   for (const Slot& slot : slots_)
     for (const torch::Tensor& state : slot.state) bytes += static_cast<std::size_t>(state.nbytes());
+  for (const Slot& slot : slots_)
+    if (slot.master.defined()) bytes += static_cast<std::size_t>(slot.master.nbytes());
   return bytes;
 }
 
@@ -64,6 +69,11 @@ void Optimizer::load_state_dict(const StateDict& state) {
     steps.push_back(find(name, torch::kInt64, {}).item<std::int64_t>());
     if (steps.back() < 0) refuse(fmt::format("'{}' is {}; accepted: 0 or more", name, steps.back()));
     known[name] = true;
+    if (slot.master.defined()) {
+      const std::string entry = key(kMaster, slot.name);
+      find(entry, torch::kFloat32, slot.whole);
+      known[entry] = true;
+    }
     for (std::size_t k = 0; k < slot.state.size(); ++k) {
       const std::string entry = key(traits_.state_names[k], slot.name);
       find(entry, slot.state[k].scalar_type(), slot.whole);
@@ -75,6 +85,8 @@ void Optimizer::load_state_dict(const StateDict& state) {
 
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     slots_[i].step = steps[i];
+    if (slots_[i].master.defined())
+      slots_[i].master.copy_(source_->cut(i, state.at(key(kMaster, slots_[i].name))));
     for (std::size_t k = 0; k < slots_[i].state.size(); ++k)
       slots_[i].state[k].copy_(source_->cut(i, state.at(key(traits_.state_names[k], slots_[i].name))));
   }

@@ -10,15 +10,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::kernel::HWY_NAMESPACE {
 
-template <class T, class Codec>
+// Kept: how the state, and what is updated, are stored.
+template <class T, class Codec, class Kept = Codec>
 void sgd_of_type(const Elements& elements, const SgdUpdate& sgd) {
   const auto run = [&]<Momentum Kind>() {
     if (sgd.weight_decay != 0) {
       using Rule = SgdRule<T, Kind, Decay::gradient>;
-      Sweep<T, Codec, Rule>::run(elements, Rule(sgd));
+      Sweep<T, Codec, Rule, Kept>::run(elements, Rule(sgd));
     } else {
       using Rule = SgdRule<T, Kind, Decay::none>;
-      Sweep<T, Codec, Rule>::run(elements, Rule(sgd));
+      Sweep<T, Codec, Rule, Kept>::run(elements, Rule(sgd));
     }
   };
   switch (sgd.kind) {
@@ -30,11 +31,11 @@ void sgd_of_type(const Elements& elements, const SgdUpdate& sgd) {
   }
 }
 
-template <class T, class Codec>
+template <class T, class Codec, class Kept = Codec>
 void adam_of_type(const Elements& elements, const AdamUpdate& adam) {
   const auto run = [&]<Decay Where>() {
     using Rule = AdamRule<T, Where>;
-    Sweep<T, Codec, Rule>::run(elements, Rule(adam));
+    Sweep<T, Codec, Rule, Kept>::run(elements, Rule(adam));
   };
   if (adam.weight_decay != 0)
     run.template operator()<Decay::gradient>();
@@ -48,8 +49,12 @@ void sgd_here(const Elements& elements, const SgdUpdate& sgd) {
   switch (elements.dtype) {
     case DType::f32: return sgd_of_type<float, Plain<float>>(elements, sgd);
     case DType::f64: return sgd_of_type<double, Plain<double>>(elements, sgd);
-    case DType::f16: return sgd_of_type<float, F16>(elements, sgd);
-    default: return sgd_of_type<float, Bf16>(elements, sgd);
+    case DType::f16:
+      if (elements.master != nullptr) return sgd_of_type<float, F16, Plain<float>>(elements, sgd);
+      return sgd_of_type<float, F16>(elements, sgd);
+    default:
+      if (elements.master != nullptr) return sgd_of_type<float, Bf16, Plain<float>>(elements, sgd);
+      return sgd_of_type<float, Bf16>(elements, sgd);
   }
 }
 
@@ -57,8 +62,12 @@ void adam_here(const Elements& elements, const AdamUpdate& adam) {
   switch (elements.dtype) {
     case DType::f32: return adam_of_type<float, Plain<float>>(elements, adam);
     case DType::f64: return adam_of_type<double, Plain<double>>(elements, adam);
-    case DType::f16: return adam_of_type<float, F16>(elements, adam);
-    default: return adam_of_type<float, Bf16>(elements, adam);
+    case DType::f16:
+      if (elements.master != nullptr) return adam_of_type<float, F16, Plain<float>>(elements, adam);
+      return adam_of_type<float, F16>(elements, adam);
+    default:
+      if (elements.master != nullptr) return adam_of_type<float, Bf16, Plain<float>>(elements, adam);
+      return adam_of_type<float, Bf16>(elements, adam);
   }
 }
 
@@ -100,6 +109,9 @@ void check(const Elements& elements) {
   if (!is_float(elements.dtype))
     throw UsageError(std::string("optimizer update of ") + to_string(elements.dtype) +
                      " elements; accepted: f32, f64, f16, bf16");
+  if (elements.master != nullptr && size_of(elements.dtype) != 2)
+    throw UsageError(std::string("optimizer update of ") + to_string(elements.dtype) +
+                     " elements with master weights; accepted: f16, bf16");
 }
 
 template <class Pointer>
@@ -111,14 +123,16 @@ Pointer* advance(Pointer* pointer, std::size_t bytes) {
 }  // namespace
 
 Elements Elements::part(std::size_t begin, std::size_t length) const {
-  const std::size_t bytes = begin * size_of(dtype);
+  const std::size_t bytes = begin * size_of(dtype), kept_bytes = begin * size_of(kept_dtype());
   return {dtype,
           advance(parameter, bytes),
           advance(gradient, bytes),
-          advance(first, bytes),
-          advance(second, bytes),
+          advance(first, kept_bytes),
+          advance(second, kept_bytes),
           length,
-          device};
+          device,
+          advance(master, kept_bytes),
+          gradient_factor};
 }
 
 void add_device_updates(Device::Kind kind, DeviceUpdates updates) {

@@ -2,7 +2,9 @@
 //
 // f32 and f64: every operation is rounded where libtorch's tensor operations round, a * b + c being one
 // rounding where the processor has fused multiply-add and two where it has not, as in libtorch's own kernels.
-// f16 and bf16: the arithmetic is that of f32, and the results are rounded once, when they are stored.
+// f16 and bf16: the arithmetic is that of f32, and the results are rounded once, when they are stored. With
+// master weights nothing that is remembered is rounded: they and the state are f32, and the parameter is the
+// master's rounded value.
 //
 // Every element is on its own and goes through the same instructions whatever its place, so the result does
 // not depend on alignment or on how the elements are cut into calls.
@@ -18,14 +20,21 @@ namespace lockstep::kernel {
 // `count` elements of a float type. They are updated in place, all but the gradient; no two overlap. `first`
 // and `second` are the state; null where the update has none.
 struct Elements {
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  // of the parameter and the gradient; without a master, of the state too
   void* parameter = nullptr;
   const void* gradient = nullptr;
   void* first = nullptr;
   void* second = nullptr;
   std::size_t count = 0;
   Device device = {};
+  // f32, of a 16-bit parameter, whose state is f32 then: what is updated in its place. Null: there is none.
+  void* master = nullptr;
+  // What each gradient is multiplied by first, in the arithmetic's type: one over the scale of the loss.
+  double gradient_factor = 1;
 
+  // The type of the state, and of what is updated.
+  DType kept_dtype() const { return master != nullptr ? DType::f32 : dtype; }
+  void* kept_parameter() const { return master != nullptr ? master : parameter; }
   // `length` of them, from `begin` on.
   Elements part(std::size_t begin, std::size_t length) const;
 };

@@ -107,9 +107,14 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     gather();
     buffers.exchange_lanes();
   }
-  void finish() override {
+  void finish(bool overflowed) override {
     pending = false;
-    buffers.finish();
+    if (overflowed) {
+      buffers.abandon();
+      restore();
+    } else {
+      buffers.finish();
+    }
     ++exchanges;
     refuse_unread();
     if (check_due()) owner.check_replicas();
@@ -124,6 +129,13 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
                      "torch::optim's optimizers find no gradient; accepted: lockstep's own (SGD, Adam, AdamW)");
   }
   void abandon() noexcept override { buffers.abandon(); }
+  // As the step found them.
+  void restore() {
+    if (in_step)
+      buffers.restore();
+    else
+      buffers.restore_untouched();
+  }
   void nobody() override {
     pending = false;
     if (in_step) buffers.restore();
@@ -221,9 +233,11 @@ void Replicated::bind(Group group) {
                      .first_bucket_bytes = megabytes(options_.first_bucket_mb, "first_bucket_mb"),
                      .find_unused_parameters = options_.find_unused_parameters,
                      .exchange = traits_.exchange,
+                     .reduce_precision = options_.reduce_precision,
                      .keep_layout = traits_.keep_layout,
                      .beside = lanes.get(),
                      .strategy = lanes->number});
+  reducer->watch_overflow(watches_overflow_);
   // All is there: what failed before has left the old ones in place.
   lanes->norms.join();
   reducer_ = std::move(reducer);
@@ -266,6 +280,13 @@ std::vector<NamedTensor> Replicated::parameters() const { return reducer_->param
 
 void Replicated::synchronize() { reducer_->synchronize(); }
 
+void Replicated::watch_overflow(bool on) {
+  watches_overflow_ = on;
+  reducer_->watch_overflow(on);
+}
+
+bool Replicated::overflowed() const { return reducer_->overflowed(); }
+
 void Replicated::end_step() {
   reducer_->end_step();
   if (!lanes_->pending) lanes_->in_step = false;
@@ -274,10 +295,7 @@ void Replicated::end_step() {
 void Replicated::reset() {
   reducer_->reset();
   lanes_->buffers.abandon();
-  if (lanes_->in_step)
-    lanes_->buffers.restore();
-  else
-    lanes_->buffers.restore_untouched();
+  lanes_->restore();
   lanes_->norms.weigh(1);
   lanes_->in_step = lanes_->open = lanes_->pending = false;
   reducer_->set_lane_loop(false);

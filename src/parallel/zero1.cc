@@ -24,15 +24,13 @@ ElementRange common(const BucketTensor& tensor, const ElementRange& range) {
   return {within(range.begin), within(range.end)};
 }
 
-// A tensor in `memory`, of the type of `like`: flat, or of its sizes and strides.
-torch::Tensor flat_at(std::byte* data, std::size_t count, const torch::Tensor& like,
-                      const CommMemory& memory) {
-  return tensor_at({data, count, dtype_of(like, "it"), memory.device()},
-                   std::make_shared<CommMemory>(memory));
+// A tensor in `memory`: flat, or of the sizes and strides of `like`.
+torch::Tensor flat_at(std::byte* data, std::size_t count, DType dtype, const CommMemory& memory) {
+  return tensor_at({data, count, dtype, memory.device()}, std::make_shared<CommMemory>(memory));
 }
-torch::Tensor formed_at(std::byte* data, const torch::Tensor& like, const CommMemory& memory) {
-  return tensor_at({data, static_cast<std::size_t>(like.numel()), dtype_of(like, "it"), memory.device()},
-                   like.sizes(), like.strides(), std::make_shared<CommMemory>(memory));
+torch::Tensor formed_at(std::byte* data, DType dtype, const torch::Tensor& like, const CommMemory& memory) {
+  return tensor_at({data, static_cast<std::size_t>(like.numel()), dtype, memory.device()}, like.sizes(),
+                   like.strides(), std::make_shared<CommMemory>(memory));
 }
 
 struct Bytes {
@@ -87,24 +85,25 @@ void Zero1::refuse_shared_memory() const {
 void Zero1::move_in() {
   const torch::NoGradGuard no_grad;
   for (const Bucket& bucket : reducer().buckets()) {
-    shards_.push_back({bucket, group().allocate(bucket.data.bytes(), bucket.data.device)});
+    const DType dtype = dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it");
+    const std::size_t size = size_of(dtype), gradient_size = size_of(bucket.data.dtype);
+    shards_.push_back({bucket, dtype, group().allocate(bucket.data.count * size, bucket.data.device)});
     const CommMemory& memory = shards_.back().memory;
-    const std::size_t size = size_of(bucket.data.dtype);
     for (const BucketTensor& tensor : bucket.tensors) {
       torch::Tensor& parameter = parameters_[tensor.parameter].tensor;
       std::byte* const place = memory.as<std::byte>() + tensor.offset * size;
-      const torch::Tensor moved = formed_at(place, parameter, memory);
+      const torch::Tensor moved = formed_at(place, dtype, parameter, memory);
       moved.copy_(parameter);
       parameter.set_data(moved);
       const ElementRange own = common(tensor, own_range(bucket));
-      std::byte* const gradient = static_cast<std::byte*>(bucket.data.data) + tensor.offset * size;
+      std::byte* const gradient = static_cast<std::byte*>(bucket.data.data) + tensor.offset * gradient_size;
       slices_[tensor.parameter] = {
           .name = tensor.name,
           .whole = parameter.sizes().vec(),
           .elements = own,
-          .parameter = flat_at(place + own.begin * size, own.count(), parameter, memory)};
+          .parameter = flat_at(place + own.begin * size, own.count(), dtype, memory)};
       gradients_[tensor.parameter] =
-          flat_at(gradient + own.begin * size, own.count(), parameter, reducer().memory());
+          flat_at(gradient + own.begin * gradient_size, own.count(), bucket.data.dtype, reducer().memory());
     }
   }
 }
@@ -120,9 +119,8 @@ std::span<const Slice> Zero1::slices() {
 void Zero1::check_in_place() const {
   for (const Shard& shard : shards_)
     for (const BucketTensor& tensor : shard.bucket.tensors)
-      if (tensor.count > 0 &&
-          parameters_[tensor.parameter].tensor.data_ptr() !=
-              shard.memory.as<std::byte>() + tensor.offset * size_of(shard.bucket.data.dtype))
+      if (tensor.count > 0 && parameters_[tensor.parameter].tensor.data_ptr() !=
+                                  shard.memory.as<std::byte>() + tensor.offset * size_of(shard.dtype))
         throw UsageError(
             "parameter '" + tensor.name +
             "' was given other memory after the model was wrapped, so its updates would be lost; "
@@ -130,12 +128,12 @@ void Zero1::check_in_place() const {
 }
 
 // Everybody's part of something that is laid out as the bucket, in place.
-Work Zero1::gather(const Shard& shard, std::byte* memory) const {
+Work Zero1::gather(const Shard& shard, std::byte* memory, DType dtype) const {
   const Buffer& data = shard.bucket.data;
   const ElementRange own = own_range(shard.bucket);
   return group().all_gather_async(
-      ConstBuffer{memory + own.begin * size_of(data.dtype), own.count(), data.dtype, data.device},
-      Buffer{memory, data.count, data.dtype, data.device}, {.purpose = shard.bucket.purpose});
+      ConstBuffer{memory + own.begin * size_of(dtype), own.count(), dtype, data.device},
+      Buffer{memory, data.count, dtype, data.device}, {.purpose = shard.bucket.purpose});
 }
 
 void Zero1::share_updates() {
@@ -144,14 +142,15 @@ void Zero1::share_updates() {
   log.share_begin_ns = now_ns();
   std::vector<Work> works;
   if (group().size() > 1)
-    for (const Shard& shard : shards_) works.push_back(gather(shard, shard.memory.as<std::byte>()));
+    for (const Shard& shard : shards_)
+      works.push_back(gather(shard, shard.memory.as<std::byte>(), shard.dtype));
   when_all(works).wait();
   log.share_end_ns = now_ns();
   log.shared.clear();
   for (std::size_t b = 0; b < works.size(); ++b) {
     const WorkTiming timing = works[b].timing();
     log.shared.push_back({.bucket = static_cast<int>(b),
-                          .bytes = shards_[b].bucket.data.bytes(),
+                          .bytes = shards_[b].bucket.data.count * size_of(shards_[b].dtype),
                           .ready_ns = log.share_begin_ns,
                           .start_ns = timing.begin_ns,
                           .running_ns = timing.running_ns,
@@ -166,21 +165,25 @@ void Zero1::join(const std::vector<torch::Tensor>& parts, const Take& take) {
   for (const Shard& shard : shards_) {
     const auto defined = [&](const BucketTensor& tensor) { return parts[tensor.parameter].defined(); };
     const std::span<const BucketTensor> tensors = shard.bucket.tensors;
-    if (std::none_of(tensors.begin(), tensors.end(), defined)) continue;
-    const CommMemory memory = group().allocate(shard.bucket.data.bytes(), shard.bucket.data.device);
-    const auto place = [&](const BucketTensor& tensor) {
-      return memory.as<std::byte>() + tensor.offset * size_of(shard.bucket.data.dtype);
+    const auto first = std::find_if(tensors.begin(), tensors.end(), defined);
+    if (first == tensors.end()) continue;
+    const DType dtype =
+        dtype_of(parts[first->parameter], "it");  // an optimizer's may be wider than the bucket's
+    const CommMemory memory =
+        group().allocate(shard.bucket.data.count * size_of(dtype), shard.bucket.data.device);
+    const auto whole = [&](const BucketTensor& tensor) {
+      return formed_at(memory.as<std::byte>() + tensor.offset * size_of(dtype), dtype,
+                       parameters_[tensor.parameter].tensor, memory);
     };
     for (const BucketTensor& tensor : tensors)
       if (const torch::Tensor& part = parts[tensor.parameter]; part.defined())
-        formed_at(place(tensor), parameters_[tensor.parameter].tensor, memory)
+        whole(tensor)
             .as_strided({static_cast<std::int64_t>(tensor.count)}, {1})
             .narrow(0, static_cast<std::int64_t>(slices_[tensor.parameter].elements.begin), part.numel())
             .copy_(part);
-    if (group().size() > 1) gather(shard, memory.as<std::byte>()).wait();
+    if (group().size() > 1) gather(shard, memory.as<std::byte>(), dtype).wait();
     for (const BucketTensor& tensor : tensors)
-      if (defined(tensor))
-        take(tensor.parameter, formed_at(place(tensor), parameters_[tensor.parameter].tensor, memory));
+      if (defined(tensor)) take(tensor.parameter, whole(tensor));
   }
 }
 

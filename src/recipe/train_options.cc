@@ -11,6 +11,7 @@
 #include "base/suggest.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
+#include "lockstep/models/precision_names.h"
 #include "lockstep/parallel/strategy_names.h"
 #include "recipe/engine_flag.h"
 #include "recipe/rate_options.h"
@@ -114,6 +115,22 @@ void check_ranges(const TrainOptions& o) {
   within<I>("--trace-steps", o.trace_steps, 0, 10000);
 }
 
+void check_precision(const TrainOptions& o) {
+  const bool narrow = o.precision == "bf16" || o.precision == "fp16";
+  const bool scales = o.loss_scaling == "on" || (o.loss_scaling == "auto" && o.precision == "fp16");
+  if (o.optimizer.starts_with("torch-") && (narrow || scales))
+    throw UsageError(
+        fmt::format("--optimizer {} keeps no master weights and no scale of the loss, which {} {} "
+                    "needs; accepted: {}, Lockstep's own",
+                    o.optimizer, narrow ? "--precision" : "--loss-scaling",
+                    narrow ? o.precision : o.loss_scaling, o.optimizer.substr(6)));
+  if (narrow && o.compress != "none")
+    throw UsageError(
+        fmt::format("--compress {} changes nothing with --precision {}, whose gradients are of 16 "
+                    "bits; accepted: with --precision fp32 or bf16-autocast",
+                    o.compress, o.precision));
+}
+
 }  // namespace
 
 std::string flag_of(const std::string& name) {
@@ -142,7 +159,9 @@ void check_values(const TrainOptions& o) {
   if (!o.engine.empty()) check_engine("--engine", o.engine);
   expect_one_of("--strategy", o.strategy, {std::begin(kStrategyNames), std::end(kStrategyNames)});
   expect_one_of("--compress", o.compress, {"none", "bf16"});
-  expect_one_of("--precision", o.precision, {"fp32"});
+  expect_one_of("--precision", o.precision, {std::begin(kPrecisionNames), std::end(kPrecisionNames)});
+  expect_one_of("--reduce-precision", o.reduce_precision, {"same", "fp32"});
+  expect_one_of("--loss-scaling", o.loss_scaling, {"auto", "on", "off"});
   expect_one_of("--device", o.device, {"cpu"});
   check_ranges(o);
 }
@@ -164,6 +183,7 @@ void check_options(TrainOptions& o) {
     throw UsageError(
         "--last-step short leaves lanes out of an epoch's last step, and --norm sync is over all of them; "
         "accepted: wrap or drop");
+  check_precision(o);
   const bool algorithm = o.algorithm != "auto";
   if (o.compress != "none" && (algorithm || o.order != "canonical"))
     throw UsageError(fmt::format("{} {} changes nothing with --compress {}; accepted: with --compress none",
@@ -198,6 +218,8 @@ void check_of_use(const TrainOptions& o, const Given& given) {
                {"lr_every", step, "--schedule", o.schedule, "step"},
                {"lr_factor", step, "--schedule", o.schedule, "step"},
                {"algorithm", o.compress == "none", "--compress", o.compress, "none"},
+               {"reduce_precision", o.precision == "bf16" || o.precision == "fp16", "--precision",
+                o.precision, "bf16 or fp16"},
                {"order", o.compress == "none", "--compress", o.compress, "none"}};
   for (const auto& c : cases)
     if (!c.of_use && given.contains(c.name))

@@ -73,6 +73,8 @@ struct TrainOptions {
   std::string strategy = "ddp";
   std::string compress = "none";
   std::string precision = "fp32";
+  std::string reduce_precision = "same";
+  std::string loss_scaling = "auto";
   std::string device = "cpu";
 
   std::string out;
@@ -229,7 +231,18 @@ void visit_options(Options& o, Visit&& visit) {
         o.strategy);
   visit(OptionInfo{"compress", comm, Role::defines, "gradients on the wire: none (as they are) or bf16"},
         o.compress);
-  visit(OptionInfo{"precision", comm, Role::defines, "fp32"}, o.precision);
+  visit(
+      OptionInfo{
+          "precision", comm, Role::defines,
+          "fp32; bf16 or fp16 (parameters and gradients, with f32 master weights in the optimizer); or "
+          "bf16-autocast (f32 parameters, computed with in bf16)"},
+      o.precision);
+  visit(OptionInfo{"reduce_precision", comm, Role::defines,
+                   "in which 16-bit gradients are added up and travel: same (16 bits) or fp32"},
+        o.reduce_precision);
+  visit(OptionInfo{"loss_scaling", comm, Role::defines,
+                   "dynamic, with steps that overflow skipped: on, off, or auto (on for fp16)"},
+        o.loss_scaling);
   visit(OptionInfo{"device", comm, Role::defines, "cpu"}, o.device);
 
   const char* const folder = "Run folder";

@@ -121,6 +121,10 @@ std::string figures(const Json& s) {
   out += figure("step, p95", fmt::format("{} ms", format_number(s.value("step_ms_p95", NAN))));
   out += figure("communication", percent(number("comm_fraction")));
   out += figure("of it hidden under compute", percent(number("overlap_fraction")));
+  if (number("loss_scale").is_number()) {
+    out += figure("steps skipped, overflowed", number("steps_skipped").dump());
+    out += figure("loss scale", format_number(number("loss_scale").get<double>()));
+  }
   return out + "</div>\n";
 }
 

@@ -209,6 +209,12 @@ void RunDisplay::finished(const Json& event) {
     line(fmt::format("not finite     {}{:.0f}{} of {:.0f} steps, {}", bold, bad, plain,
                      number(event, "steps_here"),
                      event.value("on_nan", "") == "skip" ? "which were left out" : "which were trained on"));
+  if (const double skipped = number(s, "steps_skipped"); skipped > 0)
+    line(fmt::format("overflowed     {}{:.0f}{} of {:.0f} steps, which were skipped; the loss scale is {}",
+                     bold, skipped, plain, number(s, "steps"), format_number(number(s, "loss_scale"))));
+  if (const double state = number(s, "state_bytes_a_parameter"); s.value("precision", "fp32") != "fp32")
+    line(fmt::format("model state    {}{:.2f}{} bytes a parameter (predicted {:.2f})", bold, state, plain,
+                     number(s, "predicted_state_bytes_a_parameter")));
   line(fmt::format("page           {}", event.at("page").get<std::string>()));
 }
 

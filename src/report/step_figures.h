@@ -47,6 +47,7 @@ struct StepRecord {
   std::int64_t comm_ns = 0;
   std::int64_t hidden_ns = 0;
   std::int64_t exposed_ns = 0;
+  bool skipped = false;              // its gradients overflowed, and it changed nothing
   std::vector<double> further = {};  // whatever else RunFolder has a column for
 
   std::int64_t step_ns() const { return end_ns - begin_ns; }

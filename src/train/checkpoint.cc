@@ -37,4 +37,12 @@ void load_weights(const fs::path& checkpoint, torch::nn::Module& model) {
   load_model_state(model, read_weights(checkpoint), weights_file(checkpoint).string());
 }
 
+void load_converted(torch::nn::Module& model, TensorMap weights, const std::string& source) {
+  for (const auto& [name, own] : model_state(model))
+    if (const auto found = weights.find(name);
+        found != weights.end() && found->second.is_floating_point() && own.is_floating_point())
+      found->second = found->second.to(own.scalar_type());
+  load_model_state(model, weights, source);
+}
+
 }  // namespace lockstep

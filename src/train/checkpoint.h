@@ -25,5 +25,7 @@ std::filesystem::path save_training(const RunPlan& plan, const DataRecord& data,
 std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
 TensorMap read_weights(const std::filesystem::path& checkpoint);
 void load_weights(const std::filesystem::path& checkpoint, torch::nn::Module& model);
+// The same of weights that were read; floating-point numbers of another type become the model's.
+void load_converted(torch::nn::Module& model, TensorMap weights, const std::string& source);
 
 }  // namespace lockstep

@@ -18,22 +18,6 @@ bool is_finite(const torch::Tensor& tensor) {
   return !tensor.is_floating_point() || at::isfinite(tensor).all().item<bool>();
 }
 
-// What is found in whole gradients is found by every worker; of parts each has its own, so they agree.
-bool finite_gradients(Strategy& strategy) {
-  const c10::NoGradGuard no_grad;
-  const std::vector<NamedTensor> parameters = strategy.parameters();
-  const std::span<const Slice> slices = strategy.slices();
-  bool finite = true;
-  bool parts = false;
-  for (std::size_t i = 0; i < slices.size(); ++i) {
-    parts = parts || !slices[i].parameter.is_same(parameters[i].tensor);
-    finite = finite && (!slices[i].gradient.defined() || is_finite(slices[i].gradient));
-  }
-  if (!parts || strategy.group().size() == 1) return finite;
-  return strategy.group().all_reduce(finite ? 0.0 : 1.0,
-                                     {.op = ReduceOp::max, .purpose = "whether gradients are finite"}) == 0;
-}
-
 }  // namespace
 
 std::string first_not_finite(const torch::nn::Module& model) {
@@ -43,9 +27,14 @@ std::string first_not_finite(const torch::nn::Module& model) {
   return "";
 }
 
-FiniteWatch::FiniteWatch(std::string on_nan, Strategy& strategy, EventSink sink)
-    : on_nan_(std::move(on_nan)), strategy_(strategy), model_(strategy.module()), sink_(std::move(sink)) {
+FiniteWatch::FiniteWatch(std::string on_nan, Strategy& strategy, Loss loss, EventSink sink)
+    : on_nan_(std::move(on_nan)),
+      strategy_(strategy),
+      loss_(loss),
+      model_(strategy.module()),
+      sink_(std::move(sink)) {
   if (on_nan_ != "skip") return;
+  strategy_.watch_overflow(true);
   buffers_ = model_.buffers();
   kept_.resize(buffers_.size());
 }
@@ -60,7 +49,7 @@ bool FiniteWatch::accept(double loss, const std::vector<int>& lanes) {
   if (!std::isfinite(loss))
     found_ =
         fmt::format("the loss is {} (lane{} {})", loss, lanes.size() == 1 ? "" : "s", fmt::join(lanes, ", "));
-  else if (on_nan_ == "skip" && !finite_gradients(strategy_))
+  else if (on_nan_ == "skip" && loss_ == Loss::plain && strategy_.overflowed())
     found_ = "a gradient is not finite";
   if (found_.empty() || on_nan_ == "go-on") return true;
   const c10::NoGradGuard no_grad;

@@ -20,14 +20,15 @@ std::string first_not_finite(const torch::nn::Module& model);
 // What --on-nan asks for, step by step. Every rank has one; they are told the same and do the same.
 class FiniteWatch {
  public:
-  // `on_nan`: stop, skip or go-on. `sink` is told of steps that are not finite; empty: nobody is.
-  FiniteWatch(std::string on_nan, Strategy& strategy, EventSink sink);
+  // `on_nan`: stop, skip or go-on. `sink` is told of steps that are not finite; empty: nobody is. Gradients
+  // of a loss that is scaled are the scaler's business: where the loss itself is finite they have overflowed.
+  enum class Loss : std::uint8_t { plain, scaled };
+  FiniteWatch(std::string on_nan, Strategy& strategy, Loss loss, EventSink sink);
 
   // Before the step's first lane.
   void begin_step();
   // Once the loss of all lanes and the gradients are there: whether the weights are to be updated. `lanes`:
   // those whose loss is not finite. A step that is skipped leaves batch norm's statistics as they were.
-  // Collective with skip, where workers have parts of the gradients.
   bool accept(double loss, const std::vector<int>& lanes);
   // After it. Says what was not finite; gives it, when the run is to stop: always with --on-nan stop, with
   // skip when the weights themselves are not finite, since no later step can then be any better.
@@ -38,6 +39,7 @@ class FiniteWatch {
  private:
   std::string on_nan_;
   Strategy& strategy_;
+  Loss loss_;
   const torch::nn::Module& model_;
   EventSink sink_;
   std::vector<torch::Tensor> buffers_, kept_;  // the model's, and what they were when the step began

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/wire_bytes.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/optim/clip.h"
@@ -79,6 +80,7 @@ void StepLoop::add_span(const char* name, std::int64_t begin, std::int64_t end, 
 
 StepResult StepLoop::train(Step& step) {
   StepRecord& record = now_.record;
+  const std::uint64_t sent_before = lockstep::wire_bytes();
   record.lr = lr_at(schedule_, step.number, loader_.steps());
   optimizer_.set_lr(record.lr);
   std::vector<double> losses;  // kPerLane numbers, lane by lane
@@ -89,7 +91,7 @@ StepResult StepLoop::train(Step& step) {
     const Batch batch = batch_of(lane);
     const torch::Tensor loss = task_.loss(task_.forward(batch), batch);
     const std::int64_t middle = now_.backward_begin_ns = now_ns();
-    loss.backward();
+    optimizer_.scaled(loss).backward();
     add_span("forward", begin, middle, step.number, lane.index);
     add_span("backward", middle, now_ns(), step.number, lane.index);
     losses.insert(losses.end(), {lane.weight, loss.item<double>(), static_cast<double>(lane.index)});
@@ -99,8 +101,10 @@ StepResult StepLoop::train(Step& step) {
   record.loss = share_losses(std::move(losses));
   const std::int64_t synchronized = now_ns();
   if (options_.clip_norm > 0) record.further = {std::numeric_limits<double>::quiet_NaN()};
+  const GradScaler* const scaler = optimizer_.scaler();
+  const double scale = scaler != nullptr ? scaler->scale() : 1;
   if (finite_.accept(record.loss, bad_lanes_)) {
-    clip();
+    if (scaler == nullptr || !strategy_.overflowed()) clip(scale);
     step_and_share(step.number);
   } else {
     strategy_.end_step();  // the weights stay as they were
@@ -109,13 +113,16 @@ StepResult StepLoop::train(Step& step) {
   record.step = step.number + 1;
   record.epoch = step.epoch + 1;
   record.samples = step.samples;
+  if (scaler != nullptr) record.further.insert(record.further.end(), {scale, record.skipped ? 1.0 : 0.0});
   record.end_ns = now_ns();
+  wire_bytes_ = lockstep::wire_bytes() - sent_before;
   return std::move(now_);
 }
 
-void StepLoop::clip() {
-  if (options_.clip_norm > 0) now_.record.further = {clip_grad_norm_(strategy_, options_.clip_norm)};
-  if (options_.clip_value > 0) clip_grad_value_(strategy_, options_.clip_value);
+void StepLoop::clip(double scale) {
+  if (options_.clip_norm > 0)
+    now_.record.further = {clip_grad_norm_(strategy_, options_.clip_norm * scale) / scale};
+  if (options_.clip_value > 0) clip_grad_value_(strategy_, options_.clip_value * scale);
 }
 
 // What became of the step's buckets, before the next step begins.
@@ -128,7 +135,10 @@ void StepLoop::take_buckets(std::int64_t step) {
 
 // The optimizer's step, and how the workers' updates came together, where each has a part of them.
 void StepLoop::step_and_share(std::int64_t step) {
-  optimizer_.step();
+  if (!optimizer_.step()) {
+    now_.record.skipped = true;
+    return;
+  }
   const ExchangeLog& log = strategy_.last_exchange();
   const std::vector<BucketTimes> shared = take_shared(log, now_.record);
   add_buckets("parameters of bucket", shared, step);

@@ -34,6 +34,8 @@ class StepLoop {
   StepResult train(Step& step);
   // The signal at which all workers stop after the last step; 0: none.
   int stop() const { return stop_; }
+  // Sent by this process in the last step; in the first ones links may be measured.
+  std::uint64_t wire_bytes() const { return wire_bytes_; }
 
  private:
   void add_span(const char* name, std::int64_t begin, std::int64_t end, std::int64_t step, int lane = -1);
@@ -41,7 +43,7 @@ class StepLoop {
   void step_and_share(std::int64_t step);
   void add_buckets(const char* name, const std::vector<BucketTimes>& buckets, std::int64_t step);
   double share_losses(std::vector<double> mine);
-  void clip();
+  void clip(double scale);  // of gradients that are so many times too large
 
   const TrainerOptions& options_;
   const Task& task_;
@@ -53,6 +55,7 @@ class StepLoop {
   int most_lanes_ = 0;          // that any worker carries
   std::vector<int> bad_lanes_;  // whose loss was not finite in the last step
   int stop_ = 0;
+  std::uint64_t wire_bytes_ = 0;
   StepResult now_;
 };
 

@@ -5,6 +5,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
+#include <optional>
 #include <sstream>
 
 #include "base/option_name.h"
@@ -14,6 +15,7 @@
 #include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/optimizer.h"
 #include "train/exclusions.h"
+#include "train/precision.h"
 
 namespace lockstep {
 namespace {
@@ -22,31 +24,54 @@ namespace fs = std::filesystem;
 
 class OwnOptimizer final : public TrainOptimizer {
  public:
-  explicit OwnOptimizer(std::unique_ptr<Optimizer> optimizer) : optimizer_(std::move(optimizer)) {}
+  OwnOptimizer(std::unique_ptr<Optimizer> optimizer, std::optional<GradScalerOptions> scaler = {})
+      : optimizer_(std::move(optimizer)) {
+    if (scaler) scaler_.emplace(*optimizer_, *scaler);
+  }
 
   void set_lr(double lr) override { optimizer_->set_lr(lr); }
-  void step() override { optimizer_->step(); }
+  bool step() override {
+    if (scaler_) return scaler_->step();
+    optimizer_->step();
+    return true;
+  }
+  const GradScaler* scaler() const override { return scaler_ ? &*scaler_ : nullptr; }
   void zero_grad() override { optimizer_->zero_grad(); }
   Writer writer(const Group& world) override {
-    return [state = optimizer_->state_dict(world.rank() == 0)](const fs::path& folder) {
+    return [state = optimizer_->state_dict(world.rank() == 0),
+            scale = scaler_ ? scaler_->state_dict() : StateDict()](const fs::path& folder) {
       save_safetensors(folder / "optimizer.safetensors", state);
+      if (!scale.empty()) save_safetensors(folder / kScalerFile, scale);
     };
   }
   void load(const fs::path& folder) override {
     loaded_ = load_safetensors(folder / "optimizer.safetensors").tensors;
     optimizer_->load_state_dict(loaded_);  // says what is wrong with it
+    if (scaler_) scaler_->load_state_dict(load_safetensors(folder / kScalerFile).tensors);
   }
   void share(const Group& world) override {
     StateDict state = optimizer_->state_dict(world.rank() != 0);
     if (world.rank() == 0) state = std::move(loaded_);  // the same names in the same order everywhere
-    for (const auto& [name, tensor] : state)
-      world.broadcast({tensor.data_ptr(), tensor.nbytes(), DType::u8}, 0);
+    broadcast(world, state);
     optimizer_->load_state_dict(state);
+    if (!scaler_) return;
+    const StateDict scale = scaler_->state_dict();
+    broadcast(world, scale);
+    scaler_->load_state_dict(scale);
   }
   std::size_t state_bytes() const override { return optimizer_->state_bytes(); }
 
  private:
+  static constexpr const char* kScalerFile = "scaler.safetensors";
+
+  // Of tensors that are the same in number and form everywhere: rank 0's values.
+  static void broadcast(const Group& world, const StateDict& state) {
+    for (const auto& [name, tensor] : state)
+      world.broadcast({tensor.data_ptr(), tensor.nbytes(), DType::u8}, 0);
+  }
+
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<GradScaler> scaler_;
   StateDict loaded_;  // until it is shared
 };
 
@@ -59,11 +84,13 @@ class TorchOptimizer final : public TrainOptimizer {
   void set_lr(double lr) override {
     for (auto& group : optimizer_->param_groups()) group.options().set_lr(lr);
   }
-  void step() override {
+  bool step() override {
     if (strategy_ != nullptr) strategy_->synchronize();
     optimizer_->step();
     if (strategy_ != nullptr) strategy_->end_step();
+    return true;
   }
+  const GradScaler* scaler() const override { return nullptr; }
   void zero_grad() override { optimizer_->zero_grad(); }
   Writer writer(const Group& world) override {
     return [state = world.rank() == 0 ? bytes() : ""](const fs::path& folder) {
@@ -118,22 +145,32 @@ std::unique_ptr<torch::optim::Optimizer> make_torch(const TrainerOptions& o,
 template <class Source>
 std::unique_ptr<Optimizer> make_plain(const TrainerOptions& o, Source&& source) {
   const double lr = o.schedule.lr, decay = o.weight_decay;
+  const MasterWeights masters = keeps_masters(o) ? MasterWeights::f32 : MasterWeights::none;
   if (o.optimizer == "lars")
     return std::make_unique<LARS>(source, LARSOptions{.lr = lr,
                                                       .momentum = o.momentum,
                                                       .weight_decay = decay,
                                                       .trust_coefficient = o.trust_coefficient,
                                                       .trust_clip = o.trust_clip,
-                                                      .vectors = true});
+                                                      .vectors = true,
+                                                      .master_weights = masters});
   if (o.optimizer == "lamb")
-    return std::make_unique<LAMB>(
-        source, LAMBOptions{.lr = lr, .weight_decay = decay, .trust_clip = o.trust_clip, .vectors = true});
+    return std::make_unique<LAMB>(source, LAMBOptions{.lr = lr,
+                                                      .weight_decay = decay,
+                                                      .trust_clip = o.trust_clip,
+                                                      .vectors = true,
+                                                      .master_weights = masters});
   if (o.optimizer == "sgd")
-    return std::make_unique<SGD>(
-        source, SGDOptions{.lr = lr, .momentum = o.momentum, .weight_decay = decay, .nesterov = o.nesterov});
+    return std::make_unique<SGD>(source, SGDOptions{.lr = lr,
+                                                    .momentum = o.momentum,
+                                                    .weight_decay = decay,
+                                                    .nesterov = o.nesterov,
+                                                    .master_weights = masters});
   if (o.optimizer == "adam")
-    return std::make_unique<Adam>(source, AdamOptions{.lr = lr, .weight_decay = decay});
-  return std::make_unique<AdamW>(source, AdamWOptions{.lr = lr, .weight_decay = decay});
+    return std::make_unique<Adam>(source,
+                                  AdamOptions{.lr = lr, .weight_decay = decay, .master_weights = masters});
+  return std::make_unique<AdamW>(source,
+                                 AdamWOptions{.lr = lr, .weight_decay = decay, .master_weights = masters});
 }
 
 template <class Source>
@@ -172,7 +209,8 @@ std::unique_ptr<TrainOptimizer> make_optimizer(const TrainerOptions& o, Strategy
                          " gives each worker a part of them; accepted: sgd, adam, adamw, lars, lamb");
     return torch_optimizer(o, strategy, &strategy);
   }
-  return std::make_unique<OwnOptimizer>(make_own(o, strategy, strategy.parameters()));
+  return std::make_unique<OwnOptimizer>(make_own(o, strategy, strategy.parameters()),
+                                        scales_loss(o) ? std::optional(o.scaler) : std::nullopt);
 }
 
 std::unique_ptr<TrainOptimizer> make_local_optimizer(const TrainerOptions& o, Strategy& strategy) {

@@ -11,8 +11,10 @@
 #include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/lanes.h"
+#include "lockstep/models/precision_names.h"
 #include "lockstep/parallel/strategies.h"
 #include "report/folder_content.h"
+#include "train/precision.h"
 #include "train/run_plan.h"
 
 namespace lockstep {
@@ -56,6 +58,12 @@ void check_values(const TrainerOptions& o) {
   expect_one_of("optimizer:", o.optimizer,
                 {"sgd", "adam", "adamw", "lars", "lamb", "torch-sgd", "torch-adam", "torch-adamw"});
   expect_one_of("on_nan:", o.on_nan, {"stop", "skip", "go-on"});
+  expect_one_of("precision:", o.precision, {std::begin(kPrecisionNames), std::end(kPrecisionNames)});
+  expect_one_of("loss_scaling:", o.loss_scaling, {"auto", "on", "off"});
+  if (o.optimizer.starts_with("torch-") && (keeps_masters(o) || scales_loss(o)))
+    throw UsageError("optimizer: " + o.optimizer +
+                     " keeps no master weights and no scale of the loss, which precision = " + o.precision +
+                     ", loss_scaling = " + o.loss_scaling + " needs; accepted: sgd, adam, adamw");
   within("lanes", o.lanes, 0, 1 << 20);
   within("lane_batch", o.lane_batch, 1, 1 << 20);
   within("threads", o.threads, 1, 1024);
@@ -110,6 +118,11 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"lr_power", o.schedule.power},
           {"lr_every", o.schedule.every},
           {"lr_factor", o.schedule.factor},
+          {"precision", o.precision},
+          {"reduce_precision", o.parallel.reduce_precision == ReducePrecision::f32 ? "fp32" : "same"},
+          {"loss_scaling", o.loss_scaling},
+          {"scaler",
+           {o.scaler.init_scale, o.scaler.growth_factor, o.scaler.backoff_factor, o.scaler.growth_interval}},
           {"on_nan", o.on_nan},
           {"strategy", o.strategy},
           {"order", o.parallel.order == Order::canonical ? "canonical" : "any"},
@@ -125,7 +138,8 @@ constexpr const char* kDefines[] = {
     "lane_batch", "last_step", "augment",  "lanes",        "threads",       "seed",
     "optimizer",  "lr",        "momentum", "nesterov",     "weight_decay",  "exclude",
     "trust_clip", "clip_norm", "schedule", "warmup_steps", "warmup_epochs", "trust_coefficient",
-    "clip_value", "min_lr",    "lr_power", "lr_every",     "lr_factor"};
+    "clip_value", "min_lr",    "lr_power", "lr_every",     "lr_factor",     "precision",
+    "reduce_precision", "loss_scaling", "scaler"};
 
 void expect_same_run(const Json& now, const Json& then, const TrainerOptions& o) {
   const TrainerOptions fresh;

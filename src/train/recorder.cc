@@ -10,6 +10,7 @@
 #include "lockstep/checkpoint/leader.h"
 #include "report/folder_content.h"
 #include "report/page.h"
+#include "train/precision.h"
 
 namespace lockstep {
 namespace {
@@ -44,6 +45,7 @@ TrainRecorder::TrainRecorder(const RunPlan& plan, const Task& task, Group world,
       if (name != "accuracy") further.push_back(name);
     std::vector<std::string> of_steps;
     if (plan_.options.clip_norm > 0) of_steps.emplace_back("grad_norm");
+    if (scales_loss(plan_.options)) of_steps.insert(of_steps.end(), {"loss_scale", "skipped"});
     folder_.emplace(plan_.options.out, plan_.folder_use, plan_.first_step, further, of_steps);
     for (const std::string& name : folder_->set_aside())
       plan_.sink({{"event", "note"},

@@ -18,7 +18,9 @@
 #include "report/table.h"
 #include "train/exchange.h"
 #include "train/exchange_state.h"
+#include "train/footprint.h"
 #include "train/memory_use.h"
+#include "train/precision.h"
 #include "train/stop_watch.h"
 
 namespace lockstep {
@@ -82,14 +84,16 @@ TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Mod
     : plan_(std::move(plan)),
       options_(plan_->options),
       world_(std::move(world)),
-      task_(std::move(task)),
+      task_(in_precision(std::move(task), parse_precision(plan_->options.precision))),
       data_record_(record_data(*plan_, task_)),
       rss_before_(plan_->resident_before >= 0 ? plan_->resident_before : memory_bytes("VmRSS")),
       model_(std::move(model)),
       strategy_(begin_strategy()),
       optimizer_(make_optimizer(options_, *strategy_)),
       loader_(task_.train, world_.rank(), world_.size(), loader_options(*plan_)),
-      finite_(options_.on_nan, *strategy_, leads() ? plan_->sink : EventSink()),
+      finite_(options_.on_nan, *strategy_,
+              optimizer_->scaler() != nullptr ? FiniteWatch::Loss::scaled : FiniteWatch::Loss::plain,
+              leads() ? plan_->sink : EventSink()),
       loop_(options_, task_, *strategy_, *optimizer_, loader_, finite_),
       state_{.step = plan_->first_step, .epoch = 0, .best_accuracy = plan_->best_accuracy} {
   if (!plan_->checkpoint.empty()) {
@@ -144,12 +148,16 @@ void TrainRun::tell(const Json& event) const {
 std::unique_ptr<Strategy> TrainRun::begin_strategy() const {
   check_same_data(world_, data_record_);
   check_same_data(plan_->data, data_record_, options_.data_name, plan_->resumed);
+  apply_precision(parse_precision(options_.precision), *model_);
   // Everybody gets rank 0's weights: only its machine needs the checkpoint.
-  const auto load = [&](const std::filesystem::path& checkpoint) { load_weights(checkpoint, *model_); };
   if (!plan_->checkpoint.empty())
-    run_on_leader(world_, "reading the weights", [&] { load(plan_->checkpoint); });
-  else if (!plan_->init.empty())  // of a run that may go on meanwhile
-    run_on_leader(world_, "reading the weights", [&] { use_checkpoint(options_.init, load); });
+    run_on_leader(world_, "reading the weights", [&] { load_weights(plan_->checkpoint, *model_); });
+  else if (!plan_->init.empty())  // of a run that may go on meanwhile, and may be of another precision
+    run_on_leader(world_, "reading the weights", [&] {
+      use_checkpoint(options_.init, [&](const std::filesystem::path& found) {
+        load_converted(*model_, read_weights(found), weights_file(found).string());
+      });
+    });
   model_->train();
   check_norms(*model_, options_, world_.size());
   return make_strategy(options_.strategy, model_, world_, options_.parallel);
@@ -214,6 +222,15 @@ void TrainRun::announce() const {
                             in_words(parameters), options_.data_name, counted(task_.train->size(), "example"),
                             floor, counted(world_.size(), "worker"), counted(options_.lanes, "lane"),
                             options_.lane_batch, counted(loader_.steps(), "step"), from)}});
+  if (options_.precision != "fp32") {
+    const StateBytes bytes = predict_state_bytes(options_, *strategy_);
+    const auto each = [&](double all) { return all / static_cast<double>(parameters); };
+    tell({{"event", "note"},
+          {"text", fmt::format("{}: a worker's model state should take {:.1f} bytes a parameter: parameters "
+                               "{:.1f}, gradients {:.1f}, optimizer {:.1f}",
+                               options_.precision, each(bytes.total()), each(bytes.parameters),
+                               each(bytes.gradients), each(bytes.optimizer))}});
+  }
   if (!about_exchange_.empty()) tell({{"event", "note"}, {"text", about_exchange_}});
   if (world_.size() == 1 && options_.parallel.exchange)
     tell({{"event", "note"},
@@ -296,23 +313,17 @@ void TrainRun::stop_early() {
 
 // The summary, on rank 0.
 Json TrainRun::finish() {
-  const std::vector<std::int64_t> peaks = world_.all_gather(memory_bytes("VmHWM"));
-  std::int64_t parameters = 0;
-  for (const auto& p : model_->parameters()) parameters += p.numel() * p.element_size();
-  const auto state_bytes = static_cast<std::int64_t>(optimizer_->state_bytes());
-  const auto buckets = static_cast<std::int64_t>(strategy_->gradient_bytes());
-  Json rest = {{"accuracy", or_null(accuracy_of(task_, evaluation_))},
-               {"validation_loss", evaluation_ ? Json(evaluation_->loss) : Json()},
-               {"best_accuracy", or_null(state_.best_accuracy)},
-               {"params_sha256", params_sha256(*model_)},
-               {"steps_not_finite", finite_.steps_told()},
-               {"peak_rss_bytes", peaks},
-               {"memory",
-                {{"parameter_bytes", parameters},
-                 {"gradient_bytes", buckets},
-                 {"optimizer_bytes", state_bytes},
-                 {"predicted_bytes", parameters + buckets + state_bytes},
-                 {"measured_bytes", memory_bytes("VmRSS") - rss_before_}}}};
+  Json rest = {
+      {"accuracy", or_null(accuracy_of(task_, evaluation_))},
+      {"validation_loss", evaluation_ ? Json(evaluation_->loss) : Json()},
+      {"best_accuracy", or_null(state_.best_accuracy)},
+      {"params_sha256", params_sha256(*model_)},
+      {"steps_not_finite", finite_.steps_told()},
+      {"precision", options_.precision},
+      {"wire_bytes", wire_bytes_a_step(world_, loop_.wire_bytes(), state_.step - plan_->first_step)}};
+  rest.update(memory_figures(options_, *strategy_, *optimizer_, rss_before_));
+  if (const GradScaler* const scaler = optimizer_->scaler())
+    rest.update({{"steps_skipped", scaler->skipped()}, {"loss_scale", scaler->scale()}});
   for (std::size_t i = 0; evaluation_ && i < task_.metrics.size(); ++i)
     if (task_.metrics[i].first != "accuracy")
       rest["metrics"][task_.metrics[i].first] = evaluation_->metrics[i];

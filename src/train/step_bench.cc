@@ -11,6 +11,7 @@
 #include "parallel/sync_norms.h"
 #include "train/exchange.h"
 #include "train/optimizer.h"
+#include "train/precision.h"
 
 namespace lockstep {
 namespace {
@@ -24,6 +25,12 @@ enum class Kind : unsigned char { synchronized, alone, in_phase };
 // Workers that step alone drift apart.
 StrategyOptions without_checks(StrategyOptions options) {
   options.check_replicas_every = 0;
+  return options;
+}
+
+// Its blocks without an exchange have no scaler either.
+TrainerOptions without_scaling(TrainerOptions options) {
+  options.loss_scaling = "off";
   return options;
 }
 
@@ -203,13 +210,16 @@ class StepBench {
 
 }  // namespace
 
-StepBenchResult bench_steps(const ModuleRef& model, const Task& task, const Batch& batch,
+StepBenchResult bench_steps(const ModuleRef& model, const Task& given, const Batch& batch,
                             const TrainerOptions& options, const Group& world,
                             const std::function<void(std::int64_t)>& progress) {
   if (model.pointer() != nullptr && has_sync_norms(*model.pointer()))
     throw UsageError(
         "bench_steps: with SyncBatchNorm no worker can step alone; accepted: a model with another norm");
-  StepBench bench(model, task, batch, options, world);
+  const Precision precision = parse_precision(options.precision);
+  apply_precision(precision, *model.pointer());
+  const Task task = in_precision(given, precision);
+  StepBench bench(model, task, batch, without_scaling(options), world);
   constexpr Kind kKinds[] = {Kind::synchronized, Kind::alone, Kind::in_phase};
   for (const Kind kind : kKinds) bench.block(kind, kWarmUp);
   const Crowding crowding = bench.measure_crowding();

@@ -247,7 +247,7 @@ class Usage(Case):
     def test_bad_flags(self):
         for args, words in [
             (["--model", "resnet17"], ["--model", "resnet17", "resnet18"]),
-            (["--precision", "bf16"], ["--precision", "fp32"]),
+            (["--precision", "fp8"], ["--precision", "fp32"]),
             (["--device", "cuda"], ["--device", "cpu"]),
             (["--steps", "many"], ["--steps", "many", "a whole number"]),
             (["--lane-batch", "0"], ["--lane-batch"]),

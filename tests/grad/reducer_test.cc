@@ -325,7 +325,7 @@ TEST(Reducer, WeightsOfLanesMayBeLargerThanSixteenBits) {
 TEST(Reducer, AFailedExchangeAbandonsWhatTravelsBeside) {
   struct Beside final : BesideGradients {
     void begin(bool) override { begun = true; }
-    void finish() override { finished = true; }
+    void finish(bool) override { finished = true; }
     void abandon() noexcept override { abandoned = true; }
     void nobody() override {}
     void announce() override {}

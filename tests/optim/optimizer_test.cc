@@ -28,6 +28,8 @@ class Source : public GradientSource {
     calls.push_back("synchronize");
     weight.mutable_grad() = torch::ones_like(weight.detach());
   }
+  void watch_overflow(bool on) override { watched = on; }
+  bool overflowed() const override { return watched && overflows; }
   void share_updates() override { calls.push_back("share_updates"); }
   void join(const std::vector<torch::Tensor>& parts, const Take& take) override { join_whole(parts, take); }
   torch::Tensor cut(std::size_t, const torch::Tensor& whole) const override { return whole; }
@@ -40,6 +42,8 @@ class Source : public GradientSource {
   torch::Tensor weight = parameter({2, 3});
   torch::Tensor bias = parameter({3});
   torch::Tensor weight_at_end;
+  bool watched = false;
+  bool overflows = false;
   std::vector<std::string> calls;
 
  private:
@@ -142,6 +146,85 @@ TEST(Optimizer, ResumesFromItsState) {
                          {"exp_avg/b", "exp_avg/w", "exp_avg_sq/b", "exp_avg_sq/w", "step/b", "step/w"});
   expect_resumable<AdamW>(AdamWOptions{},
                           {"exp_avg/b", "exp_avg/w", "exp_avg_sq/b", "exp_avg_sq/w", "step/b", "step/w"});
+}
+
+// Sixteen bits of a parameter beside the same one in f32, with the gradients that both can hold.
+TEST(MasterWeights, GoTheWayOfAnF32Parameter) {
+  for (const auto type : {torch::kBFloat16, torch::kHalf}) {
+    torch::Tensor narrow = torch::linspace(-1, 1, 37).to(type).set_requires_grad(true);
+    torch::Tensor wide = narrow.detach().to(torch::kFloat32).set_requires_grad(true);
+    AdamW ours({{"w", narrow}}, {.lr = 1e-4, .master_weights = MasterWeights::f32});
+    AdamW reference({{"w", wide}}, {.lr = 1e-4});
+    EXPECT_EQ(ours.state_bytes(), 37u * 12);
+    for (int step = 0; step < 20; ++step) {
+      const torch::Tensor gradient = torch::sin(torch::arange(37) + step).to(type);
+      wide.mutable_grad() = gradient.to(torch::kFloat32);
+      narrow.mutable_grad() = gradient * 256;
+      reference.step();
+      ours.step(256);
+    }
+    const StateDict state = ours.state_dict();
+    EXPECT_TRUE(torch::equal(state.at("master/w"), wide.detach()));
+    EXPECT_TRUE(torch::equal(state.at("exp_avg_sq/w"), reference.state_dict().at("exp_avg_sq/w")));
+    EXPECT_TRUE(torch::equal(narrow.detach(), wide.detach().to(type)));
+    // Steps of 1e-4 are lost on numbers near one without a master.
+    EXPECT_FALSE(torch::equal(narrow.detach(), torch::linspace(-1, 1, 37).to(type)));
+  }
+}
+
+TEST(MasterWeights, AreLoadedAndMustBeThere) {
+  const auto make = [] { return torch::full({5}, 0.5).to(torch::kBFloat16).set_requires_grad(true); };
+  torch::Tensor one = make(), two = make();
+  SGD first({{"w", one}}, {.lr = 1e-4, .master_weights = MasterWeights::f32});
+  SGD second({{"w", two}}, {.lr = 1e-4, .master_weights = MasterWeights::f32});
+  const auto step = [](SGD& optimizer, torch::Tensor& w) {
+    w.mutable_grad() = torch::ones_like(w.detach());
+    optimizer.step();
+  };
+  for (int k = 0; k < 7; ++k) step(first, one);
+  const StateDict state = first.state_dict();
+  second.load_state_dict(state);
+  {
+    const torch::NoGradGuard no_grad;
+    two.copy_(one);
+  }
+  for (int k = 0; k < 7; ++k) {
+    step(first, one);
+    step(second, two);
+  }
+  EXPECT_TRUE(torch::equal(one, two));
+  EXPECT_TRUE(torch::equal(first.state_dict().at("master/w"), second.state_dict().at("master/w")));
+  StateDict without = state;
+  without.erase("master/w");
+  expect_refusal([&] { second.load_state_dict(without); }, "SGD: state dict: 'master/w' is missing");
+  SGD plain({{"w", one}}, {.lr = 1e-4});
+  expect_refusal([&] { plain.load_state_dict(state); },
+                 "SGD: state dict: 'master/w' belongs to no parameter of this optimizer");
+}
+
+// Weights that were loaded after the optimizer was made are not overwritten by what the masters held before.
+TEST(MasterWeights, FollowWhatOthersWrite) {
+  torch::Tensor w = torch::full({4}, 0.5).to(torch::kBFloat16).set_requires_grad(true);
+  SGD optimizer({{"w", w}}, {.lr = 1e-4, .master_weights = MasterWeights::f32});
+  const auto step = [&] {
+    w.mutable_grad() = torch::ones_like(w.detach());
+    optimizer.step();
+  };
+  step();
+  {
+    const torch::NoGradGuard no_grad;
+    w[0] = 2;
+  }
+  step();
+  const torch::Tensor masters = optimizer.state_dict().at("master/w");
+  EXPECT_EQ(masters[0].item<float>(), 2.0f - 1e-4f);
+  EXPECT_EQ(masters[1].item<float>(), 0.5f - 1e-4f - 1e-4f);
+}
+
+TEST(Optimizer, RefusesAScaleThatIsNone) {
+  Source source;
+  SGD optimizer(source);
+  expect_refusal([&] { optimizer.step(0); }, "SGD: gradient_scale is 0; accepted: more than 0, finite");
 }
 
 TEST(Optimizer, RefusesAStateThatDoesNotFitAndKeepsItsOwn) {

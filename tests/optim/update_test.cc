@@ -206,6 +206,69 @@ TYPED_TEST(UpdateOf, DoesNotDependOnTheCut) {
   }
 }
 
+// 16-bit parameters and gradients, f32 masters and state; gradients 1024 times too large.
+template <class S>
+struct MasterCase {
+  Case<S> narrow;
+  Case<float> wide;  // p: the masters
+  static constexpr double kFactor = 1.0 / 1024;
+
+  MasterCase(std::size_t count, unsigned seed) : narrow(count, seed), wide(count, seed + 1) {
+    for (std::size_t i = 0; i < count; ++i) narrow.p[i] = Storage<S>::write(wide.p[i]);
+  }
+  Elements elements() {
+    return {.dtype = kDTypeOf<S>,
+            .parameter = narrow.p.data(),
+            .gradient = narrow.g.data(),
+            .first = wide.first.data(),
+            .second = wide.second.data(),
+            .count = narrow.p.size(),
+            .master = wide.p.data(),
+            .gradient_factor = kFactor};
+  }
+  template <class Update>
+  void refer(bool fused, const Update& update) {
+    for (std::size_t i = 0; i < narrow.p.size(); ++i) {
+      const float g = Storage<S>::read(narrow.g[i]) * static_cast<float>(kFactor);
+      reference<float>(fused, update, wide.p[i], g, wide.first[i], wide.second[i]);
+      narrow.p[i] = Storage<S>::write(wide.p[i]);
+    }
+  }
+};
+
+template <class S>
+void expect_masters_equal_the_reference() {
+  const auto compare = [&](const auto& update, std::size_t count, std::int64_t target, bool cut) {
+    MasterCase<S> ours(count, 1), theirs(count, 1);
+    theirs.refer(fuses(target), update);
+    use_targets(target);
+    const std::size_t middle = cut ? count / 3 : 0;
+    kernel::update(ours.elements().part(0, middle), update);
+    kernel::update(ours.elements().part(middle, count - middle), update);
+    use_targets(0);
+    const std::string what = std::string(hwy::TargetName(target)) + ", " + std::to_string(count);
+    expect_same(ours.narrow, theirs.narrow, what + ", 16 bits");
+    expect_same(ours.wide, theirs.wide, what + ", masters");
+  };
+  for (const std::int64_t target : runnable_targets())
+    for (const std::size_t count : {0, 1, 3, 8, 17, 33, 64, 100, 1003})
+      for (const bool cut : {false, true}) {
+        for (const auto& update : sgd_updates()) compare(update, count, target, cut);
+        for (const auto& update : adam_updates()) compare(update, count, target, cut);
+      }
+}
+
+TEST(UpdateOfMasters, EqualsTheReferenceOnEveryTarget) {
+  expect_masters_equal_the_reference<Half>();
+  expect_masters_equal_the_reference<BFloat16>();
+}
+
+TEST(UpdateOfMasters, AreOfNarrowParametersAlone) {
+  float x = 0;
+  const Elements wide{.parameter = &x, .gradient = &x, .count = 1, .master = &x};
+  EXPECT_THROW(kernel::update(wide, SgdUpdate{}), UsageError);
+}
+
 TEST(Update, LeavesTheNeighboursAlone) {
   for (const std::size_t count : {1, 13, 40}) {
     Case<float> all(60, 3);

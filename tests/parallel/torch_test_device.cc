@@ -167,17 +167,17 @@ template <class Update>
 void update(const kernel::Elements& elements, const Update& how) {
   TestDevice& device = TestDevice::get();
   const std::size_t bytes = elements.count * size_of(elements.dtype);
-  std::vector<Access> touches = {{elements.gradient, bytes}};
-  for (const void* data :
-       {static_cast<const void*>(elements.parameter), static_cast<const void*>(elements.first),
-        static_cast<const void*>(elements.second)})
-    if (data != nullptr) touches.push_back({data, bytes, true});
+  const std::size_t kept_bytes = elements.count * size_of(elements.kept_dtype());
+  std::vector<Access> touches = {{elements.gradient, bytes}, {elements.parameter, bytes, true}};
+  for (const void* data : {elements.first, elements.second, elements.master})
+    if (data != nullptr) touches.push_back({data, kept_bytes, true});
   kernel::Elements there = elements;
   there.device = {};
   there.parameter = device.reached(elements.parameter);
   there.gradient = device.reached(elements.gradient);
   if (elements.first != nullptr) there.first = device.reached(elements.first);
   if (elements.second != nullptr) there.second = device.reached(elements.second);
+  if (elements.master != nullptr) there.master = device.reached(elements.master);
   device.give(device.current_stream(elements.device.index), touches,
               [there, how] { kernel::update(there, how); });
 }

@@ -159,7 +159,14 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
     });
   };
   expect_words(message([](auto& o) { o.model = "resnet17"; }), {"--model", "resnet17", "resnet18", "mlp"});
-  expect_words(message([](auto& o) { o.precision = "bf16"; }), {"--precision", "bf16", "fp32"});
+  expect_words(message([](auto& o) { o.precision = "fp8"; }), {"--precision", "fp8", "fp32"});
+  expect_words(message([](auto& o) { o.precision = "bf16", o.optimizer = "torch-adamw"; }),
+               {"torch-adamw", "--precision bf16", "accepted: adamw"});
+  expect_words(message([](auto& o) { o.loss_scaling = "on", o.optimizer = "torch-sgd"; }),
+               {"torch-sgd", "--loss-scaling on", "accepted: sgd"});
+  expect_words(message([](auto& o) { o.precision = "fp16", o.compress = "bf16"; }),
+               {"--compress bf16", "--precision fp16", "16 bits"});
+  expect_words(message([](auto& o) { o.loss_scaling = "yes"; }), {"--loss-scaling", "auto, on, off"});
   expect_words(message([](auto& o) { o.device = "cuda"; }), {"--device", "cuda", "cpu"});
   expect_words(message([](auto& o) { o.strategy = "zero4"; }), {"--strategy", "zero4", "ddp, zero1"});
   expect_words(message([](auto& o) { o.norm = "layer"; }), {"--norm", "layer", "batch, sync, group"});

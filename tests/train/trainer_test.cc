@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "lockstep/models/models.h"
 #include "train/trainer_case.h"
 
 namespace lockstep::testing {
@@ -57,11 +58,15 @@ class Steep : public Line {
   }
 };
 
-TEST_F(TrainerTest, GradientsThatAreNotFiniteAreSkippedUnderAnyStrategy) {
-  Task steep = task(std::make_shared<Steep>());
+Task steep_task() {
+  Task steep{.train = std::make_shared<Steep>(), .test = std::make_shared<Line>(), .loss = {}};
   steep.loss = [](const torch::Tensor& y, const Batch& batch) {
     return batch.data.max().item<float>() > 1e30f ? y.sum() : squared(y, batch);
   };
+  return steep;
+}
+
+TEST_F(TrainerTest, GradientsThatAreNotFiniteAreSkippedUnderAnyStrategy) {
   std::set<std::string> hashes;
   for (const std::string strategy : {"ddp", "zero1"})
     for (const int workers : {1, 2}) {
@@ -70,10 +75,100 @@ TEST_F(TrainerTest, GradientsThatAreNotFiniteAreSkippedUnderAnyStrategy) {
       how.strategy = strategy;
       how.on_nan = "skip";
       how.optimizer = "sgd";
-      hashes.insert(train(workers, steep, how).params_sha256);
+      hashes.insert(train(workers, steep_task(), how).params_sha256);
       EXPECT_EQ(Json::parse(text(name + "/summary.json")).at("steps_not_finite"), 3) << name;
     }
   EXPECT_EQ(hashes.size(), 1u);
+}
+
+// A loss of zero with an infinite gradient.
+torch::Tensor overflowing(const torch::Tensor& y) { return (y - y.detach()).sum() * 3e38f * 3e38f; }
+
+// Under a scaler that is an overflow: the scale halves, and a run in parts keeps it.
+TEST_F(TrainerTest, OverflowIsSkippedAndCountedAndSurvivesAResume) {
+  Task steep = steep_task();
+  steep.loss = [](const torch::Tensor& y, const Batch& batch) {
+    return batch.data.max().item<float>() > 1e30f ? overflowing(y) : squared(y, batch);
+  };
+  std::set<std::string> hashes;
+  for (const std::string strategy : {"ddp", "zero1"})
+    for (const int workers : {1, 2, 3}) {
+      const std::string name = strategy + std::to_string(workers);
+      TrainerOptions how = options(name);
+      how.strategy = strategy;
+      how.loss_scaling = "on";
+      how.scaler.growth_interval = 8;
+      how.epochs = 1;
+      train(workers, steep, how);
+      how.epochs = 3;
+      how.if_there = IfThere::resume;
+      hashes.insert(train(workers, steep, how).params_sha256);
+      const Json summary = Json::parse(text(name + "/summary.json"));
+      EXPECT_EQ(summary.at("steps_not_finite"), 0) << name;
+      EXPECT_EQ(summary.at("steps_skipped"), 3) << name;
+      EXPECT_TRUE(text(name + "/steps.csv").find("data_wait_ms,loss_scale,skipped\n") != std::string::npos);
+      EXPECT_NE(text(name + "/index.html").find("steps skipped"), std::string::npos);
+    }
+  TrainerOptions whole = options("whole");
+  whole.loss_scaling = "on";
+  whole.scaler.growth_interval = 8;
+  hashes.insert(train(2, steep, whole).params_sha256);
+  EXPECT_EQ(hashes.size(), 1u);
+  EXPECT_EQ(Json::parse(text("whole/summary.json")).at("loss_scale"),
+            Json::parse(text("zero13/summary.json")).at("loss_scale"));
+}
+
+TEST_F(TrainerTest, ARunThatDoesNothingButSkipStops) {
+  Task steep = steep_task();
+  steep.loss = [](const torch::Tensor& y, const Batch&) { return overflowing(y); };
+  TrainerOptions how = options("run");
+  how.loss_scaling = "on";
+  how.scaler.most_skipped = 4;
+  on_threads(thread_groups(2), [&](const Group& group) {
+    torch::nn::Linear model(1, 1);
+    try {
+      Trainer(model, steep, how, group).run();
+      ADD_FAILURE() << "went on";
+    } catch (const SystemError& error) {
+      EXPECT_NE(std::string(error.what()).find("4 steps in a row"), std::string::npos) << error.what();
+    }
+  });
+}
+
+TEST_F(TrainerTest, Bf16KeepsMastersAndTakes16BytesAParameter) {
+  Task wide = task();
+  wide.loss = [](const torch::Tensor& y, const Batch& batch) {
+    EXPECT_EQ(y.scalar_type(), torch::kFloat32);
+    return squared(y, batch);
+  };
+  for (const std::string strategy : {"ddp", "zero1"}) {
+    const auto run = [&](const std::string& name, std::int64_t epochs, IfThere if_there) {
+      TrainerOptions how = options(name);
+      how.strategy = strategy;
+      how.precision = "bf16";
+      how.epochs = epochs;
+      how.if_there = if_there;
+      how.lanes = 2;
+      std::string hash;
+      on_threads(thread_groups(2), [&](const Group& group) {
+        const auto model = make_mlp({.inputs = 1, .width = 256, .layers = 2, .classes = 1});
+        for (const torch::Tensor& p : model->parameters())
+          p.detach().copy_(torch::linspace(-0.1, 0.1, p.numel()).view(p.sizes()));
+        const TrainerResult result = Trainer(model, wide, how, group).run();
+        EXPECT_EQ(model->parameters()[0].scalar_type(), torch::kBFloat16);
+        if (group.rank() == 0) hash = result.params_sha256;
+      });
+      return hash;
+    };
+    const std::string whole = run(strategy + "-whole", 3, IfThere::refuse);
+    run(strategy + "-parts", 1, IfThere::refuse);
+    EXPECT_EQ(run(strategy + "-parts", 3, IfThere::resume), whole) << strategy;
+    const Json summary = Json::parse(text(strategy + "-whole/summary.json"));
+    const double expected = strategy == "ddp" ? 16 : 10;  // 2 + 2 + 12, of which zero1 has a half
+    EXPECT_DOUBLE_EQ(summary.at("predicted_state_bytes_a_parameter").get<double>(), expected);
+    EXPECT_NEAR(summary.at("state_bytes_a_parameter").get<double>(), expected, 0.02 * expected);
+    EXPECT_EQ(summary.at("state_bytes").size(), 2u);
+  }
 }
 
 // tree has no reduce-scatter: said before anything is written.

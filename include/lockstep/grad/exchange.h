@@ -80,6 +80,11 @@ struct Exchange {
   std::function<double(const Group& group, std::size_t count, DType dtype)> expected_seconds = {};
 };
 
+// In which type 16-bit gradients are added up, over lanes and workers, and travel: in theirs, or in f32,
+// which is twice the bytes and rounds nothing. Their grad() is f32 then, and they are updated by one of our
+// optimizers with master weights.
+enum class ReducePrecision : unsigned char { same, f32 };
+
 struct ExchangeOptions {
   std::string algorithm = {};  // empty: the cost table chooses
   Order order = Order::canonical;

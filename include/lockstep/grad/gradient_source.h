@@ -47,6 +47,11 @@ class GradientSource {
   // Returns when every slice's gradient is the mean over all lanes of this step. Collective when this step's
   // gradients have not been exchanged yet.
   virtual void synchronize() = 0;
+  // From the next step on: a step in which a gradient is not finite, on any worker, is void. overflowed()
+  // then says so after synchronize(), to all alike and without asking anybody, and buffers such as batch
+  // norm's are as the step found them; the gradients are there as they are. On every rank.
+  virtual void watch_overflow(bool on) = 0;
+  virtual bool overflowed() const = 0;
   // The slices were updated: returns when every worker has what the others have made of theirs. Collective
   // where slices are parts.
   virtual void share_updates() = 0;
@@ -55,9 +60,10 @@ class GradientSource {
 
   // Things that are cut as the parameters are: gradients, an optimizer's state.
   //
-  // parts[i] belongs to slices()[i] and has its form, or is undefined, on every rank alike. Calls take(i,
-  // whole) on every rank, with the parameter's sizes and strides, for all that are defined, in any order;
-  // `whole` is gone when that returns. Collective where slices are parts.
+  // parts[i] belongs to slices()[i] and has its form, or is undefined, on every rank alike; those of
+  // parameters of one type are of one type, which may be another. Calls take(i, whole) on every rank, with
+  // the parameter's sizes and strides, for all that are defined, in any order; `whole` is gone when that
+  // returns. Collective where slices are parts.
   using Take = std::function<void(std::size_t i, const torch::Tensor& whole)>;
   virtual void join(const std::vector<torch::Tensor>& parts, const Take& take) = 0;
   // What belongs to slices()[i] of `whole`, which has the parameter's sizes. May share its memory.

@@ -31,8 +31,8 @@ class BesideGradients {
   virtual ~BesideGradients() = default;
   // All gradients of the step have come and are under way. `idle`: this rank had none.
   virtual void begin(bool idle) = 0;
-  // They have arrived.
-  virtual void finish() = 0;
+  // They have arrived. `overflowed`: and are not finite, so that the step is void.
+  virtual void finish(bool overflowed) = 0;
   // Something failed: waits for what begin() started, so that its memory can be used again.
   virtual void abandon() noexcept = 0;
   // Nobody had a gradient; nothing was exchanged.
@@ -46,6 +46,7 @@ struct ReducerOptions {
   std::size_t first_bucket_bytes = std::size_t{1} << 20;
   bool find_unused_parameters = true;
   Exchange exchange = all_reduce_exchange();
+  ReducePrecision reduce_precision = ReducePrecision::same;
   // The first layout stays, because somebody relies on it. So it does where each rank has only its part.
   bool keep_layout = false;
   BesideGradients* beside = nullptr;  // outlives the reducer
@@ -103,6 +104,10 @@ class Reducer {
   std::vector<Bucket> buckets() const;
   // Did any rank have a gradient for it in the last exchange?
   bool used(std::size_t parameter) const;
+  // Whether exchanges look if their result is finite; what they found in the last one, the same on every
+  // rank.
+  void watch_overflow(bool on);
+  bool overflowed() const;
   // Memory held for gradients, in bytes: of the buckets, and of the sums of lanes that wait for others.
   std::size_t bucket_bytes() const;
   // What the buckets lie in now; who holds it may read them when the reducer is gone.

@@ -14,8 +14,9 @@
 // of workers and threads, and under every strategy. That is one more pass over parameter
 // and gradient (LARS), or over parameter and state (LAMB). Where workers have parts of the parameters, one
 // all-reduce a step puts the blocks together: about a hundredth of the gradients' bytes, and 8 KiB for each
-// block that a border of the parts cuts. For f16 and bf16 parameters the norms are those of the parameters as
-// they are stored. Parameters on another device than the processor are refused.
+// block that a border of the parts cuts. Of 16-bit parameters the norms are those of their master
+// weights, where there are any, and of the parameters as they are stored, where not. Parameters on another
+// device than the processor are refused.
 #pragma once
 
 #include <memory>
@@ -72,6 +73,7 @@ struct LARSOptions {
   double eps = 0;
   double trust_clip = 0;  // the ratio is at most this; 0: without a limit
   bool vectors = false;   // parameters of fewer than two dimensions are adapted and decayed too
+  MasterWeights master_weights = MasterWeights::none;
 };
 
 class LARS final : public LayerwiseOptimizer {
@@ -104,6 +106,7 @@ struct LAMBOptions {
   double weight_decay = 1e-2;
   double trust_clip = 0;  // the ratio is at most this; 0: without a limit
   bool vectors = false;   // parameters of fewer than two dimensions are adapted and decayed too
+  MasterWeights master_weights = MasterWeights::none;
 };
 
 class LAMB final : public LayerwiseOptimizer {

@@ -14,10 +14,17 @@
 // libtorch too uses what the processor has (ATEN_CPU_CAPABILITY=default takes fused multiply-add from it) and
 // rounds square roots right (builds with MKL's vector library don't: Adam then differs in the last place).
 // For f16 and bf16 the arithmetic is that of f32, rounded once when a value is stored, which is closer than
-// libtorch's, whose steps each round (and round 0.999 to 1 in bf16). The number of threads is libtorch's,
-// at::get_num_threads(); it makes no difference to the result, and neither does the layout in memory.
-// Parameters on another device than the processor are updated there, in the order of its current stream, by
-// kernels that a library for that device adds (optim/update.h).
+// libtorch's, whose steps each round (and round 0.999 to 1 in bf16). Small updates are lost all the same when
+// they are added to a 16-bit parameter; master weights keep them:
+//
+//   lockstep::AdamW optimizer(ddp, {.lr = 5e-4, .master_weights = MasterWeights::f32});
+//
+// Each 16-bit parameter then has a copy in f32, made from it in the constructor, and its state is f32. One
+// pass reads the gradient, master and state, and writes master, state and the rounded parameter: with AdamW
+// 16 bytes a parameter, gradient included (docs/precision.md). f32 and f64 parameters stay as they are. The
+// number of threads is libtorch's, at::get_num_threads(); it makes no difference to the result, and neither
+// does the layout in memory. Parameters on another device than the processor are updated there, in the order
+// of its current stream, by kernels that a library for that device adds (optim/update.h).
 #pragma once
 
 #include <torch/types.h>
@@ -41,6 +48,9 @@ namespace kernel {
 struct Elements;
 }
 
+// What is kept of 16-bit parameters: nothing, or an f32 copy that is updated in their place.
+enum class MasterWeights : std::uint8_t { none, f32 };
+
 // Overrides for some parameters. The group added last that matches wins.
 struct ParameterGroup {
   std::function<bool(const std::string& name)> match = {};
@@ -51,7 +61,8 @@ struct ParameterGroup {
 
 // Everything that step() remembers, as contiguous copies on the host: "exp_avg/fc.weight",
 // "momentum_buffer/fc.weight", and "step/fc.weight", the number of updates of that parameter so far (int64,
-// no dimensions; an unused parameter stays behind). Each parameter has all its entries from the beginning.
+// no dimensions; an unused parameter stays behind); "master/fc.weight" of a 16-bit one with master weights.
+// Each parameter has all its entries from the beginning.
 // Independent of the layout in memory and of how parameters are cut among the workers, so it loads under any
 // strategy and any number of workers. The learning rate is the caller's.
 using StateDict = std::map<std::string, torch::Tensor>;
@@ -64,8 +75,12 @@ class Optimizer {
 
   // Synchronizes the source, updates the slices that have a gradient, shares the updates, and ends the
   // source's step. Throws UsageError, before anything has changed, for a gradient that is sparse or does not
-  // fit its parameter.
-  void step();
+  // fit its parameter. `gradient_scale`: gradients are so many times too large, as those of a scaled loss are
+  // (optim/grad_scaler.h); they are divided in the same pass, in the arithmetic's type.
+  //
+  // A parameter that somebody else has written to since the last step (loaded weights) is taken over into its
+  // master, element by element, where it is not the master's rounded value.
+  void step(double gradient_scale = 1);
   void zero_grad();  // gradients become undefined
   // Returns how many parameters it matches.
   std::size_t add_group(ParameterGroup group);
@@ -80,6 +95,7 @@ class Optimizer {
   void load_state_dict(const StateDict& state);
   // Memory that this worker holds for it.
   std::size_t state_bytes() const;
+  GradientSource& source() const { return *source_; }
 
  protected:
   // What the constructors of the concrete optimizers know of themselves.
@@ -88,6 +104,7 @@ class Optimizer {
     std::vector<std::string> state_names;  // at most two: Elements::first, Elements::second
     double lr = 0;
     double weight_decay = 0;
+    MasterWeights master_weights = MasterWeights::none;
   };
   // `source` outlives the optimizer.
   Optimizer(GradientSource& source, Traits traits);
@@ -107,6 +124,10 @@ class Optimizer {
  private:
   friend class LayerwiseOptimizer;
   void make_slots();
+  void make_masters();
+  void take_over();        // what others have written
+  void remember_writes();  // so that it is known next time
+  static bool is_wide(const Slot& slot, const torch::Tensor& gradient);
   void check_gradient(const Slot& slot, const torch::Tensor& gradient) const;
   void run(const std::vector<Update>& updates);
   Crew& crew();
@@ -125,6 +146,7 @@ struct SGDOptions {
   double dampening = 0;     // the first gradient enters the momentum undamped
   double weight_decay = 0;  // added to the gradient
   bool nesterov = false;    // needs momentum, and no dampening
+  MasterWeights master_weights = MasterWeights::none;
 };
 
 class SGD final : public Optimizer {
@@ -144,6 +166,7 @@ struct AdamOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;  // added to the gradient
+  MasterWeights master_weights = MasterWeights::none;
 };
 
 class Adam final : public Optimizer {
@@ -163,6 +186,7 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;  // taken off the parameter
+  MasterWeights master_weights = MasterWeights::none;
 };
 
 class AdamW final : public Optimizer {

@@ -21,6 +21,8 @@ class Replicated : public Strategy {
 
   std::vector<NamedTensor> parameters() const override;
   void synchronize() override;
+  void watch_overflow(bool on) override;
+  bool overflowed() const override;
   void end_step() override;
   void reset() override;
   void check_replicas() override;
@@ -62,6 +64,7 @@ class Replicated : public Strategy {
   StrategyOptions options_;
   double bucket_cap_mb_ = 0;
   bool slices_read_ = false;
+  bool watches_overflow_ = false;
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Reducer> reducer_;
 };

@@ -36,6 +36,7 @@ struct StrategyOptions {
   // In every so many exchanges the replicas' bits are compared, whoever updates them, and in the 2nd, 4th,
   // 8th … before that; a difference is an Error that names the parameter. 0: never.
   std::int64_t check_replicas_every = 500;
+  ReducePrecision reduce_precision = ReducePrecision::same;  // of 16-bit gradients (grad/exchange.h)
   // Of the strategy's own exchange. Empty: the cost table chooses.
   std::string algorithm = {};
   Order order = Order::canonical;

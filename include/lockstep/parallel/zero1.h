@@ -40,12 +40,13 @@ class Zero1 final : public Replicated {
  private:
   struct Shard {
     Bucket bucket;      // of gradients
+    DType dtype;        // of parameters
     CommMemory memory;  // of parameters, laid out alike
   };
   void refuse_shared_memory() const;
   void move_in();
   void check_in_place() const;
-  Work gather(const Shard& shard, std::byte* memory) const;
+  Work gather(const Shard& shard, std::byte* memory, DType dtype) const;
 
   std::vector<NamedTensor> parameters_;
   std::vector<Shard> shards_;             // one a bucket

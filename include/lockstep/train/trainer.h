@@ -35,6 +35,7 @@
 #include "lockstep/comm/group.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/sampler.h"
+#include "lockstep/optim/grad_scaler.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/module_ref.h"
 #include "lockstep/parallel/strategy.h"
@@ -99,6 +100,12 @@ struct TrainerOptions {
   double clip_value = 0;            // gradients are clamped to ± this; 0: none
   ScheduleOptions schedule = {};    // the learning rate, schedule.lr, and its way over the run
   double warmup_epochs = 0;         // in place of schedule.warmup_steps, rounded to steps
+  // fp32, bf16, fp16 or bf16-autocast (models/precision.h). With bf16 and fp16 the model's parameters become
+  // that, forward gets inputs of that type, and the optimizer keeps master weights; loss and metrics get f32
+  // outputs.
+  std::string precision = "fp32";
+  std::string loss_scaling = "auto";  // auto (with fp16), on or off
+  GradScalerOptions scaler = {};
 
   // How long it is; a run that goes on may be longer, unless its schedule depends on it.
   std::int64_t epochs = 0;  // both 0: one epoch

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/wire_bytes.h"
 #include "lockstep/base/clock.h"
 
 namespace lockstep {
@@ -35,6 +36,7 @@ bool FrameStream::flush() {
     const net::Bytes part(posted_);
     const std::size_t moved = stream_->write({&part, 1});
     if (moved == 0) return false;
+    wire_bytes() += moved;
     posted_.erase(posted_.begin(), posted_.begin() + static_cast<std::ptrdiff_t>(moved));
   }
   return true;
@@ -51,6 +53,7 @@ bool FrameStream::send(OutgoingFrame& frame, std::span<const std::byte> payload)
     parts[count++] = payload.subspan(from, std::min(payload.size() - from, kMostWritten));
   const std::size_t moved = stream_->write(std::span(parts).first(count));
   frame.sent += moved;
+  wire_bytes() += moved;
   // Even when nothing counts as sent yet: TLS may have encrypted the beginning, and wants it again.
   sending_ = frame.sent < whole;
   return moved > 0;

@@ -1,0 +1,65 @@
+// Training in 16 bits: in which type a model computes, and what stays in f32.
+//
+// Two ways, which don't mix:
+//
+//   lockstep::to_low_precision(*model, torch::kBFloat16);       // 1. parameters of 16 bits: before it is
+//   wrapped lockstep::DataParallel ddp(model, world);                   //    gradients are, and travel, in
+//   16 bits too lockstep::AdamW optimizer(ddp, {.lr = 5e-4, .master_weights = lockstep::MasterWeights::f32});
+//   auto out = model->forward(x.to(torch::kBFloat16)).to(torch::kFloat32);
+//   loss(out, y).backward();                                    //    losses are computed in f32
+//
+//   {
+//     const lockstep::Autocast scope(torch::kBFloat16);         // 2. parameters of f32: operations that gain
+//     by it out = model->forward(x).to(torch::kFloat32);              //    cast their inputs; gradients are
+//     f32
+//   }
+//   loss(out, y).backward();                                    //    outside of the scope
+//
+// f16 has a small range: its gradients want a loss scaler (optim/grad_scaler.h). docs/precision.md has what
+// each way costs, and `lockstep train --precision` and TrainerOptions::precision do all of the first.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <string>
+
+namespace lockstep {
+
+enum class Precision : std::uint8_t {
+  fp32,
+  bf16,           // parameters of bf16, master weights
+  fp16,           // parameters of f16, master weights and a loss scaler
+  bf16_autocast,  // parameters of f32, computed with in bf16
+};
+Precision parse_precision(const std::string& name);  // throws UsageError that lists precision_names.h's
+// Of the parameters: f32, bf16 or f16.
+torch::ScalarType parameter_type(Precision precision);
+
+// Turns the module's floating-point parameters and buffers, of all its sub-modules, to bf16 or f16, in place.
+// Batch norm, and whatever else has running statistics ("running_mean"), keeps its own in f32: statistics
+// that move by a tenth of a difference would stand still in 16 bits, and libtorch's kernels take 16-bit
+// activations with f32 weights there. Layer and group norm, whose kernels of 1.13 do not when it comes to
+// backward, become 16-bit like the rest; they add up in f32 inside. Throws UsageError for another type.
+void to_low_precision(torch::nn::Module& module, torch::ScalarType type);
+
+// What this libtorch can't compute in that type on the processor: "matrix products, convolutions"; empty:
+// nothing that ResNet or GPT need. It is tried out on tiny tensors.
+std::string missing_kernels(torch::ScalarType type);
+
+// While it lives, this thread's operations on the processor cast their inputs as libtorch's autocast says.
+// Scopes may be nested. Weights that were cast are kept until the outermost ends, so change no weights
+// inside.
+class Autocast {
+ public:
+  explicit Autocast(torch::ScalarType type = torch::kBFloat16);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  bool enabled_before_;
+  torch::ScalarType type_before_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,110 @@
+#include "lockstep/models/precision.h"
+
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/version.h>
+
+#include <functional>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/models/precision_names.h"
+
+namespace lockstep {
+namespace {
+
+namespace nn = torch::nn;
+
+// Whose parameters and buffers stay f32.
+bool has_statistics(const nn::Module& module) {
+  return module.named_buffers(/*recurse=*/false).contains("running_mean");
+}
+
+// libtorch 2.4 has one function for all devices, and marks those for one as old.
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+bool is_enabled() { return at::autocast::is_autocast_enabled(at::kCPU); }
+torch::ScalarType type_now() { return at::autocast::get_autocast_dtype(at::kCPU); }
+void set(bool enabled, torch::ScalarType type) {
+  at::autocast::set_autocast_enabled(at::kCPU, enabled);
+  at::autocast::set_autocast_dtype(at::kCPU, type);
+}
+#else
+bool is_enabled() { return at::autocast::is_cpu_enabled(); }
+torch::ScalarType type_now() { return at::autocast::get_autocast_cpu_dtype(); }
+void set(bool enabled, torch::ScalarType type) {
+  at::autocast::set_cpu_enabled(enabled);
+  at::autocast::set_autocast_cpu_dtype(type);
+}
+#endif
+
+}  // namespace
+
+Precision parse_precision(const std::string& name) {
+  for (std::size_t i = 0; i < std::size(kPrecisionNames); ++i)
+    if (name == kPrecisionNames[i]) return static_cast<Precision>(i);
+  throw UsageError(fmt::format("precision '{}'; accepted: {}", name, fmt::join(kPrecisionNames, ", ")));
+}
+
+torch::ScalarType parameter_type(Precision precision) {
+  return precision == Precision::bf16   ? torch::kBFloat16
+         : precision == Precision::fp16 ? torch::kFloat16
+                                        : torch::kFloat32;
+}
+
+void to_low_precision(nn::Module& module, torch::ScalarType type) {
+  if (type != torch::kBFloat16 && type != torch::kFloat16)
+    throw UsageError(fmt::format("to_low_precision: type {}; accepted: BFloat16, Half", c10::toString(type)));
+  const torch::NoGradGuard no_grad;
+  const auto convert = [&](nn::Module& one) {
+    if (has_statistics(one)) return;
+    for (const auto& list : {one.named_parameters(/*recurse=*/false), one.named_buffers(/*recurse=*/false)})
+      for (const auto& entry : list)
+        if (torch::Tensor tensor = entry.value(); tensor.defined() && tensor.is_floating_point())
+          tensor.set_data(tensor.to(type));
+  };
+  convert(module);  // modules() wants a module that a shared_ptr owns, to name itself
+  for (const auto& one : module.modules(/*include_self=*/false)) convert(*one);
+}
+
+std::string missing_kernels(torch::ScalarType type) {
+  const auto ones = [&](at::IntArrayRef sizes) { return torch::ones(sizes, type).set_requires_grad(true); };
+  const struct {
+    const char* name;
+    std::function<torch::Tensor()> run;
+  } needed[] = {{"matrix products",
+                 [&] {
+                   return at::addmm(ones({2}), ones({2, 2}), ones({2, 2}));
+                 }},
+                {"convolutions",
+                 [&] {
+                   return at::conv2d(ones({1, 1, 3, 3}), ones({1, 1, 3, 3}));
+                 }},
+                {"softmax",
+                 [&] {
+                   return ones({2, 2}).softmax(-1);
+                 }},
+                {"gelu", [&] { return at::gelu(ones({2})); }}};
+  std::vector<std::string> missing;
+  for (const auto& one : needed) try {
+      one.run().sum().backward();
+    } catch (const c10::Error&) {
+      missing.emplace_back(one.name);
+    }
+  return fmt::format("{}", fmt::join(missing, ", "));
+}
+
+Autocast::Autocast(torch::ScalarType type) : enabled_before_(is_enabled()), type_before_(type_now()) {
+  if (type != torch::kBFloat16)
+    throw UsageError(fmt::format("Autocast: type {}; accepted: BFloat16, the one that the processor has",
+                                 c10::toString(type)));
+  at::autocast::increment_nesting();
+  set(true, type);
+}
+
+Autocast::~Autocast() {
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  set(enabled_before_, type_before_);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,29 @@
+// What a run holds and sends: the memory of its model state, predicted and accounted, and bytes on the wire.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/parallel/strategy.h"
+#include "lockstep/train/trainer.h"
+#include "train/optimizer.h"
+
+namespace lockstep {
+
+// A worker's, in bytes, from the parameters' number and types alone. Buckets are a little larger: they are
+// aligned.
+struct StateBytes {
+  double parameters = 0;
+  double gradients = 0;  // one set of buckets, and those in which a worker's lanes wait for each other
+  double optimizer = 0;  // master weights included; a part of it where the state is in shards
+  double total() const { return parameters + gradients + optimizer; }
+};
+StateBytes predict_state_bytes(const TrainerOptions& options, const Strategy& strategy);
+
+// Of the summary. `resident_before`: memory before the model was made. Collective.
+nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strategy& strategy,
+                                      const TrainOptimizer& optimizer, std::int64_t resident_before);
+// Sent by all workers in the last of `steps`; null where a library sends by itself. Collective.
+nlohmann::ordered_json wire_bytes_a_step(const Group& world, std::uint64_t sent_here, std::int64_t steps);
+
+}  // namespace lockstep

@@ -56,6 +56,7 @@ void check_values(const TrainerOptions& o) {
   expect_one_of("optimizer:", o.optimizer,
                 {"sgd", "adam", "adamw", "lars", "lamb", "torch-sgd", "torch-adam", "torch-adamw"});
   expect_one_of("on_nan:", o.on_nan, {"stop", "skip", "go-on"});
+  expect_one_of("measure:", o.measure, {"none", "noise"});
   within("lanes", o.lanes, 0, 1 << 20);
   within("lane_batch", o.lane_batch, 1, 1 << 20);
   within("threads", o.threads, 1, 1024);
@@ -111,6 +112,7 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"lr_every", o.schedule.every},
           {"lr_factor", o.schedule.factor},
           {"on_nan", o.on_nan},
+          {"measure", o.measure},
           {"strategy", o.strategy},
           {"order", o.parallel.order == Order::canonical ? "canonical" : "any"},
           {"exchange", exchange_name(o)},
@@ -273,6 +275,9 @@ RunPlan plan_program(TrainerOptions options, const Group& world) {
     throw UsageError(
         fmt::format("lanes = {} are fewer than {} workers; accepted: {} or more lanes, or fewer workers",
                     o.lanes, world.size(), world.size()));
+  if (o.measure == "noise" && o.lanes < 2)
+    throw UsageError(
+        "measure = noise compares the gradients of lanes, and there is one; accepted: lanes = 2 or more");
   plan.recipe["lanes"] = o.lanes;
   plan.how_to_resume = "run it again with if_there = resume";
   plan.how_to_calm = [](const std::string& checkpoint) {

@@ -50,9 +50,12 @@ void add_secret(Cli& cli);
 void add_train(Cli& cli);
 void add_infer(Cli& cli);
 void add_sweep(Cli& cli);
+void add_plan(Cli& cli);
 void add_bench(Cli& cli);
 void add_tune(Cli& cli);
 // `lockstep bench step`: a subcommand of `bench`.
 void add_step_bench(Cli& cli, CLI::App& bench);
+// `lockstep sweep batch`: a subcommand of `sweep`.
+void add_batch_sweep(Cli& cli, CLI::App& sweep);
 
 }  // namespace lockstep::cli

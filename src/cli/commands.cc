@@ -9,6 +9,7 @@ void add_commands(Cli& cli) {
   add_sweep(cli);
   add_run(cli);
   add_secret(cli);
+  add_plan(cli);
   add_bench(cli);
   add_tune(cli);
 }

@@ -13,15 +13,14 @@
 #include <nlohmann/json.hpp>
 
 #include "base/output_file.h"
-#include "base/shell_word.h"
 #include "base/split.h"
 #include "cli/command.h"
+#include "cli/sweep_folder.h"
 #include "cli/train.h"
 #include "cli/train_flags.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
 #include "recipe/engine_flag.h"
-#include "report/folder_content.h"
 #include "report/folder_lock.h"
 #include "report/progress.h"
 
@@ -74,33 +73,8 @@ SweepRow run_one(const TrainOptions& options, Given given, const std::string& va
 // What says where runs lie, not what they are: a sweep decides on it itself.
 constexpr std::string_view kOfFolders[] = {"out", "overwrite", "resume", "init"};
 
-// A file of a sweep, and a text near its beginning without which it is somebody else's.
-struct SweepFile {
-  const char* name;
-  std::string_view mark;
-};
 constexpr SweepFile kSweepFiles[] = {{"sweep.csv", ",samples_per_s,step_ms_p50,"},
                                      {"sweep.svg", "Throughput against"}};
-
-bool is_of_a_sweep(const fs::path& file, std::string_view mark) {
-  return beginning_of(file, 4096).value_or("").find(mark) != std::string::npos;
-}
-
-// The same rules as for the folder of a run. Throws UsageError.
-void check_folder(const fs::path& folder, bool overwrite) {
-  const std::string name = shell_word(folder.string());
-  if (!overwrite && !is_unused(folder))
-    throw UsageError(
-        fmt::format("--out {} is not empty; accepted: another folder, or --overwrite for a new sweep", name));
-  std::error_code ignored;
-  for (const SweepFile& file : kSweepFiles)
-    if (const fs::path path = folder / file.name;
-        fs::exists(fs::symlink_status(path, ignored)) && !is_of_a_sweep(path, file.mark))
-      throw UsageError(
-          fmt::format("--overwrite would remove {}, which no sweep wrote; accepted: another folder, or move "
-                      "that file away",
-                      path.string()));
-}
 
 // A value as a part of a folder's name: it may be a path itself.
 std::string in_a_name(std::string value) {
@@ -128,6 +102,8 @@ int run_sweep(SweepFlags& flags) {
     throw UsageError("sweep starts its own workers (-n); it is not for a launcher");
   Given given = flags.train.gather();
   TrainOptions& base = flags.train.options;
+  if (flags.option.empty())
+    throw UsageError("an option is needed, for example bucket_cap_mb; or batch, for a table of batches");
   std::ranges::replace(flags.option, '-', '_');
   const std::vector<std::string> names = option_names();
   if (std::ranges::find(names, flags.option) == names.end())
@@ -155,11 +131,9 @@ int run_sweep(SweepFlags& flags) {
     const TrainOptions options = with_value(base, flags.option, value);
     if (!decides && base.init.empty()) check_of_use(options, written);
   }
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw UsageError(fmt::format("--out {}: can't be made: {}", folder.string(), error.message()));
+  make_sweep_folder(folder);
   const FolderLock lock(folder);
-  check_folder(folder, base.overwrite);
+  check_sweep_folder(folder, base.overwrite, kSweepFiles);
 
   // Round by round, so that what changes on the machine meanwhile hits all values alike.
   std::vector<std::vector<SweepRow>> runs(values.size());
@@ -195,8 +169,7 @@ void add_sweep(Cli& cli) {
   CLI::App* command = cli.app.add_subcommand("sweep", "Train briefly with each value of an option, and plot");
   command->group(kTrain);
   command->get_formatter()->column_width(34);
-  command->add_option("option", flags->option, "any option of lockstep train, for example bucket_cap_mb")
-      ->required();
+  command->add_option("option", flags->option, "any option of lockstep train, for example bucket_cap_mb");
   command->add_option("--values", flags->values, "its values, for example 0.5,1,2,4,8");
   command->add_option("--repeats", flags->repeats, "runs of each value, the median counts (default: 1)");
   add_train_flags(*command, flags->train);
@@ -208,8 +181,12 @@ void add_sweep(Cli& cli) {
       "the place of an earlier sweep.\n\n"
       "Examples:\n"
       "  lockstep sweep bucket_cap_mb --values 0.5,1,2,4,8 -n 2 --model mlp --data synthetic --lane-batch 8\n"
-      "  lockstep sweep algorithm --values direct,tree,ring -n 4 --order any --model mlp --data synthetic");
-  command->callback([&cli, flags] { cli.action = [flags] { return run_sweep(*flags); }; });
+      "  lockstep sweep algorithm --values direct,tree,ring -n 4 --order any --model mlp --data synthetic\n"
+      "  lockstep sweep batch --help                a table of batches and recipes for the learning rate");
+  add_batch_sweep(cli, *command);
+  command->callback([&cli, command, flags] {
+    if (command->get_subcommands().empty()) cli.action = [flags] { return run_sweep(*flags); };
+  });
 }
 
 }  // namespace lockstep::cli

@@ -2,13 +2,16 @@
 # which takes a second to load, is a second program beside it.
 add_library(lockstep_trainer STATIC
   infer.cc
+  plan.cc
   step_bench.cc
   sweep.cc
+  sweep_batch.cc
+  sweep_folder.cc
   train.cc
   train_flags.cc
   train_program.cc)
 lockstep_few_units(lockstep_trainer)
-target_link_libraries(lockstep_trainer PUBLIC lockstep_recipe lockstep_report CLI11::CLI11 PRIVATE lockstep_options)
+target_link_libraries(lockstep_trainer PUBLIC lockstep_recipe lockstep_plan lockstep_report CLI11::CLI11 PRIVATE lockstep_options)
 
 if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
   add_executable(lockstep_train

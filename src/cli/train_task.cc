@@ -123,7 +123,8 @@ std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data) {
   check_model_size(o, static_cast<double>(inputs), static_cast<double>(data.classes()));
   at::manual_seed(o.seed);
   ModelOptions options;
-  options.resnet = {.classes = data.classes(), .cifar_stem = o.cifar_stem, .norm = norm_of(o)};
+  options.resnet = {
+      .classes = data.classes(), .channels = o.channels, .cifar_stem = o.cifar_stem, .norm = norm_of(o)};
   options.gpt = {.blocks = o.blocks,
                  .width = o.width,
                  .heads = o.heads,
@@ -217,6 +218,7 @@ TrainerOptions trainer_options(const TrainOptions& o) {
           .strategy = o.strategy,
           .parallel = strategy_options(o),
           .on_nan = o.on_nan,
+          .measure = o.measure,
           .loader_threads = static_cast<int>(o.loader_threads),
           .eval_every = o.eval_every,
           .eval_batch = o.eval_batch,

@@ -136,6 +136,7 @@ void GradientStore::adopt(std::size_t parameter) {
 
 void GradientStore::begin_lane(int position, double total_weight) {
   total_weight_ = total_weight;
+  if (squares_) squares_->begin_lane(position);
   for (const NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad() = torch::Tensor();
   if (position % 2 == 1) return;  // joins the lane before
   if (position == 0) {
@@ -153,6 +154,7 @@ void GradientStore::fold(std::size_t parameter, double weight) {
   torch::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
   check(parameter);
   const torch::NoGradGuard no_grad;
+  if (squares_) squares_->add(parameter, grad);
   Set& set = sets_[top_];
   torch::Tensor& view = set.views[parameter];
   if (grad.scalar_type() != view.scalar_type()) grad = grad.to(view.scalar_type());  // added up in f32

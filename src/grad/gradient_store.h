@@ -7,10 +7,12 @@
 
 #include <torch/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "grad/bucket_layout.h"
+#include "grad/lane_squares.h"
 #include "lockstep/comm/group.h"
 #include "lockstep/grad/exchange.h"
 #include "lockstep/grad/gradient_source.h"
@@ -44,6 +46,10 @@ class GradientStore {
   void begin_lane(int position, double total_weight);
   // Adds weight × grad() to what the lanes before gave. grad() becomes undefined.
   void fold(std::size_t parameter, double weight);
+  // From now on |grad()|² of each lane is kept.
+  void measure_lanes() { squares_.emplace(parameters_.size()); }
+  // Of the step's lanes so far; none where nobody asked for them.
+  std::vector<double> lane_squares() const { return squares_ ? squares_->lanes() : std::vector<double>(); }
 
   // Bucket b of the first set becomes the sum of all sets, and zero (negative zero, which changes nothing
   // when added) where there is no gradient. Afterwards the bucket is ready to leave.
@@ -83,6 +89,7 @@ class GradientStore {
   std::vector<Set> sets_;             // the first in comm memory
   std::size_t top_ = 0;               // the set that lanes are added to
   double total_weight_ = 1;           // of the step's lanes
+  std::optional<LaneSquares> squares_;
 };
 
 }  // namespace lockstep

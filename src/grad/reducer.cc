@@ -41,6 +41,7 @@ struct Reducer::Impl {
       shapes.push_back(widened ? ParameterShape{data.count, DType::f32, data.dtype}
                                : ParameterShape{data.count, data.dtype});
     }
+    if (options.measure_lanes) store.measure_lanes();
     std::vector<int> order(parameters.size());
     std::iota(order.rbegin(), order.rend(), 0);
     set_layout(order);
@@ -233,6 +234,7 @@ void Reducer::begin_lane(const LanePart& part) {
 
 void Reducer::end_lane() { impl_->fold_rest(); }
 bool Reducer::lane_has_gradients() const { return impl_->lanes && !impl_->arrival.empty(); }
+std::vector<double> Reducer::lane_squares() const { return impl_->store.lane_squares(); }
 void Reducer::set_lane_loop(bool on) { impl_->lane_loop = on; }
 
 void Reducer::synchronize() {

@@ -109,12 +109,16 @@ class ResNet final : public Model {
  public:
   explicit ResNet(const ResNetOptions& options)
       : cifar_stem_(options.cifar_stem),
-        conv1_(register_module("conv1", cifar_stem_ ? conv(3, 64, 3, 1) : conv(3, 64, 7, 2))),
-        bn1_(make_norm(options.norm, 64)) {
+        conv1_(register_module(
+            "conv1", cifar_stem_ ? conv(3, options.channels, 3, 1) : conv(3, options.channels, 7, 2))),
+        bn1_(make_norm(options.norm, options.channels)) {
     register_module("bn1", bn1_.ptr());
     const std::array<int, 4> counts = options.depth == 18 ? std::array{2, 2, 2, 2} : std::array{3, 4, 6, 3};
-    BlockShape shape{
-        .inputs = 64, .width = 64, .stride = 1, .bottleneck = options.depth == 50, .norm = options.norm};
+    BlockShape shape{.inputs = options.channels,
+                     .width = options.channels,
+                     .stride = 1,
+                     .bottleneck = options.depth == 50,
+                     .norm = options.norm};
     for (std::size_t stage = 0; stage < counts.size(); ++stage) {
       const auto layer = std::make_shared<torch::nn::Module>();
       for (int i = 0; i < counts[stage]; ++i) {
@@ -155,6 +159,7 @@ std::shared_ptr<Model> make_resnet(ResNetOptions options) {
     throw UsageError("resnet: depth = " + std::to_string(options.depth) + "; accepted: 18, 34, 50");
   }
   check_positive("resnet", "classes", options.classes);
+  check_positive("resnet", "channels", options.channels);
   return std::make_shared<ResNet>(options);
 }
 

@@ -236,6 +236,7 @@ void Replicated::bind(Group group) {
                      .reduce_precision = options_.reduce_precision,
                      .keep_layout = traits_.keep_layout,
                      .beside = lanes.get(),
+                     .measure_lanes = options_.measure_lanes,
                      .strategy = lanes->number});
   reducer->watch_overflow(watches_overflow_);
   // All is there: what failed before has left the old ones in place.
@@ -317,6 +318,7 @@ void Replicated::check_replicas() {
 const ExchangeLog& Replicated::last_exchange() const { return reducer_->log(); }
 int Replicated::bucket_of(std::size_t i) const { return reducer_->bucket_of(i); }
 std::size_t Replicated::gradient_bytes() const { return reducer_->bucket_bytes(); }
+std::vector<double> Replicated::lane_squares() const { return reducer_->lane_squares(); }
 
 bool Replicated::set_sync(bool on) {
   const bool before = reducer_->sync();

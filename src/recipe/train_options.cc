@@ -74,6 +74,7 @@ constexpr std::int64_t kMany = std::int64_t{1} << 40;
 
 void check_ranges(const TrainOptions& o) {
   using I = std::int64_t;
+  within<I>("--channels", o.channels, 1, 1024);
   within<I>("--layers", o.layers, 0, 1000);
   within<I>("--blocks", o.blocks, 1, 1000);
   within<I>("--width", o.width, 0, 1 << 20);
@@ -155,6 +156,7 @@ void check_values(const TrainOptions& o) {
   expect_one_of("--lr-scaling", o.lr_scaling, {"linear", "sqrt"});
   expect_one_of("--on-nan", o.on_nan, {"stop", "skip", "go-on"});
   expect_one_of("--last-step", o.last_step, {"short", "drop", "wrap"});
+  expect_one_of("--measure", o.measure, {"none", "noise"});
   expect_one_of("--order", o.order, {"canonical", "any"});
   if (!o.engine.empty()) check_engine("--engine", o.engine);
   expect_one_of("--strategy", o.strategy, {std::begin(kStrategyNames), std::end(kStrategyNames)});
@@ -203,6 +205,7 @@ void check_of_use(const TrainOptions& o, const Given& given) {
     const char* accepted;
   } cases[] = {{"cifar_stem", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
                {"norm", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
+               {"channels", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
                {"layers", mlp, "--model", o.model, "mlp"},
                {"blocks", gpt, "--model", o.model, "gpt"},
                {"width", gpt || mlp, "--model", o.model, "gpt or mlp"},
@@ -243,6 +246,9 @@ void check_lanes(const TrainOptions& o, std::int64_t workers) {
         "--norm sync is over one lane of each worker at once, so {} lanes on {} worker{} would be "
         "another run than on {}; accepted: -n {}, or --norm batch or group for any number",
         lanes, workers, workers == 1 ? "" : "s", lanes, lanes));
+  if (o.measure == "noise" && (lanes != 0 ? lanes : o.accumulate) < 2)
+    throw UsageError(
+        "--measure noise compares the gradients of lanes, and there is one; accepted: --lanes 2 or more");
 }
 
 void check_resumed_lanes(const std::string& run, std::int64_t lanes, std::int64_t workers) {
@@ -330,8 +336,8 @@ void continue_options(TrainOptions& options, const Given& given, const TrainOpti
           fmt::format("{} {} would make another run: the checkpoint's is {}; accepted: --resume without {}, "
                       "or --init for "
                       "a new run with its weights",
-                      flag_of(name), now.at(name).dump(),
-                      then.contains(name) ? then.at(name).dump() : "none", flag_of(name)));
+                      flag_of(name), now.at(name).dump(), then.contains(name) ? then.at(name).dump() : "none",
+                      flag_of(name)));
     }
   });
   merge_json(options, kept, "the checkpoint");

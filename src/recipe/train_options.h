@@ -17,6 +17,7 @@ struct TrainOptions {
   std::string model = "resnet18";
   bool cifar_stem = false;
   std::string norm = "batch";
+  std::int64_t channels = 64;
   std::int64_t layers = 8;
   std::int64_t blocks = 6;
   std::int64_t width = 0;  // 0: the model's own default
@@ -84,6 +85,7 @@ struct TrainOptions {
   std::int64_t keep = 2;
   std::int64_t eval_every = 1;  // epochs; 0: never
   std::int64_t trace_steps = 50;
+  std::string measure = "none";
   bool overwrite = false;
 };
 
@@ -116,6 +118,7 @@ void visit_options(Options& o, Visit&& visit) {
                    "ResNet's: batch (of a lane), sync (of all workers, each with one lane) or group (of "
                    "channels)"},
         o.norm);
+  visit(OptionInfo{"channels", model, Role::defines, "ResNet: channels of the first layer"}, o.channels);
   visit(OptionInfo{"layers", model, Role::defines, "mlp: hidden layers"}, o.layers);
   visit(OptionInfo{"blocks", model, Role::defines, "gpt: transformer blocks"}, o.blocks);
   visit(OptionInfo{"width", model, Role::defines, "gpt, mlp: width (0: 256 and 1024)"}, o.width);
@@ -262,6 +265,9 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"keep", folder, Role::stays, "newest checkpoints that stay (0: all)"}, o.keep);
   visit(OptionInfo{"eval_every", folder, Role::stays, "epochs between evaluations (0: none)"}, o.eval_every);
   visit(OptionInfo{"trace_steps", folder, Role::runs, "first steps that trace.json shows"}, o.trace_steps);
+  visit(OptionInfo{"measure", folder, Role::stays,
+                   "none, or noise: how large a batch still pays, from the gradients of two lanes or more"},
+        o.measure);
 }
 
 // Names of the options that were written on the command line or in a config file.
@@ -281,7 +287,8 @@ void check_options(TrainOptions& options);
 void check_of_use(const TrainOptions& options, const Given& given);
 // What the model is trained on when nothing is said.
 std::string default_data(const TrainOptions& options);
-// Whether so many workers can share the run's lanes, where these are given, and its norm. Throws UsageError.
+// Whether so many workers can share the run's lanes, where these are given, and its norm; and whether there
+// are as many lanes as what is measured needs. Throws UsageError.
 void check_lanes(const TrainOptions& options, std::int64_t workers);
 // The same for a run that is gone on with, whose lanes stay as they are. `run`: what --resume names.
 void check_resumed_lanes(const std::string& run, std::int64_t lanes, std::int64_t workers);

@@ -303,4 +303,18 @@ class Drawing {
 
 std::string render_chart(const Chart& chart) { return Drawing(chart).render(); }
 
+std::string stacked_charts(const std::vector<std::string>& charts) {
+  std::string all;
+  int y = 0;
+  for (std::string element : charts) {  // of 640 × 300
+    element.insert(element.find("<svg ") + 5, fmt::format("y=\"{}\" height=\"300\" ", y));
+    all += element;
+    y += 300;
+  }
+  return fmt::format(
+             R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 {}" width="960" height="{}">)", y,
+             y * 3 / 2) +
+         "\n" + all + "</svg>\n";
+}
+
 }  // namespace lockstep

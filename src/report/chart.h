@@ -51,4 +51,7 @@ struct Chart {
 // logarithmic chart has none, or one that has no logarithm.
 std::string render_chart(const Chart& chart);
 
+// Charts with their legend above, as render_chart made them, one below the other in one document.
+std::string stacked_charts(const std::vector<std::string>& charts);
+
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 
 #include "lockstep/report/csv.h"
 #include "report/chart.h"
+#include "report/page_parts.h"
 #include "report/svg.h"
 #include "report/table.h"
 
@@ -17,25 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-
-constexpr const char* kHead = R"(<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
-<title>{title}</title>
-<style>
-:root{color-scheme:light dark}
-body{font:15px/1.5 system-ui,"DejaVu Sans",sans-serif;margin:2rem auto;max-width:1340px;padding:0 1rem}
-h1{font-size:1.5rem;margin:0 0 .2rem}p{margin:.2rem 0;color:#7a7a7a}
-.figures{display:flex;flex-wrap:wrap;gap:.6rem 2.2rem;margin:1.2rem 0}
-.figures div{min-width:7rem}.figures b{display:block;font-size:1.45rem}.figures span{color:#7a7a7a;font-size:.85rem}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,520px),1fr));gap:1rem}
-.charts>*{border:1px solid #80808040;border-radius:8px;padding:.4rem}.charts svg{width:100%;height:auto;display:block}
-table{border-collapse:collapse;font-size:.9rem;margin:.6rem 0}td,th{padding:.12rem .9rem .12rem 0;text-align:left}
-th{color:#7a7a7a;font-weight:500}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
-.wide{overflow-x:auto}details{margin:1.2rem 0}summary{cursor:pointer}.options{columns:3 260px}.options div{break-inside:avoid}
-.options i{color:#7a7a7a;font-style:normal}.options div{overflow-wrap:anywhere}
-@media(max-width:560px){.charts svg text{font-size:15px}}
-</style></head><body>
-)";
 
 Json read_object(const fs::path& file) {
   std::ifstream in(file);
@@ -171,22 +153,17 @@ std::string charts(const fs::path& folder, const std::vector<TimelineRow>& timel
                     .series = {{"compute", points_of(steps, "step", "compute_ms")},
                                {"waiting for buckets", points_of(steps, "step", "exposed_comm_ms")},
                                {"waiting for data", points_of(steps, "step", "data_wait_ms")}}}));
+  if (const CsvTable noise = read_table(folder / "noise.csv"); !noise.rows.empty())
+    add(render_chart({.title = "Gradient noise scale: the batch at which more examples stop paying",
+                      .x_title = "step",
+                      .y_title = "examples",
+                      .from_zero = true,
+                      .cut_peaks = true,
+                      .series = {{"noise scale", points_of(noise, "step", "noise_scale")},
+                                 {"at least, 95 %", points_of(noise, "step", "low"), true},
+                                 {"at most, 95 %", points_of(noise, "step", "high"), true}}}));
   add(render_timeline("One step on rank 0: buckets leave while backward runs", timeline));
   return out + "</div>\n";
-}
-
-std::string table_of(const CsvTable& table, const std::string& caption) {
-  if (table.rows.empty()) return "";
-  std::string out =
-      fmt::format("<details open><summary>{}</summary><div class=\"wide\"><table><tr>", caption);
-  for (const auto& column : table.columns) out += fmt::format("<th class=n>{}</th>", svg::escape(column));
-  out += "</tr>\n";
-  for (const auto& row : table.rows) {
-    out += "<tr>";
-    for (const auto& cell : row) out += fmt::format("<td class=n>{}</td>", svg::escape(cell));
-    out += "</tr>\n";
-  }
-  return out + "</table></div></details>\n";
 }
 
 std::string options_of(const Json& config) {
@@ -206,9 +183,7 @@ std::string render_page(const fs::path& folder, const std::vector<TimelineRow>& 
   const Json config = read_object(folder / "config.json");
   const Json summary = read_object(folder / "summary.json");
   const std::string title = fmt::format("{} on {}", config.value("model", "?"), config.value("data", "?"));
-  std::string head = kHead;
-  head.replace(head.find("{title}"), 7, svg::escape(title) + " – Lockstep");
-  std::string out = head + fmt::format("<h1>{}</h1>\n", svg::escape(title));
+  std::string out = page_head(title) + fmt::format("<h1>{}</h1>\n", svg::escape(title));
   const auto count = [&](const char* key, const char* what) {
     const Json value = config.value(key, Json());
     return counted(value.is_number_integer() ? value.get<std::int64_t>() : 0, what);
@@ -218,7 +193,7 @@ std::string render_page(const fs::path& folder, const std::vector<TimelineRow>& 
                      svg::escape(config.value("optimizer", "?")), config.value("seed", Json(0)).dump());
   out += figures(summary);
   out += charts(folder, timeline, loss_floor);
-  out += table_of(read_table(folder / "latency.csv"), "Latency of every bucket's exchange");
+  out += page_table(read_table(folder / "latency.csv"), "Latency of every bucket's exchange");
   out += options_of(config);
   out +=
       "<p>The numbers are in steps.csv, epochs.csv, evaluations.csv, buckets.csv, latency.csv and "

@@ -16,6 +16,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/launch/launcher.h"
+#include "report/noise_json.h"
 #include "report/table.h"
 
 namespace lockstep {
@@ -164,6 +165,8 @@ void RunDisplay::epoch(const Json& event) {
   const Json metrics = event.value("metrics", Json::object());
   for (const auto& [name, value] : metrics.items())
     text += fmt::format("  {} {:.4f}", name, value.is_number() ? value.get<double>() : NAN);
+  if (const auto noise = noise_from_json(event.value("noise", Json())))
+    text += "  noise scale " + to_string(*noise);
   text += fmt::format("  {} samples/s  comm {}", format_number(number(event, "samples_per_s")),
                       percent(number(event, "comm_fraction")));
   if (show_ != Show::json) {
@@ -205,6 +208,11 @@ void RunDisplay::finished(const Json& event) {
                                                           error_of(predicted, number(s, "comm_fraction")))
                                             : "",
                    percent(number(s, "overlap_fraction"))));
+  if (const auto noise = noise_from_json(s.value("noise", Json())))
+    line(fmt::format("noise scale    {}{}{} examples, 95 %, over {}; the batch is {:.0f}", bold,
+                     to_string(*noise), plain,
+                     noise->steps == 1 ? "one step" : fmt::format("the last {} steps", noise->steps),
+                     number(s, "lanes") * number(s, "lane_batch")));
   if (const double bad = number(s, "steps_not_finite"); bad > 0)
     line(fmt::format("not finite     {}{:.0f}{} of {:.0f} steps, {}", bold, bad, plain,
                      number(event, "steps_here"),

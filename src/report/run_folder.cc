@@ -82,6 +82,7 @@ RunFolder::RunFolder(const fs::path& folder, FolderUse use, std::int64_t steps_d
   buckets_.emplace(folder_ / "buckets.csv",
                    std::vector<std::string>{"step", "bucket", "bytes", "ready", "start", "end", "algorithm"},
                    keep);
+  if (fs::exists(folder_ / "noise.csv")) open_noise(steps_done);
 }
 
 void RunFolder::open_epochs(std::int64_t last_step) {
@@ -90,6 +91,12 @@ void RunFolder::open_epochs(std::int64_t last_step) {
       std::vector<std::string>{"epoch", "step", "seconds_per_step", "comm_fraction", "overlap_fraction",
                                "train_loss", "validation_loss", "accuracy", "samples_per_s", "lr"},
       [last_step](std::int64_t step) { return step <= last_step; });
+}
+
+void RunFolder::open_noise(std::int64_t last_step) {
+  noise_.emplace(folder_ / "noise.csv",
+                 std::vector<std::string>{"step", "gradient_square", "trace", "noise_scale", "low", "high"},
+                 [last_step](std::int64_t step) { return step <= last_step; });
 }
 
 void RunFolder::read_earlier_steps(std::int64_t steps_done) {
@@ -131,6 +138,13 @@ void RunFolder::add_step(const StepRecord& s, std::span<const BucketTimes> bucke
                                   ms(b.end_ns - origin_ns), b.algorithm));
   steps_->flush();
   buckets_->flush();
+}
+
+void RunFolder::add_noise(std::int64_t step, const NoiseSample& sample, const NoiseFigures& f) {
+  if (!noise_) open_noise(step - 1);
+  noise_->add_row(
+      fmt::format("{},{},{},{},{},{}", step, sample.gradient_square, sample.trace, f.scale, f.low, f.high));
+  noise_->flush();
 }
 
 void RunFolder::add_epoch(const EpochRecord& e) {

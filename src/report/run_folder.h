@@ -3,6 +3,7 @@
 //   config.json    every option           summary.json  the figures at the end
 //   steps.csv      one row a step         epochs.csv    one row an epoch
 //   evaluations.csv  one row an evaluation, of which an epoch that was done in parts may have several
+//   noise.csv      one row a step, where the noise of gradients is measured
 //   buckets.csv    one row a bucket and step; ready, start and end in ms since the run began
 //   latency.csv    p50, p95, p99 of every bucket's exchange
 //   trace.json     for ui.perfetto.dev    index.html    the page with the plots
@@ -70,6 +71,8 @@ class RunFolder {
   std::span<const StepRecord> earlier_steps(std::int64_t epoch) const;
 
   void add_step(const StepRecord& step, std::span<const BucketTimes> buckets, std::int64_t origin_ns);
+  // The noise of the step's gradients, and what it comes to with those before.
+  void add_noise(std::int64_t step, const NoiseSample& sample, const NoiseFigures& figures);
   void add_epoch(
       const EpochRecord& epoch);  // instead of the line of an earlier part that ended within the epoch
   void replace(const char* name, std::string_view text) const {
@@ -79,12 +82,14 @@ class RunFolder {
  private:
   void read_earlier_steps(std::int64_t steps_done);
   void open_epochs(std::int64_t last_step);  // keeps the lines up to this step
+  void open_noise(std::int64_t last_step);
 
   std::filesystem::path folder_;
   FolderLock lock_;
   std::vector<std::string> set_aside_;
   std::vector<StepRecord> earlier_;  // of the last epoch that was begun
   std::optional<CsvFile> steps_, epochs_, evaluations_, buckets_;
+  std::optional<CsvFile> noise_;  // where there is any
 };
 
 nlohmann::ordered_json to_json(const EpochRecord& epoch);

@@ -13,12 +13,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/observe/histogram.h"
+#include "lockstep/report/noise_scale.h"
 
 namespace lockstep {
 
@@ -47,8 +49,9 @@ struct StepRecord {
   std::int64_t comm_ns = 0;
   std::int64_t hidden_ns = 0;
   std::int64_t exposed_ns = 0;
-  bool skipped = false;              // its gradients overflowed, and it changed nothing
-  std::vector<double> further = {};  // whatever else RunFolder has a column for
+  bool skipped = false;                   // its gradients overflowed, and it changed nothing
+  std::vector<double> further = {};       // whatever else RunFolder has a column for
+  std::optional<NoiseSample> noise = {};  // where it is measured
 
   std::int64_t step_ns() const { return end_ns - begin_ns; }
   std::int64_t compute_ns() const { return step_ns() - exposed_ns - data_wait_ns; }

@@ -43,19 +43,7 @@ std::string sweep_plot(const std::string& option, const std::vector<SweepRow>& r
   loss.x_ticks = throughput.x_ticks;
   loss.series = {{"loss", {}}};
   for (std::size_t i = 0; i < rows.size(); ++i) loss.series[0].points.emplace_back(i, rows[i].final_loss);
-  // Elements of 640 × 300 in one document.
-  std::string all;
-  int y = 0;
-  for (const Chart* chart : {&throughput, &share, &loss}) {
-    std::string element = render_chart(*chart);
-    element.insert(element.find("<svg ") + 5, fmt::format("y=\"{}\" height=\"300\" ", y));
-    all += element;
-    y += 300;
-  }
-  return fmt::format(
-             R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 {}" width="960" height="{}">)", y,
-             y * 3 / 2) +
-         "\n" + all + "</svg>\n";
+  return stacked_charts({render_chart(throughput), render_chart(share), render_chart(loss)});
 }
 
 std::string sweep_table(const std::string& option, const std::vector<SweepRow>& rows, bool colours) {

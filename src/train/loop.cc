@@ -18,7 +18,8 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kPerLane = 3;  // what the workers tell of a lane: its weight, loss and number
+// What the workers tell of a lane: its weight, loss and number, and |gradient|² where that is measured.
+constexpr std::size_t kPerLane = 4;
 
 // What the loss sees of a lane.
 Batch batch_of(const Lane& lane) {
@@ -52,6 +53,7 @@ StepLoop::StepLoop(const TrainerOptions& options, const Task& task, Strategy& st
       optimizer_(optimizer),
       loader_(loader),
       finite_(finite),
+      noise_(options.measure),
       schedule_(schedule_of(options, loader)) {
   const int workers = strategy.group().size();
   for (int rank = 0; rank < workers; ++rank)
@@ -94,10 +96,12 @@ StepResult StepLoop::train(Step& step) {
     optimizer_.scaled(loss).backward();
     add_span("forward", begin, middle, step.number, lane.index);
     add_span("backward", middle, now_ns(), step.number, lane.index);
-    losses.insert(losses.end(), {lane.weight, loss.item<double>(), static_cast<double>(lane.index)});
+    losses.insert(losses.end(), {lane.weight, loss.item<double>(), static_cast<double>(lane.index), 0});
   }
   strategy_.synchronize();
   take_buckets(step.number);
+  noise_.take(strategy_);
+  for (std::size_t i = 0; i * kPerLane < losses.size(); ++i) losses[i * kPerLane + 3] = noise_.lane_square(i);
   record.loss = share_losses(std::move(losses));
   const std::int64_t synchronized = now_ns();
   if (options_.clip_norm > 0) record.further = {std::numeric_limits<double>::quiet_NaN()};
@@ -114,6 +118,7 @@ StepResult StepLoop::train(Step& step) {
   record.epoch = step.epoch + 1;
   record.samples = step.samples;
   if (scaler != nullptr) record.further.insert(record.further.end(), {scale, record.skipped ? 1.0 : 0.0});
+  if (noise_.on()) record.noise = noise_.finish(step.samples);
   record.end_ns = now_ns();
   wire_bytes_ = lockstep::wire_bytes() - sent_before;
   return std::move(now_);
@@ -172,6 +177,7 @@ double StepLoop::share_losses(std::vector<double> mine) {
       if (!std::isfinite(all[i + 1])) bad_lanes_.push_back(static_cast<int>(all[i + 2]));
       loss += all[i] * all[i + 1];
       weight += all[i];
+      noise_.add(all[i], all[i + 3]);
     }
     stop_ = std::max(stop_, static_cast<int>(all[at + mine.size() - 1]));
   }

@@ -10,6 +10,7 @@
 #include "lockstep/train/trainer.h"
 #include "report/step_figures.h"
 #include "train/finite.h"
+#include "train/noise.h"
 #include "train/optimizer.h"
 
 namespace lockstep {
@@ -51,6 +52,7 @@ class StepLoop {
   TrainOptimizer& optimizer_;
   Loader& loader_;
   FiniteWatch& finite_;
+  NoiseMeter noise_;
   ScheduleOptions schedule_;    // with the warm-up in steps
   int most_lanes_ = 0;          // that any worker carries
   std::vector<int> bad_lanes_;  // whose loss was not finite in the last step

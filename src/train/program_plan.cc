@@ -64,6 +64,10 @@ void check_values(const TrainerOptions& o) {
     throw UsageError("optimizer: " + o.optimizer +
                      " keeps no master weights and no scale of the loss, which precision = " + o.precision +
                      ", loss_scaling = " + o.loss_scaling + " needs; accepted: sgd, adam, adamw");
+  expect_one_of("measure:", o.measure, {"none", "noise"});
+  if (o.measure == "noise" && scales_loss(o))
+    throw UsageError("measure: noise is that of the loss's own gradients, and loss_scaling = " +
+                     o.loss_scaling + " scales them; accepted: loss_scaling off");
   within("lanes", o.lanes, 0, 1 << 20);
   within("lane_batch", o.lane_batch, 1, 1 << 20);
   within("threads", o.threads, 1, 1024);
@@ -124,6 +128,7 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"scaler",
            {o.scaler.init_scale, o.scaler.growth_factor, o.scaler.backoff_factor, o.scaler.growth_interval}},
           {"on_nan", o.on_nan},
+          {"measure", o.measure},
           {"strategy", o.strategy},
           {"order", o.parallel.order == Order::canonical ? "canonical" : "any"},
           {"exchange", exchange_name(o)},
@@ -135,10 +140,10 @@ Json recipe_of(const TrainerOptions& o, int workers) {
 }
 
 constexpr const char* kDefines[] = {
-    "lane_batch", "last_step", "augment",  "lanes",        "threads",       "seed",
-    "optimizer",  "lr",        "momentum", "nesterov",     "weight_decay",  "exclude",
-    "trust_clip", "clip_norm", "schedule", "warmup_steps", "warmup_epochs", "trust_coefficient",
-    "clip_value", "min_lr",    "lr_power", "lr_every",     "lr_factor",     "precision",
+    "lane_batch",       "last_step",    "augment",  "lanes",        "threads",       "seed",
+    "optimizer",        "lr",           "momentum", "nesterov",     "weight_decay",  "exclude",
+    "trust_clip",       "clip_norm",    "schedule", "warmup_steps", "warmup_epochs", "trust_coefficient",
+    "clip_value",       "min_lr",       "lr_power", "lr_every",     "lr_factor",     "precision",
     "reduce_precision", "loss_scaling", "scaler"};
 
 void expect_same_run(const Json& now, const Json& then, const TrainerOptions& o) {
@@ -287,6 +292,9 @@ RunPlan plan_program(TrainerOptions options, const Group& world) {
     throw UsageError(
         fmt::format("lanes = {} are fewer than {} workers; accepted: {} or more lanes, or fewer workers",
                     o.lanes, world.size(), world.size()));
+  if (o.measure == "noise" && o.lanes < 2)
+    throw UsageError(
+        "measure = noise compares the gradients of lanes, and there is one; accepted: lanes = 2 or more");
   plan.recipe["lanes"] = o.lanes;
   plan.how_to_resume = "run it again with if_there = resume";
   plan.how_to_calm = [](const std::string& checkpoint) {

@@ -9,6 +9,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/checkpoint/leader.h"
 #include "report/folder_content.h"
+#include "report/noise_json.h"
 #include "report/page.h"
 #include "train/precision.h"
 
@@ -55,6 +56,7 @@ TrainRecorder::TrainRecorder(const RunPlan& plan, const Task& task, Group world,
     if (recipe.contains("resume")) recipe["resume"] = "";
     if (recipe.contains("overwrite")) recipe["overwrite"] = false;
     folder_->replace("config.json", recipe.dump(2) + "\n");
+    if (plan_.options.measure == "noise") noise_ = read_noise(folder_->path());
   });
   // One zero of time for all ranks' traces. Machines have clocks of their own: there it is the end of a
   // barrier.
@@ -81,6 +83,10 @@ void TrainRecorder::add_step(const StepRecord& step, std::vector<BucketTimes> bu
   if (!leads()) return;
   latencies_.add(buckets);
   folder_->add_step(step, buckets, origin_ns_);
+  if (step.noise) {
+    noise_.add(*step.noise);
+    folder_->add_noise(step.step, *step.noise, *noise_.figures());
+  }
   report_step(step);
 }
 
@@ -131,6 +137,7 @@ void TrainRecorder::write_epoch(std::span<const StepRecord> of_epoch, std::int64
   folder_->add_epoch(record);
   Json event = {{"event", "epoch"}};
   event.update(to_json(record));
+  if (const auto noise = noise_.figures()) event["noise"] = to_json(*noise);
   plan_.sink(event);
   write_page();
 }
@@ -158,6 +165,7 @@ Json TrainRecorder::write_summary(const Json& rest, const std::vector<std::strin
                   {"overlap_fraction", figures.overlap_fraction},
                   {"data_wait_fraction", figures.data_wait_fraction}};
   add_losses(summary);
+  if (const auto noise = noise_.figures()) summary["noise"] = to_json(*noise);
   summary.update(rest);
   folder_->replace("latency.csv", latencies_.csv());
   folder_->replace("trace.json", trace_document(trace_parts));

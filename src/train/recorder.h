@@ -64,6 +64,7 @@ class TrainRecorder {
   std::int64_t last_report_ns_ = 0;
   std::optional<RunFolder> folder_;
   std::vector<StepRecord> steps_;
+  NoiseScale noise_;             // of the whole run, where it is measured
   std::size_t epoch_begin_ = 0;  // index of the epoch's first step
   BucketLatencies latencies_;
   std::vector<TraceSpan> first_spans_;

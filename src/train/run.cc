@@ -160,7 +160,9 @@ std::unique_ptr<Strategy> TrainRun::begin_strategy() const {
     });
   model_->train();
   check_norms(*model_, options_, world_.size());
-  return make_strategy(options_.strategy, model_, world_, options_.parallel);
+  StrategyOptions parallel = options_.parallel;
+  parallel.measure_lanes = parallel.measure_lanes || options_.measure == "noise";
+  return make_strategy(options_.strategy, model_, world_, parallel);
 }
 
 // A run that was killed after its last checkpoint has no summary, or that of an earlier part.

@@ -325,7 +325,7 @@ class Usage(Case):
                      words=["data_batch_1.bin", "6145"])
 
     def test_help(self):
-        for command in (["train"], ["sweep"], ["infer"], ["bench", "step"]):
+        for command in (["train"], ["sweep"], ["sweep", "batch"], ["plan"], ["plan", "batch"], ["infer"], ["bench", "step"]):
             done = self.run_program(*command, "--help")
             self.assertEqual(done.returncode, 0)
             self.assertIn("Examples:", done.stdout)

@@ -40,6 +40,33 @@ class Tools(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(self.rows("sweep", "sweep.csv")), 1)
 
+    def test_sweep_over_batches_and_its_advice(self):
+        sweep = ["sweep", "batch", *MLP, "--lanes", 2, "--optimizer", "sgd", "--lr", 0.01, "--steps", 40, "--measure", "noise",
+                 "--factors", "1,2", "--out", self.path("sweep")]
+        done = self.run_program(*sweep, "--recipes", "fixed,linear")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = self.rows("sweep", "sweep.csv")
+        self.assertEqual([(r["factor"], r["recipe"], r["steps"], r["lr"]) for r in rows],
+                         [("1", "fixed", "40", "0.01"), ("1", "linear", "40", "0.01"),
+                          ("2", "fixed", "20", "0.01"), ("2", "linear", "20", "0.02")])
+        self.assertEqual(len({r["params_sha256"] for r in rows}), 3)
+        self.assertFalse(os.path.exists(self.path("sweep", "1x-linear-fp32")))  # the same run as fixed
+        xml.etree.ElementTree.parse(self.path("sweep", "sweep.svg"))
+        with open(self.path("sweep", "index.html")) as page:
+            self.assertIn("lockstep sweep batch", page.read())
+        self.assertEqual(len(self.rows("sweep/2x-fixed-fp32", "noise.csv")), 20)
+        run = self.path("sweep", "1x-fixed-fp32")
+        advice = json.loads(self.run_program("plan", "batch", run, "--json").stdout)
+        self.assertEqual(advice["critical_batch"], self.summary("sweep/1x-fixed-fp32")["noise"])
+        self.assertIn("critical batch", self.run_program("plan", "batch", run).stdout)
+        self.refused(*sweep, "--recipes", "fixed", words=["--out", "not empty"])
+        self.refused(*sweep, "--recipes", "cubic", words=["--recipes", "cubic", "linear"])
+        self.refused("plan", words=["accepted: batch"])
+        self.refused("plan", "batch", words=["run's folder"])
+        self.refused("plan", "batch", self.path("none"), words=["none", "no folder"])
+        self.refused("train", *MLP, "--measure", "noise", words=["--measure noise", "--lanes 2"])
+        self.refused("train", *MLP, "--measure", "loss", words=["--measure 'loss'", "none, noise"])
+
     def test_a_sweep_that_fails_keeps_what_it_found(self):
         done = self.run_program("sweep", "lr", "--values", "0.001,1e6", *MLP, "--optimizer", "sgd", "--out", self.path("sweep"))
         self.assertEqual(done.returncode, 1, done.stderr)

@@ -50,6 +50,7 @@ struct ReducerOptions {
   // The first layout stays, because somebody relies on it. So it does where each rank has only its part.
   bool keep_layout = false;
   BesideGradients* beside = nullptr;  // outlives the reducer
+  bool measure_lanes = false;         // for lane_squares()
   int strategy = 0;  // which of the group's strategies this is (comm/lane_board.h); the same on every rank
 };
 
@@ -80,6 +81,8 @@ class Reducer {
   void end_lane();
   // Has this lane's backward brought a gradient?
   bool lane_has_gradients() const;
+  // |gradient|² of each lane of this worker in the step so far, in f64; none without measure_lanes.
+  std::vector<double> lane_squares() const;
   // A loop over lanes is under way: until it ends, backward outside of a lane is an error.
   void set_lane_loop(bool on);
 

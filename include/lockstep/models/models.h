@@ -31,7 +31,8 @@ enum class ResNetNorm : std::uint8_t {
 struct ResNetOptions {
   int depth = 18;  // 18, 34 or 50
   std::int64_t classes = 10;
-  bool cifar_stem = false;  // a 3×3 first convolution and no pooling, for 32×32 images
+  std::int64_t channels = 64;  // of the first layer; the last has eight times as many. Torchvision's: 64
+  bool cifar_stem = false;     // a 3×3 first convolution and no pooling, for 32×32 images
   ResNetNorm norm = ResNetNorm::batch;
 };
 std::shared_ptr<Model> make_resnet(ResNetOptions options = {});

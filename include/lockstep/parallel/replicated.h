@@ -34,6 +34,7 @@ class Replicated : public Strategy {
   int bucket_of(std::size_t i) const override;
   const Exchange& exchange() const override { return traits_.exchange; }
   std::size_t gradient_bytes() const override;
+  std::vector<double> lane_squares() const override;
   Reducer& reducer() { return *reducer_; }
 
  protected:

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/group.h"
 #include "lockstep/comm/lanes.h"
@@ -44,6 +45,8 @@ struct StrategyOptions {
   // compress/bf16.h; or just what becomes of a bucket, all of it.
   std::function<Exchange(Exchange::Leaves wanted)> exchange = {};
   BucketHook hook = {};
+  // Take |gradient|² of each lane, a pass over it while it is in cache: Strategy::lane_squares().
+  bool measure_lanes = false;
 };
 
 class Strategy : public GradientSource {
@@ -76,6 +79,9 @@ class Strategy : public GradientSource {
   virtual const Exchange& exchange() const = 0;
   // Memory that this worker holds for gradients, in bytes.
   virtual std::size_t gradient_bytes() const = 0;
+  // |gradient|² of each lane that this worker went through in this step, in their order, in f64: the same for
+  // every number of workers. Empty without StrategyOptions::measure_lanes.
+  virtual std::vector<double> lane_squares() const = 0;
 
  protected:
   // What the scopes do. A begin_lane that throws has begun nothing.

@@ -112,9 +112,12 @@ struct TrainerOptions {
   std::int64_t steps = 0;
 
   // How it is done.
-  std::string strategy = "ddp";  // parallel/strategies.h
+  std::string strategy = "ddp";   // parallel/strategies.h
   StrategyOptions parallel = {};  // a run that goes on has to have its `order`, and an exchange of its name
-  std::string on_nan = "stop";  // when the loss is not finite: stop, skip the step, or go-on
+  std::string on_nan = "stop";    // when the loss is not finite: stop, skip the step, or go-on
+  // noise: the gradient noise scale from the lanes' gradients, of which there are two at least
+  // (report/noise_scale.h); none
+  std::string measure = "none";
   int loader_threads = 1;
   std::int64_t eval_every = 1;  // epochs; 0: never
   std::int64_t eval_batch = 100;

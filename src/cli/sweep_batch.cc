@@ -1,0 +1,173 @@
+// `lockstep sweep batch`: how far a batch can grow with each recipe for its learning rate, at equal examples.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/output_file.h"
+#include "base/split.h"
+#include "cli/command.h"
+#include "cli/sweep_folder.h"
+#include "cli/train.h"
+#include "cli/train_flags.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/identity.h"
+#include "recipe/batch_sweep.h"
+#include "recipe/engine_flag.h"
+#include "report/batch_sweep.h"
+#include "report/folder_lock.h"
+#include "report/progress.h"
+
+namespace lockstep::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct BatchSweepFlags {
+  TrainFlags train;
+  BatchSweep sweep;
+  std::string factors = "1,2,4,8,16,32";
+  std::string recipes = "fixed,linear,warmup,lars,lamb";
+  std::string precisions;
+};
+
+constexpr SweepFile kBatchSweepFiles[] = {{"sweep.csv", "factor,batch,recipe,"},
+                                          {"sweep.svg", "after as many examples"},
+                                          {"index.html", ".figures{display:flex"}};
+constexpr std::int64_t kOnlyAtTheEnd = std::int64_t{1} << 40;  // epochs between evaluations
+
+// The run's row; its status, where that is no row: 1 after one line on standard error, 128 + signal.
+int run_one(const BatchRun& run, Given given, BatchSweepRow& row) {
+  given.insert("out");
+  RunDisplay report(Show::nothing);
+  const int status = start_training(run.options, given, report, "sweep batch");
+  const fs::path folder = run.options.out;
+  if (status != 0 && (status != 1 || !stopped_not_finite(folder))) return status;
+  row = read_batch_run(folder, status == 0);
+  row.factor = run.factor;
+  row.batch = run.batch;
+  row.recipe = run.recipe;
+  row.precision = run.options.precision;
+  row.warmup_steps = run.options.warmup_steps;
+  row.lr = *run.options.lr;
+  return 0;
+}
+
+std::vector<std::string> list_of(const std::string& text) {
+  std::vector<std::string> items = split_at_commas(text);
+  std::erase(items, "");
+  return items;
+}
+
+// What a person would type for the same table.
+std::string command_of(const BatchSweepFlags& flags) {
+  std::string text = "lockstep sweep batch";
+  for (const CLI::Option* option : flags.train.command->get_options())
+    if (option->count() > 0) {
+      text += " " + option->get_name(false, true).substr(option->get_name(false, true).rfind(',') + 1);
+      if (option->get_items_expected_max() > 0) text += " " + option->results().back();
+    }
+  return text;
+}
+
+int run_batch_sweep(BatchSweepFlags& flags) {
+  if (Identity::from_environment().launcher != "none")
+    throw UsageError("sweep starts its own workers (-n); it is not for a launcher");
+  const Given given = flags.train.gather();
+  TrainOptions& base = flags.train.options;
+  if (!base.resume.empty()) throw UsageError("--resume: a sweep starts every run anew");
+  use_engine(base.engine);
+  if (!given.contains("eval_every")) base.eval_every = kOnlyAtTheEnd;
+  if (!given.contains("checkpoint_every")) base.checkpoint_every = -1;
+  flags.sweep.factors = parse_factors(flags.factors);
+  flags.sweep.recipes = list_of(flags.recipes);
+  flags.sweep.precisions = list_of(flags.precisions);
+  std::vector<BatchRun> runs = batch_runs(base, flags.sweep);  // refused before the first run
+  const fs::path folder = base.out.empty() ? "runs/sweep-batch" : base.out;
+  make_sweep_folder(folder);
+  const FolderLock lock(folder);
+  check_sweep_folder(folder, base.overwrite, kBatchSweepFiles);
+
+  const std::string title = fmt::format("{} on {}: batches and recipes", base.model,
+                                        base.data.empty() ? default_data(base) : base.data);
+  std::vector<BatchSweepRow> rows;
+  std::map<std::string, BatchSweepRow> done;  // by its options: at 1 × some recipes are the same
+  for (BatchRun& run : runs) {
+    run.options.out.clear();
+    run.options.overwrite = base.overwrite;
+    const std::string what = to_json(run.options).dump();
+    std::fprintf(stderr, "batch %lld  %s  %s\n", static_cast<long long>(run.batch), run.recipe.c_str(),
+                 run.options.precision.c_str());
+    if (const auto same = done.find(what); same != done.end()) {
+      rows.push_back(same->second);
+      rows.back().recipe = run.recipe;
+    } else {
+      run.options.out =
+          (folder / fmt::format("{}x-{}-{}", run.factor, run.recipe, run.options.precision)).string();
+      if (const int status = run_one(run, given, rows.emplace_back()); status != 0) {
+        rows.pop_back();
+        if (!rows.empty())
+          std::fprintf(stderr, "lockstep sweep batch: %zu of %zu runs are in %s\n", rows.size(), runs.size(),
+                       (folder / "sweep.csv").c_str());
+        return status;
+      }
+      done.emplace(what, rows.back());
+    }
+    // At once: what was found stays when a later run fails, or somebody stops the sweep.
+    replace_file(folder / "sweep.csv", batch_sweep_csv(rows), Sync::yes);
+    replace_file(folder / "sweep.svg", batch_sweep_plot(rows), Sync::yes);
+    replace_file(folder / "index.html", batch_sweep_page(rows, title, command_of(flags)), Sync::yes);
+  }
+  if (flags.train.json)
+    for (const BatchSweepRow& row : rows) std::printf("%s\n", to_json(row).dump().c_str());
+  else
+    std::printf("%s\nnumbers: %s\nplot:    %s\npage:    %s\n",
+                batch_sweep_table(rows, wants_colours(1)).c_str(), (folder / "sweep.csv").c_str(),
+                (folder / "sweep.svg").c_str(), (folder / "index.html").c_str());
+  return 0;
+}
+
+}  // namespace
+
+void add_batch_sweep(Cli& cli, CLI::App& sweep) {
+  auto flags = std::make_shared<BatchSweepFlags>();
+  CLI::App* command = sweep.add_subcommand("batch", "How far the batch can grow with each recipe");
+  command->get_formatter()->column_width(34);
+  command->add_option("--factors", flags->factors, "of the base batch, --lanes × --lane-batch")
+      ->capture_default_str();
+  command
+      ->add_option("--recipes", flags->recipes, "fixed, linear, warmup (linear after a warm-up), lars, lamb")
+      ->capture_default_str();
+  command->add_option("--precisions", flags->precisions,
+                      "each table's --precision (default: --precision alone)");
+  command->add_option("--warmup-part", flags->sweep.warmup_part, "of a run's steps that its warm-up takes")
+      ->capture_default_str();
+  command
+      ->add_option("--lars-lr", flags->sweep.lars_lr,
+                   "LARS's rate at the base batch; it grows with the batch")
+      ->capture_default_str();
+  command->add_option("--lamb-lr", flags->sweep.lamb_lr, "LAMB's; it grows with the batch's square root")
+      ->capture_default_str();
+  add_train_flags(*command, flags->train);
+  command->footer(
+      "Every run sees the same examples: --steps of the base batch, or --epochs of --examples. A batch grows "
+      "by "
+      "its\n"
+      "lanes, as it does with more workers. Runs are evaluated at their end, and leave no checkpoint. The "
+      "folder\n"
+      "(--out, default runs/sweep-batch) gets sweep.csv, sweep.svg, index.html and one run folder each; a "
+      "run "
+      "whose\n"
+      "loss is no number any more is a row of the table.\n\n"
+      "Examples:\n"
+      "  lockstep sweep batch --model mlp --data synthetic --optimizer sgd --lr 0.05 --lanes 2 --lane-batch "
+      "8 "
+      "\\\n"
+      "    --steps 64 --factors 1,2,4 --recipes fixed,linear,warmup --measure noise\n"
+      "  lockstep sweep batch --model gpt --lanes 2 --lane-batch 8 --steps 640 --measure noise");
+  command->callback([&cli, flags] { cli.action = [flags] { return run_batch_sweep(*flags); }; });
+}
+
+}  // namespace lockstep::cli

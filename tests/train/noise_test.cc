@@ -1,6 +1,7 @@
 // --measure noise: lanes' gradients in a run, on any number of workers.
 #include "train/noise.h"
 
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 

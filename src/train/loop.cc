@@ -120,7 +120,8 @@ StepResult StepLoop::train(Step& step) {
   if (scaler != nullptr) record.further.insert(record.further.end(), {scale, record.skipped ? 1.0 : 0.0});
   if (noise_.on()) record.noise = noise_.finish(step.samples);
   record.end_ns = now_ns();
-  wire_bytes_ = lockstep::wire_bytes() - sent_before;
+  const std::uint64_t sent = lockstep::wire_bytes() - sent_before;
+  wire_bytes_ = std::min(sent, wire_bytes_.value_or(sent));
   return std::move(now_);
 }
 

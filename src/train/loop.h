@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lockstep/data/loader.h"
@@ -35,8 +36,8 @@ class StepLoop {
   StepResult train(Step& step);
   // The signal at which all workers stop after the last step; 0: none.
   int stop() const { return stop_; }
-  // Sent by this process in the last step; in the first ones links may be measured.
-  std::uint64_t wire_bytes() const { return wire_bytes_; }
+  // Sent by this process in the step that sent least: in some of them links are measured, too.
+  std::uint64_t wire_bytes() const { return wire_bytes_.value_or(0); }
 
  private:
   void add_span(const char* name, std::int64_t begin, std::int64_t end, std::int64_t step, int lane = -1);
@@ -57,7 +58,7 @@ class StepLoop {
   int most_lanes_ = 0;          // that any worker carries
   std::vector<int> bad_lanes_;  // whose loss was not finite in the last step
   int stop_ = 0;
-  std::uint64_t wire_bytes_ = 0;
+  std::optional<std::uint64_t> wire_bytes_;
   StepResult now_;
 };
 

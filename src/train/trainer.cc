@@ -86,6 +86,9 @@ TrainerResult Trainer::run() {
     const TrainerResult result = impl_->run->run();
     if (impl_->display) impl_->display->finish();
     return result;
+  } catch (const DatasetError& error) {
+    give_up(impl_->world, error.what());
+    throw;
   } catch (const Error&) {
     throw;  // the others have it, or their own
   } catch (const std::exception& error) {

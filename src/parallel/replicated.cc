@@ -121,12 +121,12 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   }
   // Our optimizers ask for slices when they are made.
   void refuse_unread() const {
-    if (exchanges < 2 || owner.slices_read_ ||
-        owner.traits_.exchange.leaves != Exchange::Leaves::own_part)
+    if (exchanges < 2 || owner.slices_read_ || owner.traits_.exchange.leaves != Exchange::Leaves::own_part)
       return;
     throw UsageError(owner.traits_.name + ": gradients were exchanged " + std::to_string(exchanges) +
                      " times and nobody reads slices(), so nothing is trained: grad() is undefined here, and "
-                     "torch::optim's optimizers find no gradient; accepted: lockstep's own (SGD, Adam, AdamW)");
+                     "torch::optim's optimizers find no gradient; accepted: lockstep's own (SGD, Adam, "
+                     "AdamW, LARS, LAMB)");
   }
   void abandon() noexcept override { buffers.abandon(); }
   // As the step found them.
@@ -238,7 +238,7 @@ void Replicated::bind(Group group) {
                      .beside = lanes.get(),
                      .measure_lanes = options_.measure_lanes,
                      .strategy = lanes->number});
-  reducer->watch_overflow(watches_overflow_);
+  reducer->watch_overflow(overflow_watchers_ > 0);
   // All is there: what failed before has left the old ones in place.
   lanes->norms.join();
   reducer_ = std::move(reducer);
@@ -282,8 +282,8 @@ std::vector<NamedTensor> Replicated::parameters() const { return reducer_->param
 void Replicated::synchronize() { reducer_->synchronize(); }
 
 void Replicated::watch_overflow(bool on) {
-  watches_overflow_ = on;
-  reducer_->watch_overflow(on);
+  overflow_watchers_ += on ? 1 : -1;
+  reducer_->watch_overflow(overflow_watchers_ > 0);
 }
 
 bool Replicated::overflowed() const { return reducer_->overflowed(); }

@@ -78,7 +78,7 @@ bool is_narrow(torch::ScalarType type) { return type == torch::kHalf || type == 
 // As libtorch's batch norm does, the version counter stays: who tells a checkpoint that was loaded from a
 // forward (parallel/buffers.h) looks at it.
 void move_towards(const torch::Tensor& running, const torch::Tensor& value, double momentum) {
-  const torch::Tensor data = running.tensor_data();
+  const torch::Tensor data = running.variable_data();
   data.copy_(data.to(torch::kCPU, torch::kFloat64) * (1 - momentum) + value * momentum);
 }
 

@@ -29,6 +29,13 @@ SyncNorms::SyncNorms(const std::shared_ptr<torch::nn::Module>& model, const Grou
   if (!own_.empty()) part_ = group.split(0);
 }
 
+// A group has one board.
+SyncNorms::~SyncNorms() {
+  for (const Entry& entry : own_)
+    if (part_ && entry.norm->group() && entry.norm->group().lane_board() == part_.lane_board())
+      entry.norm->join({}, entry.name);
+}
+
 void SyncNorms::join() {
   for (const Entry& entry : own_)
     entry.norm->join(part_, entry.name.empty() ? "SyncBatchNorm" : "SyncBatchNorm '" + entry.name + "'");

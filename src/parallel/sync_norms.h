@@ -18,6 +18,10 @@ class SyncNorms {
   // Those of the model that have no group, or have that of `before`, are to get a part of `group`: what they
   // say in the middle of backward must not come between the buckets. Collective where there are any.
   SyncNorms(const std::shared_ptr<torch::nn::Module>& model, const Group& group, const SyncNorms* before);
+  // Those that still have it are without a group again, for the model's next strategy.
+  ~SyncNorms();
+  SyncNorms(const SyncNorms&) = delete;
+  SyncNorms& operator=(const SyncNorms&) = delete;
   // Now they get it.
   void join();
 

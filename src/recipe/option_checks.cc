@@ -78,6 +78,11 @@ void check_precision(const TrainOptions& o) {
                     "needs; accepted: {}, Lockstep's own",
                     o.optimizer, narrow ? "--precision" : "--loss-scaling",
                     narrow ? o.precision : o.loss_scaling, o.optimizer.substr(6)));
+  if (o.measure == "noise" && scales)
+    throw UsageError(fmt::format(
+        "--measure noise is that of the loss's own gradients, and --loss-scaling {} scales them; accepted: "
+        "--loss-scaling off",
+        o.loss_scaling));
   if (narrow && o.compress != "none")
     throw UsageError(
         fmt::format("--compress {} changes nothing with --precision {}, whose gradients are of 16 "

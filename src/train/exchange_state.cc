@@ -51,8 +51,8 @@ std::string load_exchange(const fs::path& checkpoint, const Exchange& exchange, 
     return {};
   }
   if (!name.empty())
-    return fmt::format("{} has what the exchange {} remembers, which this run's, {}, does not take", checkpoint.string(),
-                       name, exchange.name);
+    return fmt::format("{} has what the exchange {} remembers, which this run's, {}, does not take",
+                       checkpoint.string(), name, exchange.name);
   if (exchange.load)
     return fmt::format("{} has nothing that the exchange {} remembers: it begins anew", checkpoint.string(),
                        exchange.name);

@@ -1,6 +1,7 @@
 #include "train/footprint.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <string>
 
@@ -26,7 +27,8 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
     bytes.parameters += static_cast<double>(p.numel()) * static_cast<double>(p.element_size());
   const Group& group = strategy.group();
   const int lanes = lanes_of(group.rank(), group.size(), o.lanes).count;
-  const double sets = std::max(1.0, std::ceil(std::log2(std::max(1, lanes))));  // grad/gradient_store.h
+  // grad/gradient_store.h: one for every digit of the number of pairs
+  const double sets = std::bit_width((static_cast<unsigned>(std::max(1, lanes)) + 1) / 2);
   const double shards = leaves_of(o.strategy) == Exchange::Leaves::own_part ? group.size() : 1;
   for (const NamedTensor& p : strategy.parameters()) {
     const auto count = static_cast<double>(p.tensor.numel());

@@ -23,7 +23,7 @@ StateBytes predict_state_bytes(const TrainerOptions& options, const Strategy& st
 // Of the summary. `resident_before`: memory before the model was made. Collective.
 nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strategy& strategy,
                                       const TrainOptimizer& optimizer, std::int64_t resident_before);
-// Sent by all workers in the last of `steps`; null where a library sends by itself. Collective.
+// Sent by all workers in a step (StepLoop::wire_bytes); null where a library sends by itself. Collective.
 nlohmann::ordered_json wire_bytes_a_step(const Group& world, std::uint64_t sent_here, std::int64_t steps);
 
 }  // namespace lockstep

@@ -107,7 +107,8 @@ StepResult StepLoop::train(Step& step) {
   if (options_.clip_norm > 0) record.further = {std::numeric_limits<double>::quiet_NaN()};
   const GradScaler* const scaler = optimizer_.scaler();
   const double scale = scaler != nullptr ? scaler->scale() : 1;
-  if (finite_.accept(record.loss, bad_lanes_)) {
+  const bool updated = finite_.accept(record.loss, bad_lanes_);
+  if (updated) {
     if (scaler == nullptr || !strategy_.overflowed()) clip(scale);
     step_and_share(step.number);
   } else {
@@ -121,7 +122,7 @@ StepResult StepLoop::train(Step& step) {
   if (noise_.on()) record.noise = noise_.finish(step.samples);
   record.end_ns = now_ns();
   const std::uint64_t sent = lockstep::wire_bytes() - sent_before;
-  wire_bytes_ = std::min(sent, wire_bytes_.value_or(sent));
+  if (updated && !record.skipped) wire_bytes_ = std::min(sent, wire_bytes_.value_or(sent));
   return std::move(now_);
 }
 

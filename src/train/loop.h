@@ -36,7 +36,8 @@ class StepLoop {
   StepResult train(Step& step);
   // The signal at which all workers stop after the last step; 0: none.
   int stop() const { return stop_; }
-  // Sent by this process in the step that sent least: in some of them links are measured, too.
+  // Sent by this process in the step that sent least, of those that were not skipped: in some of them links
+  // are measured, too.
   std::uint64_t wire_bytes() const { return wire_bytes_.value_or(0); }
 
  private:

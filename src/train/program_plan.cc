@@ -63,7 +63,7 @@ void check_values(const TrainerOptions& o) {
   if (o.optimizer.starts_with("torch-") && (keeps_masters(o) || scales_loss(o)))
     throw UsageError("optimizer: " + o.optimizer +
                      " keeps no master weights and no scale of the loss, which precision = " + o.precision +
-                     ", loss_scaling = " + o.loss_scaling + " needs; accepted: sgd, adam, adamw");
+                     ", loss_scaling = " + o.loss_scaling + " needs; accepted: sgd, adam, adamw, lars, lamb");
   expect_one_of("measure:", o.measure, {"none", "noise"});
   if (o.measure == "noise" && scales_loss(o))
     throw UsageError("measure: noise is that of the loss's own gradients, and loss_scaling = " +

@@ -94,6 +94,18 @@ TEST(GradScaler, OneLanesOverflowSkipsTheStepOnEveryWorker) {
         EXPECT_TRUE(equal(with_an_overflow(name, workers, lane), expected)) << name << workers;
 }
 
+TEST(GradScaler, OneThatTakesAnothersPlaceStillSees) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    SmallNet net;
+    DataParallel ddp(net, group, small_buckets());
+    AdamW optimizer(ddp, {.lr = 0.02});
+    auto scaler = std::make_unique<GradScaler>(optimizer, kQuickScaler);
+    scaler = std::make_unique<GradScaler>(optimizer, kQuickScaler);
+    scaler->scale(overflowing(net, net.forward(small_batch(0, 0)).square().mean())).backward();
+    EXPECT_FALSE(scaler->step());
+  });
+}
+
 // A power of two on f32 gradients changes no bit.
 TEST(GradScaler, WithoutOverflowAStepIsWhatItIsWithout) {
   const auto train = [](const std::string& name, int workers, bool scaled) {

@@ -175,6 +175,28 @@ TEST(SyncBatchNorm, FollowsItsModelIntoAnotherGroup) {
   });
 }
 
+TEST(SyncBatchNorm, GoesWithTheModelsNextStrategy) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    Net<SyncBatchNorm> net;
+    { const DataParallel alone(net, thread_groups(1)[0]); }
+    EXPECT_FALSE(net.norm1->group());
+    const DataParallel ddp(net, group);
+    EXPECT_EQ(net.norm1->group().size(), 2);
+  });
+}
+
+TEST(SyncBatchNorm, AStepThatIsForgottenLeavesNoStatistics) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    Net<SyncBatchNorm> net;
+    DataParallel ddp(net, group);
+    const torch::Tensor mean = net.norm1->running_mean.clone();
+    net.forward(rows_of(2 * group.rank(), 2, 0));
+    EXPECT_FALSE(torch::equal(net.norm1->running_mean, mean));
+    ddp.reset();
+    EXPECT_TRUE(torch::equal(net.norm1->running_mean, mean));
+  });
+}
+
 // A Sequential inside another one needs a module around it.
 struct Rest : torch::nn::Module {
   torch::nn::Sequential inner =

@@ -2,18 +2,21 @@
 //
 // Two ways, which don't mix:
 //
-//   lockstep::to_low_precision(*model, torch::kBFloat16);       // 1. parameters of 16 bits: before it is
-//   wrapped lockstep::DataParallel ddp(model, world);                   //    gradients are, and travel, in
-//   16 bits too lockstep::AdamW optimizer(ddp, {.lr = 5e-4, .master_weights = lockstep::MasterWeights::f32});
+// 1. Parameters of 16 bits. Gradients are, and travel, in 16 bits too; losses are computed in f32.
+//
+//   lockstep::to_low_precision(*model, torch::kBFloat16);  // before it is wrapped
+//   lockstep::DataParallel ddp(model, world);
+//   lockstep::AdamW optimizer(ddp, {.lr = 5e-4, .master_weights = lockstep::MasterWeights::f32});
 //   auto out = model->forward(x.to(torch::kBFloat16)).to(torch::kFloat32);
-//   loss(out, y).backward();                                    //    losses are computed in f32
+//   loss(out, y).backward();
+//
+// 2. Parameters of f32. Operations that gain by it cast their inputs; gradients are f32.
 //
 //   {
-//     const lockstep::Autocast scope(torch::kBFloat16);         // 2. parameters of f32: operations that gain
-//     by it out = model->forward(x).to(torch::kFloat32);              //    cast their inputs; gradients are
-//     f32
+//     const lockstep::Autocast scope(torch::kBFloat16);
+//     out = model->forward(x).to(torch::kFloat32);
 //   }
-//   loss(out, y).backward();                                    //    outside of the scope
+//   loss(out, y).backward();  // outside of the scope
 //
 // f16 has a small range: its gradients want a loss scaler (optim/grad_scaler.h). docs/precision.md has what
 // each way costs, and `lockstep train --precision` and TrainerOptions::precision do all of the first.

@@ -14,7 +14,8 @@
 // and buffers such as batch norm's are as the step found them, bit for bit.
 //
 // A scale that is a power of two changes no bit of a gradient that f32 can hold, so training in f32 or bf16
-// under a scaler gives the bits that it gives without; there it is of no use, but costs little.
+// under a scaler gives the bits that it gives without, but for clipping by norm, whose 1e-6 is not scaled;
+// there it is of no use, but costs little.
 //
 // Clipping comes before step() and sees scaled gradients: clip_grad_norm_(ddp, max_norm * scaler.scale()),
 // and the norm that it returns is as many times too large.

@@ -79,7 +79,8 @@ class Optimizer {
   // (optim/grad_scaler.h); they are divided in the same pass, in the arithmetic's type.
   //
   // A parameter that somebody else has written to since the last step (loaded weights) is taken over into its
-  // master, element by element, where it is not the master's rounded value.
+  // master, element by element, where it is not the master's rounded value. What is written through .data()
+  // or set_data() leaves no trace, and is lost: write under a NoGradGuard.
   void step(double gradient_scale = 1);
   void zero_grad();  // gradients become undefined
   // Returns how many parameters it matches.

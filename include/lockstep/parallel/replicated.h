@@ -65,7 +65,7 @@ class Replicated : public Strategy {
   StrategyOptions options_;
   double bucket_cap_mb_ = 0;
   bool slices_read_ = false;
-  bool watches_overflow_ = false;
+  int overflow_watchers_ = 0;
   std::unique_ptr<Lanes> lanes_;
   std::unique_ptr<Reducer> reducer_;
 };

@@ -211,14 +211,17 @@ TEST(Continuation, WhatItHoldsGoesBeforeAnybodyHearsOfTheEnd) {
 }
 
 // Destroying a group waits for its calls; in a continuation nothing waits. Rank 1 makes its part of the call
-// under way only behind a barrier that the thread of rank 0's continuation has to carry.
-TEST(Continuation, MayLetGoOfAnotherGroupWhoseCallsAreUnderWay) {
-  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(5)}), [](const Group& world) {
+// under way only behind a barrier that rank 0 comes to afterwards: on the continuation's own thread, or, where
+// the work it follows `is_done` when it is given, on the caller's.
+void let_go_of_another_group(bool is_done) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(5)}), [&](const Group& world) {
     Group part = world.split(0);
     std::vector<float> x(10, 1);
     if (world.rank() == 0) {
       const Work reduced = part.all_reduce_async(buffer(x));
-      const Work let_go = world.barrier_async().then([mine = std::move(part)] {});
+      const Work met = world.barrier_async();
+      if (is_done) met.wait();
+      const Work let_go = met.then([mine = std::move(part)] {});
       world.barrier();
       let_go.wait();
       reduced.wait();
@@ -230,6 +233,10 @@ TEST(Continuation, MayLetGoOfAnotherGroupWhoseCallsAreUnderWay) {
     EXPECT_EQ(x, std::vector<float>(10, 2));
   });
 }
+
+TEST(Continuation, MayLetGoOfAnotherGroupWhoseCallsAreUnderWay) { let_go_of_another_group(false); }
+
+TEST(Continuation, MayLetGoOfItBehindWorkThatIsDone) { let_go_of_another_group(true); }
 
 TEST(Continuation, LongChainsTakeNoStack) {
   WorkPromise promise;

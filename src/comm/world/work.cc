@@ -92,7 +92,9 @@ void Work::State::when_done(Callback callback) {
     const std::lock_guard lock(mutex);
     if (!done) return callbacks.push_back(std::move(callback));
   }
-  run_or_line_up({[self = shared_from_this(), callback = std::move(callback)] { callback(*self); }});
+  std::deque<std::function<void()>> now;  // no list in braces: that would keep a copy of what the callback holds
+  now.push_back([self = shared_from_this(), callback = std::move(callback)] { callback(*self); });
+  run_or_line_up(std::move(now));
 }
 
 bool Work::done() const {

@@ -37,10 +37,10 @@
 #include "lockstep/optim/optimizer.h"           // IWYU pragma: export
 #include "lockstep/optim/schedule.h"            // IWYU pragma: export
 #include "lockstep/parallel/data_parallel.h"    // IWYU pragma: export
+#include "lockstep/parallel/sharded.h"          // IWYU pragma: export
 #include "lockstep/parallel/strategies.h"       // IWYU pragma: export
 #include "lockstep/parallel/sync_batch_norm.h"  // IWYU pragma: export
 #include "lockstep/parallel/tensor.h"           // IWYU pragma: export
-#include "lockstep/parallel/zero1.h"            // IWYU pragma: export
 #include "lockstep/train/infer.h"               // IWYU pragma: export
 #include "lockstep/train/step_bench.h"          // IWYU pragma: export
 #include "lockstep/train/trainer.h"             // IWYU pragma: export

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
@@ -19,7 +20,7 @@ torch::Tensor weighted(const torch::Tensor& gradient, double weight) {
 }
 
 bool is_view_of(const torch::Tensor& grad, const torch::Tensor& view) {
-  return grad.defined() && !grad.is_sparse() && grad.data_ptr() == view.data_ptr() &&
+  return grad.defined() && view.defined() && !grad.is_sparse() && grad.data_ptr() == view.data_ptr() &&
          grad.numel() == view.numel();
 }
 
@@ -29,7 +30,7 @@ double weight_scale(DType dtype, double total_weight) {
   return size_of(dtype) == 2 ? std::exp2(-std::ceil(std::log2(total_weight))) : 1;
 }
 
-GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group group)
+GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group group, bool reuse)
     : parameters_(parameters), group_(std::move(group)) {
   for (const NamedTensor& parameter : parameters_) {
     const Device device = device_of(parameter.tensor, "parameter '" + parameter.name + "'");
@@ -39,6 +40,18 @@ GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group g
                        parameters_.front().name + "' on " + to_string(device_) +
                        "; accepted: all on one device");
   }
+  if (reuse) slots_.emplace(group_, device_);
+}
+
+// A tensor of its own on the bucket's memory, no view in autograd's sense: zero_grad() may detach it.
+torch::Tensor GradientStore::view_of(const torch::Tensor& bucket, std::size_t parameter,
+                                     const BucketLayout& layout) const {
+  const Placement place = layout.placements[parameter];
+  const torch::Tensor& like = parameters_[parameter].tensor;
+  return tensor_at({static_cast<std::byte*>(bucket.data_ptr()) + place.offset * bucket.element_size(),
+                    static_cast<std::size_t>(like.numel()),
+                    layout.buckets[static_cast<std::size_t>(place.bucket)].dtype, device_},
+                   like.sizes(), like.strides(), std::make_shared<torch::Tensor>(bucket));
 }
 
 GradientStore::Set GradientStore::make_set(const BucketLayout& layout, const CommMemory& memory) const {
@@ -55,17 +68,9 @@ GradientStore::Set GradientStore::make_set(const BucketLayout& layout, const Com
           tensor_at({memory.as<std::byte>() + begin, plan.count, plan.dtype, device_}, owner));
     begin += (plan.count * size_of(plan.dtype) + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
   }
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Placement place = layout.placements[i];
-    const torch::Tensor& parameter = parameters_[i].tensor;
-    // A tensor of its own on the bucket's memory, no view in autograd's sense: zero_grad() may detach it.
-    const torch::Tensor& bucket = set.buckets[static_cast<std::size_t>(place.bucket)];
+  for (std::size_t i = 0; i < parameters_.size(); ++i)
     set.views.push_back(
-        tensor_at({static_cast<std::byte*>(bucket.data_ptr()) + place.offset * bucket.element_size(),
-                   static_cast<std::size_t>(parameter.numel()),
-                   layout.buckets[static_cast<std::size_t>(place.bucket)].dtype, device_},
-                  parameter.sizes(), parameter.strides(), std::make_shared<torch::Tensor>(bucket)));
-  }
+        view_of(set.buckets[static_cast<std::size_t>(layout.placements[i].bucket)], i, layout));
   set.filled.assign(parameters_.size(), 0);
   return set;
 }
@@ -85,8 +90,22 @@ void GradientStore::set_layout(BucketLayout layout) {
     offsets.push_back(bytes);
     bytes += (plan.count * size_of(plan.dtype) + kBucketAlignment - 1) / kBucketAlignment * kBucketAlignment;
   }
-  CommMemory memory = group_.allocate(std::max(bytes, kBucketAlignment), device_);
-  Set set = make_set(layout, memory);
+  CommMemory memory;
+  Set set;
+  if (slots_) {
+    set = {.buckets = std::vector<torch::Tensor>(layout.buckets.size()),
+           .views = std::vector<torch::Tensor>(parameters_.size()),
+           .filled = std::vector<char>(parameters_.size(), 0)};
+    placed_.assign(layout.buckets.size(), {});
+    own_.clear();
+    for (const BucketPlan& plan : layout.buckets)
+      own_.push_back(torch::zeros(
+          {static_cast<std::int64_t>(plan.count / static_cast<std::size_t>(group_.size()))},
+          torch::TensorOptions().dtype(scalar_type_of(plan.dtype)).device(torch_device(device_))));
+  } else {
+    memory = group_.allocate(std::max(bytes, kBucketAlignment), device_);
+    set = make_set(layout, memory);
+  }
   if (!sets_.empty()) {
     set.filled = sets_[0].filled;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -124,7 +143,47 @@ void GradientStore::check(std::size_t parameter) const {
   throw UsageError("the gradient of '" + parameters_[parameter].name + "' is sparse; accepted: dense ones");
 }
 
+void GradientStore::place(int bucket) {
+  const auto b = static_cast<std::size_t>(bucket);
+  if (!slots_ || placed_[b].data() != nullptr) return;
+  const BucketPlan& plan = layout_.buckets[b];
+  placed_[b] = slots_->take(plan.count * size_of(plan.dtype));
+  Set& set = sets_[0];
+  set.buckets[b] = tensor_at({placed_[b].data(), plan.count, plan.dtype, device_},
+                             std::make_shared<CommMemory>(placed_[b]));
+  for (const int m : plan.members)
+    set.views[static_cast<std::size_t>(m)] = view_of(set.buckets[b], static_cast<std::size_t>(m), layout_);
+}
+
+Work GradientStore::leave(int bucket, Work exchange) {
+  if (!slots_) return exchange;
+  const auto b = static_cast<std::size_t>(bucket);
+  const Buffer from = lockstep::own_part(this->bucket(bucket));
+  const Work kept = exchange.then([from, to = own_[b], slot = placed_[b]] {
+    if (from.device.kind == Device::Kind::cpu) {
+      std::memcpy(to.data_ptr(), from.data, from.bytes());
+    } else {
+      const torch::NoGradGuard no_grad;
+      torch::Tensor(to).copy_(tensor_at(from, nullptr), /*non_blocking=*/true);
+    }
+  });
+  for (const int m : layout_.buckets[b].members) {
+    publish(static_cast<std::size_t>(m), false);  // else a view of it would hold the memory that others get
+    sets_[0].views[static_cast<std::size_t>(m)] = torch::Tensor();
+  }
+  sets_[0].buckets[b] = torch::Tensor();
+  slots_->leave(std::move(placed_[b]), kept);
+  placed_[b] = {};
+  return kept;
+}
+
+torch::Tensor GradientStore::own_part(int bucket) const {
+  if (slots_) return own_[static_cast<std::size_t>(bucket)];
+  return tensor_at(lockstep::own_part(this->bucket(bucket)), std::make_shared<CommMemory>(memory_));
+}
+
 void GradientStore::adopt(std::size_t parameter) {
+  place(layout_.placements[parameter].bucket);
   torch::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
   const torch::Tensor& view = sets_[0].views[parameter];
   if (is_view_of(grad, view)) return;
@@ -155,6 +214,7 @@ void GradientStore::fold(std::size_t parameter, double weight) {
   check(parameter);
   const torch::NoGradGuard no_grad;
   if (squares_) squares_->add(parameter, grad);
+  if (top_ == 0) place(layout_.placements[parameter].bucket);
   Set& set = sets_[top_];
   torch::Tensor& view = set.views[parameter];
   if (grad.scalar_type() != view.scalar_type()) grad = grad.to(view.scalar_type());  // added up in f32
@@ -174,14 +234,16 @@ void GradientStore::fold(std::size_t parameter, double weight) {
 }
 
 void GradientStore::merge(std::size_t into, std::size_t from, const std::vector<int>& members) {
+  if (members.empty()) return;
   const torch::NoGradGuard no_grad;
+  if (into == 0) place(layout_.placements[static_cast<std::size_t>(members[0])].bucket);
   Set& a = sets_[into];
   Set& b = sets_[from];
   const bool all = std::all_of(members.begin(), members.end(), [&](int m) {
     const auto i = static_cast<std::size_t>(m);
     return a.filled[i] != 0 && b.filled[i] != 0;
   });
-  if (all && !members.empty()) {
+  if (all) {
     const auto bucket =
         static_cast<std::size_t>(layout_.placements[static_cast<std::size_t>(members[0])].bucket);
     a.buckets[bucket].add_(b.buckets[bucket]);
@@ -199,6 +261,7 @@ void GradientStore::merge(std::size_t into, std::size_t from, const std::vector<
 }
 
 void GradientStore::collapse(int bucket, bool lanes) {
+  place(bucket);
   const std::vector<int>& members = layout_.buckets[static_cast<std::size_t>(bucket)].members;
   Set& set = sets_[0];
   if (lanes) {
@@ -221,7 +284,8 @@ void GradientStore::publish(std::size_t parameter, bool there) {
 }
 
 std::size_t GradientStore::bytes() const {
-  std::size_t bytes = memory_.bytes();
+  std::size_t bytes = slots_ ? slots_->bytes() : memory_.bytes();
+  for (const torch::Tensor& own : own_) bytes += own.nbytes();
   for (std::size_t level = 1; level < sets_.size(); ++level)
     for (const torch::Tensor& bucket : sets_[level].buckets) bytes += bucket.nbytes();
   return bytes;
@@ -230,8 +294,9 @@ std::size_t GradientStore::bytes() const {
 Bucket GradientStore::bucket(int index) const {
   const auto b = static_cast<std::size_t>(index);
   const BucketPlan& plan = layout_.buckets[b];
+  void* const data = slots_ ? placed_[b].data() : memory_.as<std::byte>() + offsets_[b];
   return {.index = index,
-          .data = {memory_.as<std::byte>() + offsets_[b], plan.count, plan.dtype, device_},
+          .data = {data, plan.count, plan.dtype, device_},
           .tensors = tensors_[b],
           .layout = layouts_,
           .group = group_,

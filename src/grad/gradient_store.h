@@ -1,6 +1,10 @@
 // Where gradients are kept until they are exchanged: one set of buckets in comm memory, and as many spare
 // sets as adding up the lanes of this worker along the canonical tree takes.
 //
+// Where each worker keeps only its own part of what was reduced (`reuse`), the first set's buckets are there
+// only while they are filled and exchanged, and the own parts are kept beside them. A worker with one lane
+// then has a few buckets' memory; with several lanes the sums wait whole for the last one.
+//
 // Lanes are added up in pairs in place, and pairs of pairs like the digits of a binary counter: sets_[0]
 // holds the largest finished part, the last set the pair under way. Eight lanes need three sets.
 #pragma once
@@ -12,6 +16,7 @@
 #include <vector>
 
 #include "grad/bucket_layout.h"
+#include "grad/bucket_slots.h"
 #include "grad/lane_squares.h"
 #include "lockstep/comm/group.h"
 #include "lockstep/grad/exchange.h"
@@ -26,7 +31,8 @@ double weight_scale(DType dtype, double total_weight);
 class GradientStore {
  public:
   // Buckets lie on the parameters' device, which is the same for all: UsageError names two that differ.
-  GradientStore(const std::vector<NamedTensor>& parameters, Group group);
+  // `reuse`: buckets give their memory up behind their exchange, as said above.
+  GradientStore(const std::vector<NamedTensor>& parameters, Group group, bool reuse = false);
 
   // Lays the buckets out anew; gradients that are views into the old ones move along.
   void set_layout(BucketLayout layout);
@@ -60,12 +66,14 @@ class GradientStore {
   // grad() becomes the view into the exchanged bucket, or undefined.
   void publish(std::size_t parameter, bool there);
 
-  // Without a divisor.
+  // Without a divisor; without data where it has no memory at the moment.
   Bucket bucket(int index) const;
-  // Of all sets.
+  // Its exchange is under way, and leaves this rank its part. Returns what is to be waited for in its place.
+  Work leave(int bucket, Work exchange);
+  // This rank's part of the bucket as the exchange has left it, flat.
+  torch::Tensor own_part(int bucket) const;
+  // Of all sets, and of own parts that are kept apart.
   std::size_t bytes() const;
-  // What the buckets lie in.
-  const CommMemory& memory() const { return memory_; }
 
  private:
   struct Set {
@@ -75,6 +83,9 @@ class GradientStore {
   };
   // In `memory`, or in memory of libtorch's own where that is none.
   Set make_set(const BucketLayout& layout, const CommMemory& memory) const;
+  torch::Tensor view_of(const torch::Tensor& bucket, std::size_t parameter, const BucketLayout& layout) const;
+  // Bucket b of the first set has memory from now on, if it had none.
+  void place(int bucket);
   void merge(std::size_t into, std::size_t from, const std::vector<int>& members);
 
   const std::vector<NamedTensor>& parameters_;
@@ -84,11 +95,14 @@ class GradientStore {
   int layouts_ = 0;                  // so far
   std::vector<std::string> labels_;  // of the buckets
   std::vector<std::vector<BucketTensor>> tensors_;
-  CommMemory memory_;
+  CommMemory memory_;                 // of the first set; none with slots
   std::vector<std::size_t> offsets_;  // of each bucket in memory_, bytes
-  std::vector<Set> sets_;             // the first in comm memory
-  std::size_t top_ = 0;               // the set that lanes are added to
-  double total_weight_ = 1;           // of the step's lanes
+  std::optional<BucketSlots> slots_;
+  std::vector<CommMemory> placed_;  // with slots: the memory that each bucket has now
+  std::vector<torch::Tensor> own_;  // with slots: this rank's part of each bucket
+  std::vector<Set> sets_;           // the first in comm memory
+  std::size_t top_ = 0;             // the set that lanes are added to
+  double total_weight_ = 1;         // of the step's lanes
   std::optional<LaneSquares> squares_;
 };
 

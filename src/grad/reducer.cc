@@ -28,7 +28,7 @@ struct Reducer::Impl {
       : parameters(std::move(given)),
         group(std::move(group_)),
         options(std::move(options_)),
-        store(parameters, group),
+        store(parameters, group, options.reuse_buckets),
         exchange(group, store, parameters, options),
         came(parameters.size(), 0) {
     for (const NamedTensor& parameter : parameters) {
@@ -279,6 +279,6 @@ bool Reducer::used(std::size_t parameter) const { return impl_->exchange.used(pa
 void Reducer::watch_overflow(bool on) { impl_->exchange.watch_overflow(on); }
 bool Reducer::overflowed() const { return impl_->exchange.overflowed(); }
 std::size_t Reducer::bucket_bytes() const { return impl_->store.bytes(); }
-CommMemory Reducer::memory() const { return impl_->store.memory(); }
+torch::Tensor Reducer::own_part(int bucket) const { return impl_->store.own_part(bucket); }
 
 }  // namespace lockstep

@@ -69,7 +69,7 @@ void StepExchange::launch() {
     work = work.then([bucket, found = counts_memory_.as<std::int32_t>() + parameters_.size() + 1] {
       if (!own_part_finite(bucket)) *found = 1;
     });
-  works_.push_back(std::move(work));
+  works_.push_back(store_.leave(index, std::move(work)));
 }
 
 void StepExchange::flush() {

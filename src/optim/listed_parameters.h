@@ -26,6 +26,7 @@ class ListedParameters final : public GradientSource {
       return gradient.defined() && !at::isfinite(gradient).all().item<bool>();
     });
   }
+  void begin_updates() override {}
   void share_updates() override {}
   void end_step() override { slices_.forget(); }
   void join(const std::vector<torch::Tensor>& parts, const Take& take) override { join_whole(parts, take); }

@@ -201,6 +201,7 @@ void Optimizer::step(double gradient_scale) {
                        .weight_decay = slot.weight_decay.value_or(traits_.weight_decay)});
   }
   adapt(updates);
+  source_->begin_updates();
   run(updates);
   for (const Update& each : updates) {
     each.slot.step = each.step;

@@ -235,6 +235,7 @@ void Replicated::bind(Group group) {
                      .exchange = traits_.exchange,
                      .reduce_precision = options_.reduce_precision,
                      .keep_layout = traits_.keep_layout,
+                     .reuse_buckets = traits_.reuse_buckets,
                      .beside = lanes.get(),
                      .measure_lanes = options_.measure_lanes,
                      .strategy = lanes->number});
@@ -317,6 +318,11 @@ void Replicated::check_replicas() {
 
 const ExchangeLog& Replicated::last_exchange() const { return reducer_->log(); }
 int Replicated::bucket_of(std::size_t i) const { return reducer_->bucket_of(i); }
+std::size_t Replicated::parameter_bytes() const {
+  std::size_t bytes = 0;
+  for (const torch::Tensor& parameter : module_->parameters()) bytes += parameter.nbytes();
+  return bytes;
+}
 std::size_t Replicated::gradient_bytes() const { return reducer_->bucket_bytes(); }
 std::vector<double> Replicated::lane_squares() const { return reducer_->lane_squares(); }
 

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <optional>
+
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/sharded.h"
 #include "lockstep/parallel/strategy_names.h"
-#include "lockstep/parallel/zero1.h"
 
 namespace lockstep {
 namespace {
@@ -15,18 +17,26 @@ namespace {
   throw UsageError(fmt::format("strategy '{}'; accepted: {}", name, fmt::join(kStrategyNames, ", ")));
 }
 
+std::optional<ShardStage> stage_of(const std::string& name) {
+  if (name == "zero1") return ShardStage::optimizer;
+  if (name == "zero2") return ShardStage::gradients;
+  if (name == "zero3") return ShardStage::parameters;
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::unique_ptr<Strategy> make_strategy(const std::string& name, const ModuleRef& module, Group group,
                                         const StrategyOptions& options) {
   if (name == "ddp") return std::make_unique<DataParallel>(module, std::move(group), options);
-  if (name == "zero1") return std::make_unique<Zero1>(module, std::move(group), options);
+  if (const auto stage = stage_of(name))
+    return std::make_unique<Sharded>(module, std::move(group), *stage, options);
   refuse(name);
 }
 
 Exchange::Leaves leaves_of(const std::string& strategy) {
   if (strategy == "ddp") return Exchange::Leaves::everything;
-  if (strategy == "zero1") return Exchange::Leaves::own_part;
+  if (stage_of(strategy)) return Exchange::Leaves::own_part;
   refuse(strategy);
 }
 

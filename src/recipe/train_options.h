@@ -229,9 +229,12 @@ void visit_options(Options& o, Visit&& visit) {
                    "what carries the collectives: auto, shm, tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo, "
                    "tcp+tcp, tcp+gloo (default: LOCKSTEP_ENGINE, else auto)"},
         o.engine);
-  visit(OptionInfo{"strategy", comm, Role::stays,
-                   "how workers share the model: ddp, or zero1 (each keeps a part of the optimizer's state)"},
-        o.strategy);
+  visit(
+      OptionInfo{
+          "strategy", comm, Role::stays,
+          "how workers share the model: ddp; or each keeps a part of the optimizer's state (zero1), of the "
+          "gradients too (zero2), of the parameters too (zero3: one copy a machine)"},
+      o.strategy);
   visit(OptionInfo{"compress", comm, Role::defines, "gradients on the wire: none (as they are) or bf16"},
         o.compress);
   visit(

@@ -43,11 +43,9 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
 
 nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strategy& strategy,
                                       const TrainOptimizer& optimizer, std::int64_t resident_before) {
-  std::int64_t count = 0, parameters = 0;
-  for (const torch::Tensor& p : strategy.module().parameters()) {
-    count += p.numel();
-    parameters += p.numel() * static_cast<std::int64_t>(p.element_size());
-  }
+  std::int64_t count = 0;
+  for (const torch::Tensor& p : strategy.module().parameters()) count += p.numel();
+  const auto parameters = static_cast<std::int64_t>(strategy.parameter_bytes());
   const auto kept = static_cast<std::int64_t>(optimizer.state_bytes());
   const auto buckets = static_cast<std::int64_t>(strategy.gradient_bytes());
   const std::int64_t own = parameters + buckets + kept;

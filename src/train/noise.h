@@ -13,7 +13,7 @@ namespace lockstep {
 
 // |gradient|² of the step, the mean over all lanes, after synchronize(): in f64, in the order of the
 // parameters, the same on every worker and for every number of them. Whole gradients are read once; where
-// each worker has parts of them (Zero1) they are gathered for it, as clipping does. Collective there.
+// each worker has parts of them (Sharded) they are gathered for it, as clipping does. Collective there.
 double mean_square(Strategy& strategy);
 
 // What the workers tell each other of their lanes, and what it comes to.

@@ -93,11 +93,12 @@ class Model:
                     self.assertEqual(self.trained(n, optimizer), self.reference(optimizer))
         self.assertNotEqual(self.reference("sgd"), self.reference("adamw"))
 
-    def test_the_optimizers_state_in_shards(self):
+    def test_the_models_state_in_shards(self):
         for i, n in enumerate(WORKERS):
-            optimizer = OPTIMIZERS[i % 2]
-            with self.subTest(optimizer=optimizer, workers=n):
-                self.assertEqual(self.trained(n, optimizer, "--strategy", "zero1"), self.reference(optimizer))
+            for stage in (1, 2, 3):
+                optimizer = OPTIMIZERS[(i + stage) % 2]
+                with self.subTest(optimizer=optimizer, workers=n, stage=stage):
+                    self.assertEqual(self.trained(n, optimizer, "--strategy", f"zero{stage}"), self.reference(optimizer))
 
     def test_every_canonical_algorithm(self):
         for i, (name, variables) in enumerate(self.ALGORITHMS.items()):

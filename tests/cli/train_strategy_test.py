@@ -12,14 +12,17 @@ class Strategies(Case):
     def test_any_strategy_on_any_number_of_workers(self):
         whole = self.train("ddp", "-n", 1, *RUN, "--steps", 9)
         self.assertEqual(whole["memory"]["optimizer_bytes"], 2 * whole["memory"]["parameter_bytes"])
-        for n in (1, 2, 3):
-            with self.subTest(workers=n):
-                part = self.train(f"zero1-{n}", "-n", n, *RUN, "--steps", 9, "--strategy", "zero1")
+        for strategy, n in (("zero1", 1), ("zero1", 2), ("zero1", 3), ("zero2", 3), ("zero3", 2), ("zero3", 3)):
+            with self.subTest(strategy=strategy, workers=n):
+                name = f"{strategy}-{n}"
+                part = self.train(name, "-n", n, *RUN, "--steps", 9, "--strategy", strategy)
                 self.assertEqual(part["params_sha256"], whole["params_sha256"])
                 self.assertEqual(part["validation_loss"], whole["validation_loss"])
-                self.assertEqual(self.losses(f"zero1-{n}"), self.losses("ddp"))
+                self.assertEqual(self.losses(name), self.losses("ddp"))
                 share = part["memory"]["optimizer_bytes"] / whole["memory"]["optimizer_bytes"]
                 self.assertAlmostEqual(share, 1 / n, delta=0.05)
+                share = part["memory"]["parameter_bytes"] / whole["memory"]["parameter_bytes"]
+                self.assertAlmostEqual(share, 1 / n if strategy == "zero3" else 1, delta=0.05)
 
     def test_gone_on_with_under_another_one(self):
         args = [*RUN, "--steps", 8, "--keep", 0, "--checkpoint-every", 3]
@@ -27,14 +30,15 @@ class Strategies(Case):
         self.assertEqual(self.train("zero1", "-n", 3, *args, "--strategy", "zero1")["params_sha256"], whole)
         for name, run, more in (("a", "ddp", ["-n", 2, "--strategy", "zero1"]),
                                 ("b", "zero1", ["-n", 1, "--strategy", "ddp"]),
-                                ("c", "zero1", ["-n", 2])):  # which stays zero1
+                                ("c", "zero1", ["-n", 2]),  # which stays zero1
+                                ("d", "ddp", ["-n", 3, "--strategy", "zero3"])):
             with self.subTest(run=run, more=more):
                 checkpoint = self.path(run, "checkpoints", "step-00000003")
                 rest = self.train(name, "--resume", checkpoint, *more)
                 self.assertEqual(rest["params_sha256"], whole)
-                half = "zero1" in more or "--strategy" not in more
+                # Adam's two numbers a parameter, in as many parts as the parameters are, or in two.
                 ratio = rest["memory"]["optimizer_bytes"] / rest["memory"]["parameter_bytes"]
-                self.assertAlmostEqual(ratio, 1 if half else 2, delta=0.1)
+                self.assertAlmostEqual(ratio, 2 if "ddp" in more or "zero3" in more else 1, delta=0.1)
 
     def test_gradients_as_bf16(self):
         run = [*RUN, "-n", 2, "--steps", 6]
@@ -74,6 +78,8 @@ class Strategies(Case):
                      self.path("none"), words=["--algorithm", "--compress bf16", "none"])
         self.refused("train", *RUN, "--steps", 1, "-n", 2, "--strategy", "zero1", "--algorithm", "tree", "--out",
                      self.path("none"), words=["--algorithm", "--strategy zero1", "reduce_scatter", "tree"])
+        self.refused("train", *RUN, "--steps", 1, "-n", 2, "--strategy", "zero3", "--engine", "tcp", "--out",
+                     self.path("none"), words=["zero3", "tcp", "engine shm", "zero2"])
         self.assertFalse(os.path.exists(self.path("none")))
         self.refused("train", *RUN, "--steps", 1, "--compress", "fp8", "--out", self.path("none"),
                      words=["--compress 'fp8'", "none, bf16"])

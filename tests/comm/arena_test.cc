@@ -24,6 +24,57 @@ std::shared_ptr<shm::Arena> small_arena(std::uint64_t region_bytes) {
   return std::make_shared<shm::Arena>(shm::Arena::create(shape), shape);
 }
 
+// Three hold a block; whoever is last lets the memory go, and its place is free again.
+TEST(SharedMemory, GoesWithTheLastWhoHoldsIt) {
+  const auto arena = small_arena(8 * kMega);
+  for (int last = 0; last < 3; ++last) {
+    const std::uint64_t place = arena->share(0, 5 * kMega, 3);
+    std::vector<CommMemory> handles;
+    for (int k = 0; k < 3; ++k) handles.push_back(arena->hold(place, 5 * kMega));
+    EXPECT_TRUE(all_zero(handles[0]));
+    std::memset(handles[0].data(), 0xff, 5 * kMega);
+    expect_error<SystemError>([&] { arena->allocate(0, 5 * kMega); }, {"is full"});
+    for (int k = 0; k < 3; ++k)
+      if (k != last) handles[static_cast<std::size_t>(k)] = {};
+    EXPECT_EQ(handles[static_cast<std::size_t>(last)].as<unsigned char>()[5 * kMega - 1], 0xff);
+    expect_error<SystemError>([&] { arena->allocate(0, 5 * kMega); }, {"is full"});
+    handles.clear();
+    EXPECT_TRUE(all_zero(arena->allocate(0, 5 * kMega)));
+  }
+}
+
+TEST(SharedMemory, IsOneBlockForAllRanks) {
+  on_threads(thread_groups(4), [](const Group& g) {
+    EXPECT_TRUE(g.shares_memory());
+    for (const std::size_t bytes : {std::size_t{0}, std::size_t{5}, std::size_t{4096}, 3 * kMega + 1}) {
+      const CommMemory memory = g.allocate_shared(bytes);
+      EXPECT_EQ(memory.bytes(), bytes);
+      EXPECT_TRUE(all_zero(memory));
+      g.barrier();
+      const std::size_t part = bytes / 4;
+      std::memset(memory.as<char>() + part * static_cast<std::size_t>(g.rank()), 'a' + g.rank(), part);
+      g.barrier();
+      for (std::size_t k = 0; k < 4 * part; ++k)
+        ASSERT_EQ(memory.as<char>()[k], static_cast<char>('a' + k / part)) << k << " of " << bytes;
+    }
+    const Group half = g.split(g.rank() / 2);
+    const CommMemory own = half.allocate_shared(8);
+    if (half.rank() == 1) *own.as<int>() = g.rank();
+    half.barrier();
+    EXPECT_EQ(*own.as<int>(), g.rank() / 2 * 2 + 1);
+  });
+}
+
+// All are told alike, and the group goes on.
+TEST(SharedMemory, IsRefusedOnEveryRank) {
+  on_threads(thread_groups(3), [](const Group& g) {
+    expect_error<UsageError>([&] { g.allocate_shared(g.rank() == 2 ? 9 : 8); },
+                             {"rank 0 asks for 8", "rank 2 for 9", "the same everywhere"});
+    expect_error<SystemError>([&] { g.allocate_shared(std::size_t{1} << 60); }, {"cannot allocate"});
+    EXPECT_EQ(g.all_reduce(1), 3);
+  });
+}
+
 TEST(CommMemory, IsZeroedAndAligned) {
   on_threads(thread_groups(2), [](const Group& g) {
     for (std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, std::size_t{4097},

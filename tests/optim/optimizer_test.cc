@@ -30,6 +30,7 @@ class Source : public GradientSource {
   }
   void watch_overflow(bool on) override { watched = on; }
   bool overflowed() const override { return watched && overflows; }
+  void begin_updates() override { calls.push_back("begin_updates"); }
   void share_updates() override { calls.push_back("share_updates"); }
   void join(const std::vector<torch::Tensor>& parts, const Take& take) override { join_whole(parts, take); }
   torch::Tensor cut(std::size_t, const torch::Tensor& whole) const override { return whole; }
@@ -63,7 +64,8 @@ TEST(Optimizer, SynchronizesFirstAndEndsTheStepLast) {
   Source source;
   SGD optimizer(source, {.lr = 0.25});
   optimizer.step();
-  EXPECT_EQ(source.calls, (std::vector<std::string>{"synchronize", "share_updates", "end_step"}));
+  EXPECT_EQ(source.calls,
+            (std::vector<std::string>{"synchronize", "begin_updates", "share_updates", "end_step"}));
   EXPECT_TRUE(torch::equal(source.weight, torch::full({2, 3}, 0.75)));
   EXPECT_TRUE(torch::equal(source.weight_at_end, source.weight));
   EXPECT_TRUE(torch::equal(source.bias, torch::ones({3})));  // had no gradient

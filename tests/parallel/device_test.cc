@@ -109,6 +109,7 @@ TEST(DeviceTraining, DataParallelHasTheProcessorsBitsAndTheHostWaitsForNoStream)
 }
 
 TEST(DeviceTraining, SoHasZero1) { expect_the_processors_bits({.strategy = "zero1", .adam = false}); }
+TEST(DeviceTraining, SoHasZero2) { expect_the_processors_bits({.strategy = "zero2", .adam = false}); }
 
 TEST(DeviceTraining, SoHaveGradientsOn16Bits) {
   expect_the_processors_bits({.options = {.exchange = bf16_exchange}});

@@ -168,7 +168,8 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
                {"--compress bf16", "--precision fp16", "16 bits"});
   expect_words(message([](auto& o) { o.loss_scaling = "yes"; }), {"--loss-scaling", "auto, on, off"});
   expect_words(message([](auto& o) { o.device = "cuda"; }), {"--device", "cuda", "cpu"});
-  expect_words(message([](auto& o) { o.strategy = "zero4"; }), {"--strategy", "zero4", "ddp, zero1"});
+  expect_words(message([](auto& o) { o.strategy = "zero4"; }),
+               {"--strategy", "zero4", "ddp, zero1, zero2, zero3"});
   expect_words(message([](auto& o) { o.norm = "layer"; }), {"--norm", "layer", "batch, sync, group"});
   expect_words(message([](auto& o) {
                  o.norm = "sync";

@@ -115,6 +115,13 @@ class Group {
   // has none of its own (tcp, mpi, gloo).
   bool reaches(const void* data) const;
 
+  // One block that all ranks see, zero-filled: what one writes is there for all, and who reads it while
+  // another writes is the program's to say (barrier). It goes when the last rank lets go of its handle.
+  // Collective, with the same size everywhere. UsageError where the ranks have no memory in common, as on
+  // several machines, or over tcp, mpi and gloo (shares_memory()).
+  CommMemory allocate_shared(std::size_t bytes) const;
+  bool shares_memory() const;
+
   // Questions: local, cheap, nothing is sent.
   // How long the call should take once all ranks are there, by the cost table; 0 when the engine has none.
   double expected_seconds(const CallQuestion& call) const;

@@ -38,7 +38,7 @@ struct BucketTensor {
   std::size_t count = 0;
 };
 
-// A full bucket. It lies in comm memory, and stays there until the next layout.
+// A full bucket. It lies in comm memory, and stays there until its exchange is done.
 struct Bucket {
   int index = 0;
   Buffer data;  // its count is a multiple of the group's size

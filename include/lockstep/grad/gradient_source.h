@@ -52,6 +52,9 @@ class GradientSource {
   // norm's are as the step found them; the gradients are there as they are. On every rank.
   virtual void watch_overflow(bool on) = 0;
   virtual bool overflowed() const = 0;
+  // The slices are about to be updated: returns when no worker needs them as they are. Collective where
+  // workers have them in one memory.
+  virtual void begin_updates() = 0;
   // The slices were updated: returns when every worker has what the others have made of theirs. Collective
   // where slices are parts.
   virtual void share_updates() = 0;

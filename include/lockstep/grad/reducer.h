@@ -49,6 +49,9 @@ struct ReducerOptions {
   ReducePrecision reduce_precision = ReducePrecision::same;
   // The first layout stays, because somebody relies on it. So it does where each rank has only its part.
   bool keep_layout = false;
+  // Buckets have memory only while they are filled and exchanged, and this rank's part of each is kept apart.
+  // For exchanges that leave just that.
+  bool reuse_buckets = false;
   BesideGradients* beside = nullptr;  // outlives the reducer
   bool measure_lanes = false;         // for lane_squares()
   int strategy = 0;  // which of the group's strategies this is (comm/lane_board.h); the same on every rank
@@ -103,8 +106,11 @@ class Reducer {
   ExchangeLog& log();              // for a strategy to add what follows
   std::int64_t exchanges() const;  // so far
   int bucket_of(std::size_t parameter) const;
-  // As they are laid out now.
+  // As they are laid out now; with reuse_buckets most have no data.
   std::vector<Bucket> buckets() const;
+  // This rank's part of a bucket, flat, as the last exchange has left it; who holds it may read it when the
+  // reducer is gone.
+  torch::Tensor own_part(int bucket) const;
   // Did any rank have a gradient for it in the last exchange?
   bool used(std::size_t parameter) const;
   // Whether exchanges look if their result is finite; what they found in the last one, the same on every
@@ -113,8 +119,6 @@ class Reducer {
   bool overflowed() const;
   // Memory held for gradients, in bytes: of the buckets, and of the sums of lanes that wait for others.
   std::size_t bucket_bytes() const;
-  // What the buckets lie in now; who holds it may read them when the reducer is gone.
-  CommMemory memory() const;
 
  private:
   struct Impl;

@@ -60,6 +60,7 @@ class DataParallel final : public Replicated {
 
   // Whole parameters, and grad().
   std::span<const Slice> slices() override;
+  void begin_updates() override {}
   void share_updates() override {}
   void end_step() override;
   void join(const std::vector<torch::Tensor>& parts, const Take& take) override;

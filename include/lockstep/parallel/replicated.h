@@ -34,17 +34,19 @@ class Replicated : public Strategy {
   int bucket_of(std::size_t i) const override;
   const Exchange& exchange() const override { return traits_.exchange; }
   std::size_t gradient_bytes() const override;
+  std::size_t parameter_bytes() const override;
   std::vector<double> lane_squares() const override;
   Reducer& reducer() { return *reducer_; }
 
  protected:
   // Collective. Throws MismatchError naming the first parameter or buffer whose name, shape or dtype differs
   // between two ranks, with both sides.
-  // `keep_layout`: buckets stay as they are at first, because slices lie in them.
+  // `keep_layout`: buckets are laid out as at first for ever, because slices follow them.
   struct Traits {
     std::string name;
     Exchange exchange;  // where the options have none
     bool keep_layout = false;
+    bool reuse_buckets = false;  // ReducerOptions::reuse_buckets
   };
   Replicated(Traits traits, const ModuleRef& module, Group group, StrategyOptions options);
   // Goes on in `group`, with the model of its rank 0. Collective there.

@@ -5,7 +5,9 @@
 // | name | is | every worker holds |
 // |---|---|---|
 // | ddp | DataParallel | parameters, gradients and the optimizer's state |
-// | zero1 | Zero1 | parameters, gradients and its share of the optimizer's state |
+// | zero1 | Sharded, `optimizer` | parameters, gradients and its share of the optimizer's state |
+// | zero2 | Sharded, `gradients` | parameters and its share of the rest |
+// | zero3 | Sharded, `parameters` | its share of everything: of the parameters one copy a machine |
 #pragma once
 
 #include <memory>

@@ -77,6 +77,8 @@ class Strategy : public GradientSource {
   // Which bucket the gradient of parameters()[i] is in.
   virtual int bucket_of(std::size_t i) const = 0;
   virtual const Exchange& exchange() const = 0;
+  // Memory that this worker holds for parameters, in bytes: of one copy for several, its share.
+  virtual std::size_t parameter_bytes() const = 0;
   // Memory that this worker holds for gradients, in bytes.
   virtual std::size_t gradient_bytes() const = 0;
   // |gradient|² of each lane that this worker went through in this step, in their order, in f64: the same for

@@ -3,8 +3,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
+
+#include "lockstep/comm/memory.h"
 
 namespace lockstep {
 
@@ -40,6 +43,10 @@ class Commons {
   using Task = std::function<void(Reach& reach, const Call& told)>;
   virtual ~Commons() = default;
   virtual void with_peers(const Call& call, std::chrono::milliseconds grace, const Task& task) = 0;
+  // A block for all ranks (Group::allocate_shared): one of them makes it and tells the others its place, then
+  // each, the maker too, takes hold of it, once. Local.
+  virtual std::uint64_t share(std::size_t bytes) = 0;
+  virtual CommMemory hold(std::uint64_t place, std::size_t bytes) = 0;
 };
 
 }  // namespace lockstep

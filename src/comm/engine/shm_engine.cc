@@ -167,6 +167,14 @@ CommMemory ShmEngine::allocate(std::size_t bytes, Device) {
   return session_->arena().allocate(members_[static_cast<std::size_t>(rank())], bytes);
 }
 
+std::uint64_t ShmEngine::share(std::size_t bytes) {
+  return session_->arena().share(members_[static_cast<std::size_t>(rank())], bytes, size());
+}
+
+CommMemory ShmEngine::hold(std::uint64_t place, std::size_t bytes) {
+  return session_->arena().hold(place, bytes);
+}
+
 void ShmEngine::point_to_point(const Call& call) {
   call.running("message");
   auto data = [&](auto* p) { return std::span(reinterpret_cast<std::byte*>(p), call.bytes()); };

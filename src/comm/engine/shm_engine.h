@@ -60,6 +60,8 @@ class ShmEngine final : public Engine, private Reach, private Composable, privat
   Commons* commons() override { return this; }
   // Commons
   void with_peers(const Call& call, std::chrono::milliseconds grace, const Task& task) override;
+  std::uint64_t share(std::size_t bytes) override;
+  CommMemory hold(std::uint64_t place, std::size_t bytes) override;
   // Reach
   const void* in(int rank) const override;
   void* out(int rank) const override;

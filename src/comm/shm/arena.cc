@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <string>
@@ -23,6 +24,11 @@ constexpr std::uint64_t kPopulateStep = std::uint64_t{16} << 20;
 constexpr int kMadviseCollapse = 25;  // MADV_COLLAPSE, Linux 6.1; headers may be older than the kernel
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+
+// What a block of so many bytes takes.
+std::uint64_t block_bytes(std::size_t bytes) {
+  return round_up(std::max<std::uint64_t>(bytes, 1), bytes >= kHugePage ? kHugePage : kPage);
+}
 
 // MemAvailable of the machine; 0 if unknown.
 std::uint64_t available_bytes() {
@@ -96,16 +102,26 @@ std::optional<std::uint64_t> Arena::offset_of(const void* data, std::size_t byte
   return static_cast<std::uint64_t>(p - begin);
 }
 
-CommMemory Arena::allocate(int rank, std::size_t bytes) {
-  if (bytes > shape_.region_bytes) refuse(rank, bytes, "is smaller");
-  const std::uint64_t want =
-      round_up(std::max<std::uint64_t>(bytes, 1), bytes >= kHugePage ? kHugePage : kPage);
+// At the end of a block that several ranks hold.
+struct Arena::Holders {
+  std::atomic<std::uint32_t> left;
+  std::atomic<std::uint32_t> gone;  // 1: nobody holds it, its memory is the system's again
+};
+
+void Arena::check_available(std::size_t bytes, std::uint64_t want) const {
   if (const std::uint64_t free_bytes = available_bytes(); free_bytes != 0 && want > free_bytes)
     throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory: the machine has " +
                       format_bytes(free_bytes) + " available");
   if (const std::uint64_t allowed = allowed_bytes(); want > allowed)
     throw SystemError("cannot allocate " + format_bytes(bytes) +
-                      " of comm memory: the memory limit of this control group leaves " + format_bytes(allowed));
+                      " of comm memory: the memory limit of this control group leaves " +
+                      format_bytes(allowed));
+}
+
+CommMemory Arena::allocate(int rank, std::size_t bytes) {
+  if (bytes > shape_.region_bytes) refuse(rank, bytes, "is smaller");
+  const std::uint64_t want = block_bytes(bytes);
+  check_available(bytes, want);
   const std::uint64_t offset = take(rank, want, want >= kHugePage ? kHugePage : kPage);
   try {
     populate(offset, want);
@@ -116,6 +132,57 @@ CommMemory Arena::allocate(int rank, std::size_t bytes) {
   auto owner = std::shared_ptr<void>(
       at(offset), [self = shared_from_this(), rank, offset, want](void*) { self->give(rank, offset, want); });
   return {std::move(owner), bytes};
+}
+
+Arena::Holders& Arena::holders_of(std::uint64_t offset, std::size_t bytes) const {
+  return *reinterpret_cast<Holders*>(at(offset + block_bytes(bytes)));
+}
+
+std::uint64_t Arena::share(int rank, std::size_t bytes, int holders) {
+  if (bytes > shape_.region_bytes) refuse(rank, bytes, "is smaller");
+  const std::uint64_t want = block_bytes(bytes), whole = want + kPage;
+  check_available(bytes, whole);
+  const std::uint64_t offset = take(rank, whole, want >= kHugePage ? kHugePage : kPage);
+  try {
+    populate(offset, whole);
+  } catch (...) {
+    give(rank, offset, whole);
+    throw;
+  }
+  auto* const state = new (at(offset + want)) Holders{};
+  state->left.store(static_cast<std::uint32_t>(holders), std::memory_order_release);
+  const std::lock_guard lock(mutex_);
+  regions_[rank].shared.emplace(offset, whole);
+  return offset;
+}
+
+CommMemory Arena::hold(std::uint64_t offset, std::size_t bytes) {
+  auto owner = std::shared_ptr<void>(
+      at(offset), [self = shared_from_this(), offset, bytes](void*) { self->let_go(offset, bytes); });
+  return {std::move(owner), bytes};
+}
+
+// The last one gives the memory back. The place is its maker's, who alone knows what is free in its region
+// and takes it back when it looks for some.
+void Arena::let_go(std::uint64_t offset, std::size_t bytes) {
+  Holders& holders = holders_of(offset, bytes);
+  if (holders.left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  punch(offset, block_bytes(bytes));
+  holders.gone.store(1, std::memory_order_release);
+}
+
+void Arena::take_back_shared(Region& region) const {
+  for (auto block = region.shared.begin(); block != region.shared.end();) {
+    const auto [offset, whole] = *block;
+    if (reinterpret_cast<const Holders*>(at(offset + whole - kPage))->gone.load(std::memory_order_acquire) ==
+        0) {
+      ++block;
+      continue;
+    }
+    punch(offset + whole - kPage, kPage);
+    put_back(region, offset, whole);
+    block = region.shared.erase(block);
+  }
 }
 
 std::uint64_t Arena::reserve(int rank, std::size_t bytes) {
@@ -137,8 +204,8 @@ std::uint64_t Arena::take(int rank, std::uint64_t bytes, std::uint64_t align) {
   const std::lock_guard lock(mutex_);
   auto [place, fresh] = regions_.try_emplace(rank);
   auto& free = place->second.free;
-  if (fresh)
-    free.emplace(shape_.region_offset(rank), round_up(shape_.region_bytes, kHugePage));
+  if (fresh) free.emplace(shape_.region_offset(rank), round_up(shape_.region_bytes, kHugePage));
+  take_back_shared(place->second);
   for (auto hole = free.begin(); hole != free.end(); ++hole) {
     const auto [offset, size] = *hole;
     const std::uint64_t start = round_up(offset, align);
@@ -151,13 +218,21 @@ std::uint64_t Arena::take(int rank, std::uint64_t bytes, std::uint64_t align) {
   refuse(rank, bytes, "is full");
 }
 
-void Arena::give(int rank, std::uint64_t offset, std::uint64_t bytes) {
-  // Gives the pages back to the system and makes the block read as zero again.
+// Gives the pages back to the system and makes the block read as zero again.
+void Arena::punch(std::uint64_t offset, std::uint64_t bytes) const {
   if (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                   static_cast<off_t>(bytes)) != 0)
     log().warn("cannot give {} of comm memory back: errno {}", format_bytes(bytes), errno);
+}
+
+void Arena::give(int rank, std::uint64_t offset, std::uint64_t bytes) {
+  punch(offset, bytes);
   const std::lock_guard lock(mutex_);
-  auto& free = regions_[rank].free;
+  put_back(regions_[rank], offset, bytes);
+}
+
+void Arena::put_back(Region& region, std::uint64_t offset, std::uint64_t bytes) {
+  auto& free = region.free;
   auto next = free.lower_bound(offset);
   if (next != free.end() && offset + bytes == next->first) {
     bytes += next->second;

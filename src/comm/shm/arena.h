@@ -49,16 +49,31 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::uint64_t reserve(int rank, std::size_t bytes);
   void release(int rank, std::uint64_t offset, std::size_t bytes);
 
+  // A zeroed block of `rank`'s region that `holders` ranks hold, each by a handle of its own that it gets
+  // from hold(): the memory goes with the last of them, in whichever process that is. The offset of the
+  // block.
+  std::uint64_t share(int rank, std::size_t bytes, int holders);
+  // Once a holder.
+  CommMemory hold(std::uint64_t offset, std::size_t bytes);
+
   void use_huge_pages(bool yes) { huge_pages_ = yes; }
 
  private:
   struct Region {
-    std::map<std::uint64_t, std::uint64_t> free;  // offset → bytes, never touching each other
+    std::map<std::uint64_t, std::uint64_t> free;    // offset → bytes, never touching each other
+    std::map<std::uint64_t, std::uint64_t> shared;  // blocks of share() that were not found let go yet
   };
+  struct Holders;
 
+  Holders& holders_of(std::uint64_t offset, std::size_t bytes) const;
+  void let_go(std::uint64_t offset, std::size_t bytes);
+  void check_available(std::size_t bytes, std::uint64_t want) const;
   [[noreturn]] void refuse(int rank, std::uint64_t bytes, const char* why) const;
   std::uint64_t take(int rank, std::uint64_t bytes, std::uint64_t align);
   void give(int rank, std::uint64_t offset, std::uint64_t bytes);
+  void punch(std::uint64_t offset, std::uint64_t bytes) const;
+  static void put_back(Region& region, std::uint64_t offset, std::uint64_t bytes);
+  void take_back_shared(Region& region) const;
   void populate(std::uint64_t offset, std::uint64_t bytes);
 
   UniqueFd fd_;

@@ -1,10 +1,12 @@
-#include "lockstep/parallel/zero1.h"
+#include "lockstep/parallel/sharded.h"
 
 #include <algorithm>
 
+#include "grad/bucket_slots.h"
 #include "grad/torch_types.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "parallel/one_copy.h"
 
 namespace lockstep {
 namespace {
@@ -48,12 +50,15 @@ Bytes bytes_of(const torch::Tensor& tensor) {
 
 }  // namespace
 
-Zero1::Zero1(const ModuleRef& module, Group group, const StrategyOptions& options)
+Sharded::Sharded(const ModuleRef& module, const Group& group, ShardStage stage,
+                 const StrategyOptions& options)
     : Replicated(
-          {.name = "Zero1",
+          {.name = "Sharded",
            .exchange = reduce_scatter_exchange({.algorithm = options.algorithm, .order = options.order}),
-           .keep_layout = true},
-          module, std::move(group), options),
+           .keep_layout = true,
+           .reuse_buckets = stage >= ShardStage::gradients},
+          module, group, options),
+      copy_(stage == ShardStage::parameters ? std::make_unique<OneCopy>(group) : nullptr),
       parameters_(parameters()),
       slices_(parameters_.size()),
       gradients_(parameters_.size()) {
@@ -61,8 +66,10 @@ Zero1::Zero1(const ModuleRef& module, Group group, const StrategyOptions& option
   move_in();
 }
 
+Sharded::~Sharded() = default;
+
 // Each gets memory of its own, so tensors that share some would part without a word.
-void Zero1::refuse_shared_memory() const {
+void Sharded::refuse_shared_memory() const {
   std::vector<NamedTensor> all;
   for (const auto& list : {module().named_parameters(), module().named_buffers()})
     for (const auto& entry : list)
@@ -74,41 +81,49 @@ void Zero1::refuse_shared_memory() const {
       if (other.tensor.is_same(tensor)) continue;
       const Bytes its = bytes_of(other.tensor);
       if (own.begin < its.end && its.begin < own.end)
-        throw UsageError("Zero1: '" + name + "' and '" + other.name +
+        throw UsageError("Sharded: '" + name + "' and '" + other.name +
                          "' are two tensors on the same memory, which would become two; to tie weights, "
                          "register one tensor, or one module, under both names");
     }
   }
 }
 
-// Parameters get a place in comm memory, and slices theirs in both.
-void Zero1::move_in() {
+// Parameters get a place in comm memory, and slices theirs in both. The workers' are alike by now.
+void Sharded::move_in() {
   const torch::NoGradGuard no_grad;
   for (const Bucket& bucket : reducer().buckets()) {
     const DType dtype = dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it");
-    const std::size_t size = size_of(dtype), gradient_size = size_of(bucket.data.dtype);
-    shards_.push_back({bucket, dtype, group().allocate(bucket.data.count * size, bucket.data.device)});
+    const std::size_t size = size_of(dtype), bytes = bucket.data.count * size;
+    if (copy_ && bucket.data.device.kind != Device::Kind::cpu)
+      throw UsageError("Sharded: parameters in shards (zero3) are on " + to_string(bucket.data.device) +
+                       ", where workers have no memory in common; accepted: on cpu, or zero2");
+    shards_.push_back(
+        {bucket, dtype, copy_ ? copy_->allocate(bytes) : group().allocate(bytes, bucket.data.device)});
     const CommMemory& memory = shards_.back().memory;
+    const torch::Tensor gradients = reducer().own_part(bucket.index);
     for (const BucketTensor& tensor : bucket.tensors) {
       torch::Tensor& parameter = parameters_[tensor.parameter].tensor;
       std::byte* const place = memory.as<std::byte>() + tensor.offset * size;
       const torch::Tensor moved = formed_at(place, dtype, parameter, memory);
-      moved.copy_(parameter);
+      if (!copy_ || copy_->fills()) moved.copy_(parameter);
       parameter.set_data(moved);
       const ElementRange own = common(tensor, own_range(bucket));
-      std::byte* const gradient = static_cast<std::byte*>(bucket.data.data) + tensor.offset * gradient_size;
       slices_[tensor.parameter] = {
           .name = tensor.name,
           .whole = parameter.sizes().vec(),
           .elements = own,
           .parameter = flat_at(place + own.begin * size, own.count(), dtype, memory)};
+      const std::size_t first = std::max(tensor.offset, own_range(bucket).begin) - own_range(bucket).begin;
       gradients_[tensor.parameter] =
-          flat_at(gradient + own.begin * gradient_size, own.count(), bucket.data.dtype, reducer().memory());
+          own.count() == 0
+              ? gradients.narrow(0, 0, 0)
+              : gradients.narrow(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(own.count()));
     }
   }
+  if (copy_) group().barrier({.purpose = "until the parameters are there"});
 }
 
-std::span<const Slice> Zero1::slices() {
+std::span<const Slice> Sharded::slices() {
   slices_are_read();
   check_in_place();  // before anybody updates what is not the module's any more
   for (std::size_t i = 0; i < slices_.size(); ++i)
@@ -116,7 +131,7 @@ std::span<const Slice> Zero1::slices() {
   return slices_;
 }
 
-void Zero1::check_in_place() const {
+void Sharded::check_in_place() const {
   for (const Shard& shard : shards_)
     for (const BucketTensor& tensor : shard.bucket.tensors)
       if (tensor.count > 0 && parameters_[tensor.parameter].tensor.data_ptr() !=
@@ -124,11 +139,11 @@ void Zero1::check_in_place() const {
         throw UsageError(
             "parameter '" + tensor.name +
             "' was given other memory after the model was wrapped, so its updates would be lost; "
-            "change it in place (copy_), or make a new Zero1");
+            "change it in place (copy_), or make a new Sharded");
 }
 
 // Everybody's part of something that is laid out as the bucket, in place.
-Work Zero1::gather(const Shard& shard, std::byte* memory, DType dtype) const {
+Work Sharded::gather(const Shard& shard, std::byte* memory, DType dtype) const {
   const Buffer& data = shard.bucket.data;
   const ElementRange own = own_range(shard.bucket);
   return group().all_gather_async(
@@ -136,14 +151,36 @@ Work Zero1::gather(const Shard& shard, std::byte* memory, DType dtype) const {
       Buffer{memory, data.count, dtype, data.device}, {.purpose = shard.bucket.purpose});
 }
 
-void Zero1::share_updates() {
+Work Sharded::bring(const Shard& shard) {
+  const std::size_t bytes = shard.bucket.data.count * size_of(shard.dtype);
+  if (!arriving_) arriving_ = std::make_unique<BucketSlots>(group(), Device());
+  const CommMemory scratch = arriving_->take(bytes);
+  const Work work =
+      copy_->bring(shard.memory.as<std::byte>(), bytes, scratch.as<std::byte>(), shard.bucket.purpose);
+  arriving_->leave(scratch, work);
+  return work;
+}
+
+// Nobody may still be reading what others are about to change.
+void Sharded::begin_updates() {
+  if (copy_ && group().size() > 1) group().barrier({.purpose = "before the parameters are updated"});
+}
+
+void Sharded::share_updates() {
   check_in_place();
+  if (!copy_ || copy_->several_machines()) gather_updates();
+  if (copy_ && group().size() > 1) group().barrier({.purpose = "until the parameters are updated"});
+  for (std::size_t i = 0; i < parameters_.size(); ++i)  // a graph that saved it must notice
+    if (reducer().used(i)) parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+void Sharded::gather_updates() {
   ExchangeLog& log = reducer().log();
   log.share_begin_ns = now_ns();
   std::vector<Work> works;
   if (group().size() > 1)
     for (const Shard& shard : shards_)
-      works.push_back(gather(shard, shard.memory.as<std::byte>(), shard.dtype));
+      works.push_back(copy_ ? bring(shard) : gather(shard, shard.memory.as<std::byte>(), shard.dtype));
   when_all(works).wait();
   log.share_end_ns = now_ns();
   log.shared.clear();
@@ -157,11 +194,9 @@ void Zero1::share_updates() {
                           .end_ns = timing.end_ns,
                           .algorithm = timing.algorithm});
   }
-  for (std::size_t i = 0; i < parameters_.size(); ++i)  // a graph that saved it must notice
-    if (reducer().used(i)) parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
 }
 
-void Zero1::join(const std::vector<torch::Tensor>& parts, const Take& take) {
+void Sharded::join(const std::vector<torch::Tensor>& parts, const Take& take) {
   for (const Shard& shard : shards_) {
     const auto defined = [&](const BucketTensor& tensor) { return parts[tensor.parameter].defined(); };
     const std::span<const BucketTensor> tensors = shard.bucket.tensors;
@@ -187,7 +222,7 @@ void Zero1::join(const std::vector<torch::Tensor>& parts, const Take& take) {
   }
 }
 
-torch::Tensor Zero1::cut(std::size_t i, const torch::Tensor& whole) const {
+torch::Tensor Sharded::cut(std::size_t i, const torch::Tensor& whole) const {
   const torch::Tensor& parameter = parameters_[i].tensor;
   const ElementRange& own = slices_[i].elements;
   return torch::empty_strided(parameter.sizes(), parameter.strides(), whole.options())
@@ -196,7 +231,16 @@ torch::Tensor Zero1::cut(std::size_t i, const torch::Tensor& whole) const {
       .narrow(0, static_cast<std::int64_t>(own.begin), static_cast<std::int64_t>(own.count()));
 }
 
-void Zero1::add_parts(std::span<double> values) {
+std::size_t Sharded::parameter_bytes() const {
+  std::size_t bytes = Replicated::parameter_bytes();
+  if (!copy_) return bytes;
+  for (const NamedTensor& parameter : parameters_) bytes -= parameter.tensor.nbytes();
+  for (const Shard& shard : shards_)
+    bytes += shard.memory.bytes() / static_cast<std::size_t>(copy_->workers());
+  return bytes;
+}
+
+void Sharded::add_parts(std::span<double> values) {
   if (group().size() > 1) group().all_reduce(values, {.purpose = "figures of the parameters"});
 }
 

@@ -1,0 +1,44 @@
+// Memory for buckets that exist only while they are filled and exchanged. A bucket takes a slot when its
+// first gradient comes, and what its exchange leaves it gives up: the next bucket gets the same memory, which
+// is still in cache. So a few buckets' memory carries all of them.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <vector>
+
+#include "lockstep/comm/group.h"
+
+namespace lockstep {
+
+class BucketSlots {
+ public:
+  // Exchanges that may be under way while another bucket is filled. Fewer would wait for links, more would
+  // only wait elsewhere.
+  static constexpr std::size_t kUnderWay = 2;
+
+  BucketSlots(Group group, Device device) : group_(std::move(group)), device_(device) {}
+
+  // At least so many bytes. Waits while kUnderWay exchanges are under way; their errors are for who waits for
+  // them. Buckets that are filled at the same time get memory each, however many they are.
+  CommMemory take(std::size_t bytes);
+  // Free again when `exchange` is done.
+  void leave(CommMemory slot, Work exchange);
+
+  // Of all slots, taken or free.
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct Leaving {
+    CommMemory slot;
+    Work exchange;
+  };
+
+  Group group_;
+  Device device_;
+  std::deque<Leaving> leaving_;  // in the order in which their exchanges began, and end
+  std::vector<CommMemory> free_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+#include "parallel/one_copy.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+OneCopy::OneCopy(const Group& group) : group_(group), node_(group.split_by_node()) {
+  // Every machine has to have common memory, and one of them a worker to share it with.
+  const bool mine = node_.shares_memory();
+  const auto least = group.all_reduce(mine ? 1 : 0, {.op = ReduceOp::min});
+  const auto most = group.all_reduce(node_.size(), {.op = ReduceOp::max});
+  if (least == 1 && (most > 1 || group.size() == 1)) return;
+  throw UsageError(
+      std::string(
+          "parameters in shards (zero3) are one copy for the workers of a machine, in memory that they "
+          "have in common, and over ") +
+      group.engine() + (least == 1 ? " no machine has two workers" : " they have none") +
+      "; accepted: several workers a machine over shared memory (engine shm, or shm+tcp across machines), or "
+      "zero2");
+}
+
+Work OneCopy::bring(std::byte* block, std::size_t bytes, std::byte* scratch, std::string_view purpose) const {
+  const std::size_t part = bytes / static_cast<std::size_t>(group_.size());
+  const std::size_t own = part * static_cast<std::size_t>(group_.rank());
+  const Work gathered = group_.all_gather_async(ConstBuffer{block + own, part, DType::u8},
+                                                Buffer{scratch, bytes, DType::u8}, {.purpose = purpose});
+  return gathered.then([nodes = group_.nodes(),
+                        here = group_.nodes()[static_cast<std::size_t>(group_.rank())], place = node_.rank(),
+                        workers = node_.size(), block, part, scratch] {
+    int others = 0;  // ranks of other machines so far
+    for (std::size_t r = 0; r < nodes.size(); ++r)
+      if (nodes[r] != here && others++ % workers == place)
+        std::memcpy(block + r * part, scratch + r * part, part);
+  });
+}
+
+}  // namespace lockstep

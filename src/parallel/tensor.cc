@@ -49,7 +49,7 @@ std::vector<std::int64_t> form_of(const torch::Tensor& tensor) {
   return form;
 }
 
-std::string in_words(const std::vector<std::int64_t>& form) {
+std::string form_in_words(const std::vector<std::int64_t>& form) {
   std::vector<std::int64_t> sizes(form.begin() + 1, form.end());
   std::rotate(sizes.begin(), sizes.end() - 1, sizes.end());
   return std::string(torch::toString(static_cast<torch::ScalarType>(form[0]))) + " " + text_of(sizes);
@@ -90,9 +90,9 @@ std::vector<torch::Tensor> AllGather<torch::Tensor>::call(const Group& group, co
   const auto forms = group.all_gather(form_of(tensor), options);
   for (std::size_t r = 1; r < forms.size(); ++r)
     if (differ(forms[0], forms[r]))
-      throw MismatchError(
-          "all_gather: the tensors differ in more than the first dimension: " + group.named(0) + " has " +
-          in_words(forms[0]) + ", " + group.named(static_cast<int>(r)) + " has " + in_words(forms[r]));
+      throw MismatchError("all_gather: the tensors differ in more than the first dimension: " +
+                          group.named(0) + " has " + form_in_words(forms[0]) + ", " +
+                          group.named(static_cast<int>(r)) + " has " + form_in_words(forms[r]));
   const torch::Tensor host = tensor.cpu();  // of different lengths: they pass through the host
   const GatheredElements all = gather_elements(group, checked(host, {"all_gather"}), options);
   std::vector<torch::Tensor> tensors;

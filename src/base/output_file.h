@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string_view>
 
@@ -30,12 +31,20 @@ class OutputFile {
   UniqueFd fd_;
 };
 
-enum class Sync : bool { no, yes };  // yes: its bytes are on disk before it has its name
+enum class Sync : bool { no, yes };              // yes: its bytes are on disk before it has its name
+enum class Existing : bool { refuse, replace };  // what becomes of a file that has the name already
 
-// `text` becomes the whole of `file`: a reader sees the old or the new one, never half of one. Where the file
-// system can (O_TMPFILE) the new one has no name until it is whole, so that a writer that is killed leaves
-// nothing; elsewhere it stands beside the old one meanwhile, as ".NAME.PID". Throws SystemError, and then
-// leaves nothing.
+// Takes the next bytes of a file.
+using PieceWriter = std::function<void(std::span<const std::byte>)>;
+
+// What `fill` hands to its argument, piece by piece, becomes the whole of `file`: a reader sees the old or
+// the new one, never half of one. Where the file system can (O_TMPFILE) the new one has no name until it is
+// whole, so that a writer that is killed leaves nothing; elsewhere it stands beside the old one meanwhile, as
+// ".NAME.PID". Throws SystemError, and what `fill` throws, and then leaves nothing.
+void publish_file(const std::filesystem::path& file, const std::function<void(const PieceWriter&)>& fill,
+                  Sync sync, Existing existing);
+
+// The same of a text, in place of the old one.
 void replace_file(const std::filesystem::path& file, std::string_view text, Sync sync);
 
 }  // namespace lockstep

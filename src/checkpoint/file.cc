@@ -11,6 +11,13 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+namespace {
+
+[[noreturn]] void became_shorter(const std::filesystem::path& file) {
+  throw SystemError("cannot read " + file.string() + ": it became shorter while it was read");
+}
+
+}  // namespace
 
 InputFile::InputFile(std::filesystem::path file) : file_(std::move(file)) {
   // O_NONBLOCK: opening a pipe by mistake must not wait for its writer.
@@ -38,9 +45,19 @@ std::size_t InputFile::read_some(std::span<std::byte> into) {
 void InputFile::read_all(std::span<std::byte> into) {
   while (!into.empty()) {
     const std::size_t got = read_some(into);
-    if (got == 0)
-      throw SystemError("cannot read " + file_.string() + ": it became shorter while it was read");
+    if (got == 0) became_shorter(file_);
     into = into.subspan(got);
+  }
+}
+
+void InputFile::read_at(std::uint64_t offset, std::span<std::byte> into) const {
+  while (!into.empty()) {
+    const ssize_t got = ::pread(fd_.get(), into.data(), into.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw SystemError("cannot read " + file_.string(), errno);
+    if (got == 0) became_shorter(file_);
+    offset += static_cast<std::uint64_t>(got);
+    into = into.subspan(static_cast<std::size_t>(got));
   }
 }
 
@@ -59,6 +76,11 @@ std::string read_text(const std::filesystem::path& file, std::uint64_t most) {
   std::string text(static_cast<std::size_t>(input.bytes()), '\0');
   input.read_all(std::as_writable_bytes(std::span(text)));
   return text;
+}
+
+std::uint64_t folder_number(const std::filesystem::path& folder) {
+  struct stat status {};
+  return ::stat(folder.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
 }  // namespace lockstep

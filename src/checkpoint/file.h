@@ -19,8 +19,8 @@ class RefusedFile : public SystemError {
   using SystemError::SystemError;
 };
 
-// A plain file, read from its beginning. Throws SystemError: it is not there, is no plain file, can't be
-// read; RefusedFile.
+// A plain file, read from its beginning, or anywhere. Throws SystemError: it is not there, is no plain file,
+// can't be read; RefusedFile.
 class InputFile {
  public:
   explicit InputFile(std::filesystem::path file);
@@ -30,6 +30,8 @@ class InputFile {
   std::size_t read_some(std::span<std::byte> into);
   // All of `into`; throws SystemError when the file ends before.
   void read_all(std::span<std::byte> into);
+  // The same from `offset` on, wherever the others have come to.
+  void read_at(std::uint64_t offset, std::span<std::byte> into) const;
 
  private:
   std::filesystem::path file_;
@@ -42,5 +44,8 @@ void sync_file(const std::filesystem::path& file);
 
 // The whole of a small file; throws SystemError, also when it has more than `most` bytes.
 std::string read_text(const std::filesystem::path& file, std::uint64_t most);
+
+// Which folder the name stands for just now; 0: none.
+std::uint64_t folder_number(const std::filesystem::path& folder);
 
 }  // namespace lockstep

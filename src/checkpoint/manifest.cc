@@ -83,17 +83,21 @@ Manifest describe_folder(const std::filesystem::path& folder, std::int64_t step)
   return manifest;
 }
 
+Manifest read_manifest(const std::filesystem::path& checkpoint) {
+  Manifest manifest = parse_manifest(read_text(checkpoint / kManifestName, kMostBytes));
+  // A checkpoint copied under another name is still whole, but one under another step's name is a mistake.
+  if (const auto step = parse_step_name(checkpoint.filename().string()); step && *step != manifest.step)
+    throw UsageError(fmt::format("is of step {}", manifest.step));
+  return manifest;
+}
+
 std::string find_damage(const std::filesystem::path& checkpoint) {
   try {
     Manifest manifest;
     try {
-      manifest = parse_manifest(read_text(checkpoint / kManifestName, kMostBytes));
+      manifest = read_manifest(checkpoint);
     } catch (const UsageError& wrong) {
       return fmt::format("{} {}", (checkpoint / kManifestName).string(), wrong.what());
-    }
-    // A checkpoint copied under another name is still whole, but one under another step's name is a mistake.
-    if (const auto step = parse_step_name(checkpoint.filename().string()); step && *step != manifest.step) {
-      return fmt::format("{} is of step {}", (checkpoint / kManifestName).string(), manifest.step);
     }
     for (const auto& [name, file] : manifest.files) {
       const auto path = checkpoint / name;

@@ -34,6 +34,10 @@ Manifest parse_manifest(
 // Sizes, hashes and syncs every file of `folder`. Throws UsageError for anything that is no plain file.
 Manifest describe_folder(const std::filesystem::path& folder, std::int64_t step);
 
+// The manifest of the folder `checkpoint`. Throws UsageError as parse_manifest does, also when it is of
+// another step than the folder's name says; SystemError when it can't be read.
+Manifest read_manifest(const std::filesystem::path& checkpoint);
+
 // Compares the folder `checkpoint` with its manifest. Empty when it is whole; else one clause that names the
 // file and what is wrong with it. Throws RefusedFile.
 std::string find_damage(const std::filesystem::path& checkpoint);

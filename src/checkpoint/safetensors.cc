@@ -1,15 +1,12 @@
 #include "lockstep/checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <span>
-#include <tuple>
-#include <vector>
 
 #include "base/output_file.h"
 #include "checkpoint/file.h"
-#include "checkpoint/safetensors_header.h"
+#include "checkpoint/safetensors_file.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -45,25 +42,8 @@ SafetensorsHeader make_header(const TensorMap& tensors, const Metadata& metadata
   for (const auto& [name, tensor] : tensors) {
     header.tensors.push_back({.name = name, .dtype = to_file(tensor, name), .shape = tensor.sizes().vec()});
   }
-  std::ranges::stable_sort(header.tensors, std::greater{},
-                           [](const auto& entry) { return size_of(entry.dtype); });
-  std::uint64_t at = 0;
-  for (TensorEntry& entry : header.tensors) {
-    entry.begin = at;
-    entry.end = at += tensor_bytes(entry.dtype, entry.shape, entry.name);
-  }
+  lay_out(header.tensors);
   return header;
-}
-
-SafetensorsHeader read_header(InputFile& input) {
-  std::array<std::byte, kHeaderLengthBytes> prefix{};
-  if (input.bytes() < prefix.size()) {
-    throw UsageError("it is no safetensors file: it has " + std::to_string(input.bytes()) + " bytes");
-  }
-  input.read_all(prefix);
-  std::string json(parse_header_length(prefix, input.bytes()), '\0');
-  input.read_all(std::as_writable_bytes(std::span(json)));
-  return parse_header(json, input.bytes() - prefix.size() - json.size());
 }
 
 torch::Tensor read_tensor(InputFile& input, const TensorEntry& entry) {

@@ -114,6 +114,17 @@ SafetensorsHeader parse_header(std::string_view json, std::uint64_t data_bytes) 
   return header;
 }
 
+void lay_out(std::vector<TensorEntry>& tensors) {
+  std::ranges::sort(tensors, [](const TensorEntry& a, const TensorEntry& b) {
+    return size_of(a.dtype) != size_of(b.dtype) ? size_of(a.dtype) > size_of(b.dtype) : a.name < b.name;
+  });
+  std::uint64_t at = 0;
+  for (TensorEntry& entry : tensors) {
+    entry.begin = at;
+    entry.end = at += tensor_bytes(entry.dtype, entry.shape, entry.name);
+  }
+}
+
 std::string compose_header(const SafetensorsHeader& header) {
   std::string text = "{";
   try {

@@ -54,6 +54,10 @@ SafetensorsHeader parse_header(std::string_view json, std::uint64_t data_bytes);
 // eight.
 std::string compose_header(const SafetensorsHeader& header);
 
+// Orders tensors and gives each its place: the widest element types first, then by name, so that every tensor
+// is aligned in the file. Throws UsageError for a shape that the format can't hold.
+void lay_out(std::vector<TensorEntry>& tensors);
+
 // Bytes of dtype × shape; throws UsageError for a negative or overflowing shape. `name` is for the message.
 std::uint64_t tensor_bytes(FileDType dtype, std::span<const std::int64_t> shape, std::string_view name);
 

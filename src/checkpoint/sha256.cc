@@ -48,12 +48,14 @@ std::string sha256_text(std::string_view text) {
   return hash.hex();
 }
 
-std::string sha256_file(const std::filesystem::path& file) {
+std::string sha256_file(const std::filesystem::path& file,
+                        const std::function<void(std::uint64_t)>& on_read) {
   InputFile input(file);
   std::vector<std::byte> piece(std::size_t{1} << 20);
   Sha256 hash;
   for (std::size_t got = input.read_some(piece); got > 0; got = input.read_some(piece)) {
     hash.update(std::span(piece).first(got));
+    if (on_read) on_read(got);
   }
   return hash.hex();
 }

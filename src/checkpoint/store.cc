@@ -1,7 +1,6 @@
 #include "lockstep/checkpoint/store.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <system_error>
@@ -48,12 +47,6 @@ std::filesystem::path find_whole_sibling(const std::filesystem::path& checkpoint
     if (other.folder != checkpoint && is_whole(other.folder)) return other.folder;
   }
   return {};
-}
-
-// Which folder the name stands for just now; 0: none.
-std::uint64_t folder_number(const std::filesystem::path& folder) {
-  struct stat status {};
-  return ::stat(folder.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
 }  // namespace
@@ -123,7 +116,7 @@ void verify_checkpoint(const std::filesystem::path& checkpoint) {
   const std::string damage = find_damage(folder);
   if (damage.empty()) return;
   const auto other = find_whole_sibling(folder);
-  throw UsageError(fmt::format(
+  throw DamagedCheckpoint(fmt::format(
       "checkpoint {} is damaged: {}; {}", folder.filename().string(), damage,
       other.empty() ? "no whole checkpoint lies beside it" : "the newest whole one is " + other.string()));
 }

@@ -50,6 +50,7 @@ void add_secret(Cli& cli);
 void add_train(Cli& cli);
 void add_infer(Cli& cli);
 void add_sweep(Cli& cli);
+void add_checkpoint(Cli& cli);
 void add_plan(Cli& cli);
 void add_bench(Cli& cli);
 void add_tune(Cli& cli);

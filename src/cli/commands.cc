@@ -7,6 +7,7 @@ void add_commands(Cli& cli) {
   add_train(cli);
   add_infer(cli);
   add_sweep(cli);
+  add_checkpoint(cli);
   add_run(cli);
   add_secret(cli);
   add_plan(cli);

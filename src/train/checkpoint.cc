@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/training_files.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/checkpoint/store.h"
 #include "report/run_folder.h"
@@ -19,7 +20,7 @@ fs::path save_training(const RunPlan& plan, const DataRecord& data, const TrainS
   if (state.best_accuracy) json["best_accuracy"] = *state.best_accuracy;
   CheckpointStore store(RunFolder::checkpoints_of(plan.options.out), static_cast<int>(plan.options.keep));
   return store.write(state.step, [&](const fs::path& folder) {
-    save_safetensors(folder / "model.safetensors", model_state(model),
+    save_safetensors(folder / kWeightsFile, model_state(model),
                      {{"format", "pt"}, {"threads", std::to_string(plan.options.threads)}});
     write_optimizer(folder);
     write_exchange(folder);
@@ -27,7 +28,7 @@ fs::path save_training(const RunPlan& plan, const DataRecord& data, const TrainS
   });
 }
 
-fs::path weights_file(const fs::path& checkpoint) { return checkpoint / "model.safetensors"; }
+fs::path weights_file(const fs::path& checkpoint) { return checkpoint / kWeightsFile; }
 
 TensorMap read_weights(const fs::path& checkpoint) {
   return load_safetensors(weights_file(checkpoint)).tensors;

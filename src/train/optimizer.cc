@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/option_name.h"
+#include "checkpoint/training_files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/store.h"
@@ -40,12 +41,12 @@ class OwnOptimizer final : public TrainOptimizer {
   Writer writer(const Group& world) override {
     return [state = optimizer_->state_dict(world.rank() == 0),
             scale = scaler_ ? scaler_->state_dict() : StateDict()](const fs::path& folder) {
-      save_safetensors(folder / "optimizer.safetensors", state);
+      save_safetensors(folder / kOptimizerFile, state);
       if (!scale.empty()) save_safetensors(folder / kScalerFile, scale);
     };
   }
   void load(const fs::path& folder) override {
-    loaded_ = load_safetensors(folder / "optimizer.safetensors").tensors;
+    loaded_ = load_safetensors(folder / kOptimizerFile).tensors;
     optimizer_->load_state_dict(loaded_);  // says what is wrong with it
     if (scaler_) scaler_->load_state_dict(load_safetensors(folder / kScalerFile).tensors);
   }

@@ -113,6 +113,33 @@ TEST_P(ReplaceFile, AFullDiskKeepsTheOldOne) {
   EXPECT_EQ(entries(), 1);
 }
 
+TEST_P(ReplaceFile, WhatIsThereStaysWhenItIsToStay) {
+  const fs::path file = folder_ / "a.json";
+  const auto publish = [&](const char* text) {
+    publish_file(
+        file, [&](const PieceWriter& write) { write(std::as_bytes(std::span(std::string_view(text)))); },
+        Sync::yes, Existing::refuse);
+  };
+  publish("first");
+  try {
+    publish("second");
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.what(), "cannot write " + file.string() + ": File exists");
+  }
+  EXPECT_EQ(text_of(file), "first");
+  EXPECT_EQ(entries(), 1);
+}
+
+TEST_P(ReplaceFile, WhoFailsToFillItLeavesNothing) {
+  const auto fill = [](const PieceWriter& write) {
+    write(std::as_bytes(std::span(std::string_view("half"))));
+    throw UsageError("no more");
+  };
+  EXPECT_THROW(publish_file(folder_ / "a.json", fill, Sync::no, Existing::replace), UsageError);
+  EXPECT_EQ(entries(), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(FileSystems, ReplaceFile, ::testing::Bool(),
                          [](const auto& one) { return one.param ? "Nameless" : "Named"; });
 

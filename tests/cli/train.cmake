@@ -26,6 +26,7 @@ if(TARGET lockstep_train)
   lockstep_train_tests(train_disk_test.py Disk)
   lockstep_train_tests(train_folder_test.py Folders Finite)
   lockstep_train_tests(train_messages_test.py Messages)
+  lockstep_train_tests(train_checkpoint_test.py Checkpoints)
   add_test(NAME train.stop
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/train_stop_test.py $<TARGET_FILE:lockstep_cli>)
   set_tests_properties(train.stop PROPERTIES LABELS fast TIMEOUT 300 PROCESSORS 2

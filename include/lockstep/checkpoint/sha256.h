@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,6 +31,8 @@ class Sha256 {
 };
 
 std::string sha256_text(std::string_view text);
-std::string sha256_file(const std::filesystem::path& file);  // throws SystemError that names the file
+// `on_read` is told of every piece's bytes. Throws SystemError that names the file.
+std::string sha256_file(const std::filesystem::path& file,
+                        const std::function<void(std::uint64_t)>& on_read = {});
 
 }  // namespace lockstep

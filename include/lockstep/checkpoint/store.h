@@ -17,7 +17,15 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep {
+
+// A checkpoint does not fit its manifest.
+class DamagedCheckpoint : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
 
 class CheckpointStore {
  public:
@@ -53,8 +61,8 @@ class CheckpointStore {
 void write_file(const std::filesystem::path& file, std::span<const std::byte> bytes);
 void write_file(const std::filesystem::path& file, std::string_view text);
 
-// Checks every file of a checkpoint against its manifest. Throws UsageError that names the file, what is
-// wrong with it, and the newest whole checkpoint before it (or, if there is none, after it) in the same
+// Checks every file of a checkpoint against its manifest. Throws DamagedCheckpoint that names the file, what
+// is wrong with it, and the newest whole checkpoint before it (or, if there is none, after it) in the same
 // folder; SystemError for a file that this process may not read.
 void verify_checkpoint(const std::filesystem::path& checkpoint);
 

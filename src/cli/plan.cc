@@ -3,8 +3,11 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/train_flags.h"
+#include "cli/train_program.h"
 #include "lockstep/base/error.h"
 #include "plan/batch.h"
+#include "plan/memory_request.h"
 #include "report/progress.h"
 
 namespace lockstep::cli {
@@ -48,16 +51,53 @@ void add_plan_batch(Cli& cli, CLI::App& plan) {
   command->callback([&cli, flags] { cli.action = [flags] { return plan_batch(*flags); }; });
 }
 
+int plan_memory(TrainFlags& flags, MemoryRequest& request) {
+  const Given given = flags.gather();
+  request.options = flags.options;
+  request.json = flags.json;
+  settle(request, given);
+  if (request.params.empty()) become_train_program("plan memory", to_json(request));
+  std::fputs(answer(request, size_in_params(request), wants_colours(1)).c_str(), stdout);
+  return 0;
+}
+
+void add_plan_memory(Cli& cli, CLI::App& plan) {
+  auto flags = std::make_shared<TrainFlags>();
+  auto request = std::make_shared<MemoryRequest>();
+  CLI::App* command =
+      plan.add_subcommand("memory", "Will it fit? A worker's model state under each strategy");
+  command->get_formatter()->column_width(34);
+  command->add_option("--params", request->params, "the model's size, in place of --model: 350M, 7.5B");
+  command->add_option("--stage", request->stage, "0 (ddp), 1, 2 or 3 (zero1 to zero3) (default: all)");
+  command->add_option("--machines", request->machines, "with as many of the workers each (default: 1)");
+  command->add_option("--memory", request->memory, "of a worker: 24G (default: its part of this machine's)");
+  command->add_option("--unit-params", request->unit_params,
+                      "of the largest unit, where zero3 would have to gather (default: a block of --model)");
+  add_train_flags(*command, *flags, kMemoryOptions);
+  command->footer(
+      "State is what ZeRO divides: parameters, gradients, and the optimizer's state with master weights.\n"
+      "In flight is what is on its way, at most. Sizes are decimal (1 GB is 10^9 bytes).\n\n"
+      "Examples:\n"
+      "  lockstep plan memory --params 7.5B --workers 64 --precision bf16 --memory 24G\n"
+      "  lockstep plan memory --model gpt --blocks 12 --width 768 -n 4 --lanes 8 --json");
+  command->callback(
+      [&cli, flags, request] { cli.action = [flags, request] { return plan_memory(*flags, *request); }; });
+}
+
 }  // namespace
 
 void add_plan(Cli& cli) {
-  CLI::App* command = cli.app.add_subcommand("plan", "What a run could use, from what another one measured");
+  CLI::App* command =
+      cli.app.add_subcommand("plan", "What a run will need, or could use, before it is started");
   command->group(kMeasure);
   add_plan_batch(cli, *command);
-  command->footer("Examples:\n  lockstep plan batch runs/gpt");
+  add_plan_memory(cli, *command);
+  command->footer("Examples:\n  lockstep plan batch runs/gpt\n  lockstep plan memory --params 7.5B -n 64");
   command->callback([&cli, command] {
     if (command->get_subcommands().empty())
-      cli.action = []() -> int { throw UsageError("what is to be planned is not said; accepted: batch"); };
+      cli.action = []() -> int {
+        throw UsageError("what is to be planned is not said; accepted: batch, memory");
+      };
   });
 }
 

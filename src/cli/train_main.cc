@@ -21,8 +21,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/standard_fds.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/data/open_dataset.h"
+#include "plan/memory_request.h"
 #include "report/printer.h"
+#include "report/progress.h"
 #include "train/memory_use.h"
+#include "train/model_size.h"
+#include "train/precision.h"
 #include "train/stop_watch.h"
 #include "train/threads.h"
 
@@ -101,12 +106,27 @@ int run_train(const Json& request, std::string& hint) {
   return stopped_by == 0 ? 0 : 128 + stopped_by;
 }
 
+// Makes the model to count it: its form is said in one place.
+int run_plan_memory(const Json& json) {
+  const MemoryRequest request = memory_request(json);
+  TrainOptions options = request.options;
+  options.precision = "fp32";  // what the processor lacks takes memory all the same
+  options.examples = options.eval_examples = 1;
+  // Of the form of shapes, which need not be drawn for it.
+  const auto no_drawings = [] { return open_dataset({.name = "synthetic", .shape = {3, 32, 32}}); };
+  const std::shared_ptr<Model> model =
+      make_model(options, options.data == "shapes" ? *no_drawings() : *make_data(options).train);
+  apply_precision(parse_precision(request.options.precision), *model);
+  std::fputs(answer(request, model_size(*model), wants_colours(1)).c_str(), stdout);
+  return 0;
+}
+
 int run(const std::string& what, const Json& request, std::string& hint) {
   if (what == "train") return run_train(request, hint);
   if (what == "infer") return run_infer(request);
   if (what == "step") return run_step_bench_worker(request);
-  throw UsageError("'" + what +
-                   "' is not understood; this program is started by lockstep train, infer and bench step");
+  if (what == "plan memory") return run_plan_memory(request);
+  throw UsageError("'" + what + "' is not understood; this program is started by commands of lockstep");
 }
 
 }  // namespace

@@ -80,8 +80,7 @@ void check_model_size(const TrainOptions& o, double inputs, double classes) {
   if (bytes > memory)
     throw UsageError(
         fmt::format("{}: the weights of such a {} take {:.1f} GiB, and this machine's memory is {:.1f} GiB; "
-                    "accepted: smaller "
-                    "ones",
+                    "accepted: smaller ones (lockstep plan memory --params says what larger ones need)",
                     flags, o.model, bytes / 0x1p30, memory / 0x1p30));
 }
 

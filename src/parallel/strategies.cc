@@ -17,7 +17,7 @@ namespace {
   throw UsageError(fmt::format("strategy '{}'; accepted: {}", name, fmt::join(kStrategyNames, ", ")));
 }
 
-std::optional<ShardStage> stage_of(const std::string& name) {
+std::optional<ShardStage> shard_stage(const std::string& name) {
   if (name == "zero1") return ShardStage::optimizer;
   if (name == "zero2") return ShardStage::gradients;
   if (name == "zero3") return ShardStage::parameters;
@@ -29,14 +29,14 @@ std::optional<ShardStage> stage_of(const std::string& name) {
 std::unique_ptr<Strategy> make_strategy(const std::string& name, const ModuleRef& module, Group group,
                                         const StrategyOptions& options) {
   if (name == "ddp") return std::make_unique<DataParallel>(module, std::move(group), options);
-  if (const auto stage = stage_of(name))
+  if (const auto stage = shard_stage(name))
     return std::make_unique<Sharded>(module, std::move(group), *stage, options);
   refuse(name);
 }
 
 Exchange::Leaves leaves_of(const std::string& strategy) {
   if (strategy == "ddp") return Exchange::Leaves::everything;
-  if (stage_of(strategy)) return Exchange::Leaves::own_part;
+  if (shard_stage(strategy)) return Exchange::Leaves::own_part;
   refuse(strategy);
 }
 

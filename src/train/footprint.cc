@@ -1,50 +1,42 @@
 #include "train/footprint.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <string>
+#include <vector>
 
+#include "grad/bucket_size.h"
+#include "grad/bucket_slots.h"
 #include "lockstep/comm/lanes.h"
-#include "lockstep/parallel/strategies.h"
 #include "train/memory_use.h"
+#include "train/model_size.h"
 #include "train/precision.h"
 
 namespace lockstep {
-namespace {
 
-// What the optimizer keeps of a parameter beside its master.
-int state_kinds(const TrainerOptions& o) {
-  if (!o.optimizer.ends_with("sgd") && o.optimizer != "lars") return 2;
-  return o.momentum == 0 ? 0 : 1;
-}
-
-}  // namespace
+// What a plan takes for granted.
+static_assert(kBucketBytes == kLargestBucketMb * 0x1p20);
+static_assert(kBucketsInFlight == BucketSlots::kUnderWay + 1);
 
 StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy) {
-  StateBytes bytes;
-  for (const torch::Tensor& p : strategy.module().parameters())
-    bytes.parameters += static_cast<double>(p.numel()) * static_cast<double>(p.element_size());
   const Group& group = strategy.group();
-  const int lanes = lanes_of(group.rank(), group.size(), o.lanes).count;
-  // grad/gradient_store.h: one for every digit of the number of pairs
-  const double sets = std::bit_width((static_cast<unsigned>(std::max(1, lanes)) + 1) / 2);
-  const double shards = leaves_of(o.strategy) == Exchange::Leaves::own_part ? group.size() : 1;
-  for (const NamedTensor& p : strategy.parameters()) {
-    const auto count = static_cast<double>(p.tensor.numel());
-    const auto size = static_cast<double>(p.tensor.element_size());
-    const int kinds = state_kinds(o);
-    const bool widened = o.parallel.reduce_precision == ReducePrecision::f32;
-    bytes.gradients += sets * count * (widened ? std::max(size, 4.0) : size);
-    bytes.optimizer += count * (size == 2 && keeps_masters(o) ? 4 * (1 + kinds) : size * kinds) / shards;
-  }
-  return bytes;
+  const std::vector<int>& nodes = group.nodes();
+  const bool widened = o.parallel.reduce_precision == ReducePrecision::f32;
+  return state_bytes(model_size(strategy.module()),
+                     {.stage = stage_of(o.strategy),
+                      .workers = group.size(),
+                      .machine_workers = static_cast<int>(
+                          std::ranges::count(nodes, nodes[static_cast<std::size_t>(group.rank())])),
+                      .lanes = lanes_of(group.rank(), group.size(), o.lanes).count,
+                      .moments = moments_of(o.optimizer, o.momentum),
+                      .master_bytes = keeps_masters(o) ? 4 : 0,
+                      .least_gradient_bytes = widened ? 4 : 0,
+                      .bucket_bytes = strategy.bucket_cap_mb() * 0x1p20});
 }
 
 nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strategy& strategy,
                                       const TrainOptimizer& optimizer, std::int64_t resident_before) {
-  std::int64_t count = 0;
-  for (const torch::Tensor& p : strategy.module().parameters()) count += p.numel();
+  const ModelSize model = model_size(strategy.module());
   const auto parameters = static_cast<std::int64_t>(strategy.parameter_bytes());
   const auto kept = static_cast<std::int64_t>(optimizer.state_bytes());
   const auto buckets = static_cast<std::int64_t>(strategy.gradient_bytes());
@@ -54,8 +46,8 @@ nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strat
   return {{"peak_rss_bytes", world.all_gather(memory_bytes("VmHWM"))},
           {"state_bytes", world.all_gather(own)},
           {"predicted_state_bytes", std::llround(predicted)},
-          {"state_bytes_a_parameter", static_cast<double>(own) / static_cast<double>(count)},
-          {"predicted_state_bytes_a_parameter", predicted / static_cast<double>(count)},
+          {"state_bytes_a_parameter", static_cast<double>(own) / model.count()},
+          {"predicted_state_bytes_a_parameter", predicted / model.count()},
           {"memory",
            {{"parameter_bytes", parameters},
             {"gradient_bytes", buckets},

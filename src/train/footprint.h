@@ -6,18 +6,13 @@
 
 #include "lockstep/parallel/strategy.h"
 #include "lockstep/train/trainer.h"
+#include "plan/memory.h"
 #include "train/optimizer.h"
 
 namespace lockstep {
 
-// A worker's, in bytes, from the parameters' number and types alone. Buckets are a little larger: they are
-// aligned.
-struct StateBytes {
-  double parameters = 0;
-  double gradients = 0;  // one set of buckets, and those in which a worker's lanes wait for each other
-  double optimizer = 0;  // master weights included; a part of it where the state is in shards
-  double total() const { return parameters + gradients + optimizer; }
-};
+// From the parameters' number and types alone, as a plan does (plan/memory.h). Buckets are a little larger:
+// they are aligned.
 StateBytes predict_state_bytes(const TrainerOptions& options, const Strategy& strategy);
 
 // Of the summary. `resident_before`: memory before the model was made. Collective.

@@ -61,7 +61,7 @@ class Tools(Case):
         self.assertIn("critical batch", self.run_program("plan", "batch", run).stdout)
         self.refused(*sweep, "--recipes", "fixed", words=["--out", "not empty"])
         self.refused(*sweep, "--recipes", "cubic", words=["--recipes", "cubic", "linear"])
-        self.refused("plan", words=["accepted: batch"])
+        self.refused("plan", words=["accepted: batch, memory"])
         self.refused("plan", "batch", words=["run's folder"])
         self.refused("plan", "batch", self.path("none"), words=["none", "no folder"])
         self.refused("train", *MLP, "--measure", "noise", words=["--measure noise", "--lanes 2"])

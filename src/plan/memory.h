@@ -1,0 +1,88 @@
+// What a worker's model state takes, by kind: arithmetic on numbers of parameters and nothing else, so that a
+// plan (plan/memory_plan.h) and a run (train/footprint.h) say the same.
+//
+// The stages are those of ZeRO (Rajbhandari et al. 2020). What each of W workers holds:
+//
+// | stage | strategy | parameters | gradients | optimizer |
+// |---|---|---|---|---|
+// | 0 | ddp | all | all | all |
+// | 1 | zero1 | all | all | 1 / W |
+// | 2 | zero2 | all | 1 / W | 1 / W |
+// | 3 | zero3 | 1 / W | 1 / W | 1 / W |
+//
+// Stage 3 keeps one copy of the parameters a machine, in memory that its workers have in common: 1 / W is
+// that of one machine, and on several the share of a worker is 1 by the workers of its machine. Frozen
+// parameters are whole everywhere.
+//
+// A worker that carries several lanes adds up their gradients until its last lane, so from stage 2 on it
+// holds them whole beside its own part, in as many sets of buckets as that takes (grad/gradient_store.h).
+//
+// Activations, buffers and gaps for alignment are not in it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+// By stage.
+inline constexpr const char* kStageStrategies[] = {"ddp", "zero1", "zero2", "zero3"};
+// Throws UsageError that lists them.
+int stage_of(const std::string& strategy);
+
+// Parameters that are alike. Numbers of them are doubles: exact up to 2^53.
+struct ParameterKind {
+  double count = 0;  // elements
+  int element_bytes = 4;
+  bool trained = true;  // false: frozen, without gradient and state
+};
+
+struct ModelSize {
+  std::vector<ParameterKind> parameters = {};
+  ParameterKind largest_tensor = {};  // a bucket is at least as large; count 0: not known
+  double largest_unit_bytes = 0;      // of what would be gathered at once, usually a block; 0: not known
+  double count() const;               // of all parameters
+};
+
+// What the optimizer keeps of each parameter beside its master. `momentum`: of sgd and lars.
+int moments_of(const std::string& optimizer, double momentum);
+
+// Buckets of 25 MiB (StrategyOptions::bucket_cap_mb).
+inline constexpr double kBucketBytes = 25 * 1024 * 1024;
+// One that backward fills while two are exchanged (grad/bucket_slots.h).
+inline constexpr int kBucketsInFlight = 3;
+// Of parameters that workers of other machines have updated, on their way.
+inline constexpr int kBucketsArriving = 2;
+// One that is computed with, and the next.
+inline constexpr int kGatheredUnits = 2;
+
+struct StateForm {
+  int stage = 0;
+  int workers = 1;
+  int machine_workers = workers;  // those of this worker's machine
+  int lanes = 1;                  // that this worker carries
+  int moments = 2;
+  int master_bytes = 0;          // kept of each 16-bit parameter; 0: none
+  int least_gradient_bytes = 0;  // 4 where 16-bit gradients are added up in f32
+  double bucket_bytes = kBucketBytes;
+  // Stage 3 has no memory to keep its one copy in where no two workers are on one machine: Lockstep refuses
+  // it there. What is told is what gathering the parameters unit by unit, and letting them go, would take.
+  bool has_to_gather() const { return stage >= 3 && workers > 1 && machine_workers == 1; }
+};
+
+// A worker's, in bytes.
+struct StateBytes {
+  double parameters = 0;
+  double gradients = 0;  // all sets of buckets
+  double optimizer = 0;  // master weights included
+  double in_flight = 0;  // at most: buckets of gradients and parameters on their way, gathered units
+  double state() const { return parameters + gradients + optimizer; }
+  double total() const { return state() + in_flight; }
+};
+StateBytes state_bytes(const ModelSize& model, const StateForm& form);
+
+// Sets of buckets in which the sums of so many lanes wait for each other (grad/gradient_store.h): one for
+// every digit of the number of pairs.
+int gradient_sets(int lanes);
+
+}  // namespace lockstep

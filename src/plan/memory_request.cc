@@ -1,0 +1,148 @@
+#include "plan/memory_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "base/machine_memory.h"
+#include "base/suggest.h"
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/lanes.h"
+#include "plan/memory_plan.h"
+#include "plan/parameter_count.h"
+#include "report/table.h"
+
+namespace lockstep {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kMostPlannedWorkers = 1 << 20;  // of all machines: as many as lanes
+
+template <class Request, class Visit>
+void visit_texts(Request& request, Visit&& visit) {
+  visit("params", request.params);
+  visit("unit_params", request.unit_params);
+  visit("memory", request.memory);
+  visit("stage", request.stage);
+}
+
+bool is_narrow(const std::string& precision) { return precision == "bf16" || precision == "fp16"; }
+
+// With --params there is no model to have options.
+void check_one_size(const MemoryRequest& request, const Given& given) {
+  if (request.params.empty() && !given.contains("model"))
+    throw UsageError("what is to fit is not said; accepted: --params 7.5B, or --model gpt");
+  if (request.params.empty()) return;
+  visit_options(request.options, [&](const OptionInfo& info, const auto&) {
+    const std::string name = info.name;
+    const bool of_model = std::string_view(info.group) == kModelGroup || name == "data" || name == "data_dir";
+    if (of_model && given.contains(name))
+      throw UsageError(
+          fmt::format("{} says what the model is, and --params how large it is; accepted: one of "
+                      "them",
+                      flag_of(name)));
+  });
+}
+
+double memory_of(const std::string& text) try {
+  const auto bytes = static_cast<double>(parse_bytes(text));
+  if (bytes == 0) throw UsageError("0 bytes; accepted: more");
+  return bytes;
+} catch (const UsageError& error) {
+  throw UsageError(std::string("--memory: ") + error.what());
+}
+
+int most_lanes_of_a_worker(int workers, int lanes) {
+  int most = 1;
+  for (int worker = 0; worker < workers; ++worker)
+    most = std::max(most, lanes_of(worker, workers, lanes).count);
+  return most;
+}
+
+}  // namespace
+
+const Given kMemoryOptions = {
+    "model", "cifar_stem", "norm",     "channels",  "layers",           "blocks",
+    "width", "heads",      "context",  "data",      "data_dir",         "workers",
+    "lanes", "optimizer",  "momentum", "precision", "reduce_precision", "bucket_cap_mb"};
+
+void settle(MemoryRequest& request, const Given& given) {
+  check_one_size(request, given);
+  TrainOptions& o = request.options;
+  const std::int64_t workers = std::max<std::int64_t>(1, o.workers);
+  if (o.workers < 0 || workers > kMostPlannedWorkers)
+    throw UsageError(fmt::format("-n (--workers) '{}' is out of range; accepted: 1 to {}", o.workers,
+                                 kMostPlannedWorkers));
+  o.workers = 0;  // more than one launcher starts can be planned for
+  check_options(o);
+  check_of_use(o, given);
+  check_lanes(o, workers);
+  o.workers = workers;
+  if (o.lanes == 0) o.lanes = workers;
+  if (request.machines < 1 || workers % request.machines != 0)
+    throw UsageError(
+        fmt::format("--machines {}: {} can't be as many on each; accepted: 1, or a number that divides them",
+                    request.machines, counted(workers, "worker")));
+  if (!request.stage.empty()) expect_one_of("--stage", request.stage, {"0", "1", "2", "3"});
+  if (!request.memory.empty()) (void)memory_of(request.memory);
+  if (request.unit_params.empty()) return;
+  const double unit = parse_parameter_count("--unit-params", request.unit_params);
+  if (!request.params.empty() && unit > parse_parameter_count("--params", request.params))
+    throw UsageError(fmt::format("--unit-params {} is more than --params {}; accepted: a part of the model",
+                                 request.unit_params, request.params));
+}
+
+Json to_json(const MemoryRequest& request) {
+  Json json = {{"options", to_json(request.options)}, {"json", request.json}, {"machines", request.machines}};
+  visit_texts(request, [&](const char* name, const std::string& text) { json[name] = text; });
+  return json;
+}
+
+MemoryRequest memory_request(const Json& json) {
+  MemoryRequest request{.machines = json.at("machines").get<std::int64_t>(),
+                        .json = json.value("json", false)};
+  merge_json(request.options, json.at("options"), "the request");
+  visit_texts(request, [&](const char* name, std::string& text) { text = json.value(name, ""); });
+  return request;
+}
+
+ModelSize size_in_params(const MemoryRequest& request) {
+  return {.parameters = {{.count = parse_parameter_count("--params", request.params),
+                          .element_bytes = is_narrow(request.options.precision) ? 2 : 4}}};
+}
+
+std::string answer(const MemoryRequest& request, ModelSize size, bool colours) {
+  const TrainOptions& o = request.options;
+  const bool narrow = is_narrow(o.precision);
+  if (!request.unit_params.empty())
+    size.largest_unit_bytes = parse_parameter_count("--unit-params", request.unit_params) * (narrow ? 2 : 4);
+  const int workers = static_cast<int>(o.workers);
+  const int lanes = static_cast<int>(o.lanes);
+  const int machine_workers = workers / static_cast<int>(request.machines);
+  const bool memory_given = !request.memory.empty();
+  MemoryQuestion question{
+      .model = request.params.empty() ? o.model : "",
+      .size = std::move(size),
+      .precision = o.precision,
+      .optimizer = o.optimizer,
+      .lanes = lanes,
+      .form = {.workers = workers,
+               .machine_workers = machine_workers,
+               .lanes = most_lanes_of_a_worker(workers, lanes),
+               .moments = moments_of(o.optimizer, o.momentum),
+               .master_bytes = narrow ? 4 : 0,
+               .least_gradient_bytes = o.reduce_precision == "fp32" ? 4 : 0},
+      .memory_bytes = memory_given ? memory_of(request.memory) : machine_memory() / machine_workers,
+      .memory_given = memory_given};
+  if (o.bucket_cap_mb != 0) question.form.bucket_bytes = o.bucket_cap_mb * 0x1p20;
+  if (!request.stage.empty()) question.stages = {request.stage.front() - '0'};
+  const MemoryPlan plan = plan_memory(question);
+  return request.json ? to_json(plan).dump() + "\n" : describe(plan, colours);
+}
+
+}  // namespace lockstep

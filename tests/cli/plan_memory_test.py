@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""`lockstep plan memory`: the number before a run is the number at its end. plan_memory_test.py PATH_TO_LOCKSTEP [TEST_CLASS]"""
+import json
+import unittest
+
+from train_case import MLP, Case
+
+MODEL = ["--model", "mlp", "--data", "synthetic", "--width", 64, "--layers", 2]
+
+
+class PlanMemory(Case):
+    def plan(self, *args):
+        done = self.run_program("plan", "memory", *args, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_a_run_takes_what_was_planned(self):
+        run = ["--width", 64, "--precision", "bf16", "-n", 2, "--lanes", 8, "--strategy", "zero1", "--steps", 1,
+               "--checkpoint-every", -1, "--eval-every", 0]
+        summary = self.train("run", *MLP, *run)
+        row = self.plan(*MODEL, "--precision", "bf16", "-n", 2, "--lanes", 8, "--stage", 1)["stages"][0]
+        self.assertEqual(row["strategy"], "zero1")
+        self.assertEqual(row["total_bytes"], summary["predicted_state_bytes"])
+        for taken in summary["state_bytes"]:  # buckets are aligned
+            self.assertAlmostEqual(taken / row["total_bytes"], 1, delta=0.02)
+
+    def test_counts_a_model_that_it_makes(self):
+        plan = self.plan("--model", "gpt", "--blocks", 2, "--width", 64, "--heads", 4, "--context", 32, "-n", 4,
+                         "--machines", 4, "--precision", "fp16", "--memory", "1G")  # for which the processor may have no kernels
+        block = 12 * 64 * 64 + 13 * 64
+        self.assertEqual(plan["params"], 2 * block + (256 + 32) * 64 + 2 * 64 + 64 * 256 + 256)
+        self.assertEqual([row["fits"] for row in plan["stages"]], [True, True, True, False])
+        # Of the small model all gradients may be in flight; and two units, were zero3 to gather.
+        self.assertEqual(plan["stages"][3]["in_flight_bytes"], 2 * plan["params"] + 2 * 2 * block)
+        self.assertIn("not counted: activations", plan["notes"][-1])
+
+    def test_a_number_gives_the_papers_figures(self):
+        text = self.run_program("plan", "memory", "--params", "7.5B", "--workers", 64, "--precision", "bf16", "--memory", "24G")
+        self.assertEqual(text.returncode, 0, text.stderr)
+        states = [line.split()[8:10] for line in text.stdout.splitlines() if line.split()[:1] in (["0"], ["1"], ["2"], ["3"])]
+        self.assertEqual(states, [["120.0", "GB"], ["31.4", "GB"], ["16.6", "GB"], ["1.9", "GB"]], text.stdout)
+
+    def test_refuses(self):
+        self.refused("plan", "memory", words=["--params", "--model"])
+        self.refused("plan", "memory", "--params", "7.5G", words=["--params '7.5G'", "7.5B"])
+        self.refused("plan", "memory", "--params", "7B", "--blocks", 3, words=["--blocks", "--params"])
+        self.refused("plan", "memory", "--model", "gpt", "--layers", 3, words=["--layers", "--model gpt"])
+        self.refused("plan", "memory", "--model", "gpt", "--blocks", 1000, "--width", 65536,
+                     words=["lockstep plan memory: ", "this machine's memory", "--params"])
+        self.refused("plan", words=["batch, memory"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -14,7 +14,7 @@ fails_without_tests(bench.program)
 # The same program with an algorithm more.
 add_executable(lockstep_with_star $<TARGET_OBJECTS:lockstep_cli> ${PROJECT_SOURCE_DIR}/tests/comm/star_algorithm.cc)
 target_include_directories(lockstep_with_star PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-target_link_libraries(lockstep_with_star PRIVATE lockstep_bench_commands lockstep_trainer lockstep_recipe lockstep_report lockstep_launch lockstep_net
+target_link_libraries(lockstep_with_star PRIVATE lockstep_bench_commands lockstep_trainer lockstep_recipe lockstep_inspect lockstep_report lockstep_launch lockstep_net
   CLI11::CLI11 lockstep_options)
 add_test(NAME bench.added_algorithm
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/added_algorithm_test.py $<TARGET_FILE:lockstep_with_star>)

@@ -15,14 +15,15 @@ class PlanMemory(Case):
         return json.loads(done.stdout)
 
     def test_a_run_takes_what_was_planned(self):
-        run = ["--width", 64, "--precision", "bf16", "-n", 2, "--lanes", 8, "--strategy", "zero1", "--steps", 1,
-               "--checkpoint-every", -1, "--eval-every", 0]
-        summary = self.train("run", *MLP, *run)
-        row = self.plan(*MODEL, "--precision", "bf16", "-n", 2, "--lanes", 8, "--stage", 1)["stages"][0]
-        self.assertEqual(row["strategy"], "zero1")
-        self.assertEqual(row["total_bytes"], summary["predicted_state_bytes"])
-        for taken in summary["state_bytes"]:  # buckets are aligned
-            self.assertAlmostEqual(taken / row["total_bytes"], 1, delta=0.02)
+        for stage in (1, 2, 3):
+            with self.subTest(stage=stage):
+                summary = self.train(f"run{stage}", *MLP, "--width", 64, "--precision", "bf16", "-n", 2, "--lanes", 8,
+                                     "--strategy", f"zero{stage}", "--steps", 1, "--checkpoint-every", -1, "--eval-every", 0)
+                row = self.plan(*MODEL, "--precision", "bf16", "-n", 2, "--lanes", 8, "--stage", stage)["stages"][0]
+                self.assertEqual(row["strategy"], f"zero{stage}")
+                self.assertEqual(row["total_bytes"], summary["predicted_state_bytes"])
+                for taken in summary["state_bytes"]:  # buckets are aligned
+                    self.assertAlmostEqual(taken / row["total_bytes"], 1, delta=0.02)
 
     def test_counts_a_model_that_it_makes(self):
         plan = self.plan("--model", "gpt", "--blocks", 2, "--width", 64, "--heads", 4, "--context", 32, "-n", 4,

@@ -108,27 +108,29 @@ struct Arena::Holders {
   std::atomic<std::uint32_t> gone;  // 1: nobody holds it, its memory is the system's again
 };
 
-void Arena::check_available(std::size_t bytes, std::uint64_t want) const {
-  if (const std::uint64_t free_bytes = available_bytes(); free_bytes != 0 && want > free_bytes)
+// `whole`: with what lies behind the `bytes` that were asked for.
+std::uint64_t Arena::make_block(int rank, std::size_t bytes, std::uint64_t whole) {
+  if (bytes > shape_.region_bytes) refuse(rank, bytes, "is smaller");
+  if (const std::uint64_t free_bytes = available_bytes(); free_bytes != 0 && whole > free_bytes)
     throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory: the machine has " +
                       format_bytes(free_bytes) + " available");
-  if (const std::uint64_t allowed = allowed_bytes(); want > allowed)
+  if (const std::uint64_t allowed = allowed_bytes(); whole > allowed)
     throw SystemError("cannot allocate " + format_bytes(bytes) +
                       " of comm memory: the memory limit of this control group leaves " +
                       format_bytes(allowed));
+  const std::uint64_t offset = take(rank, whole, whole >= kHugePage ? kHugePage : kPage);
+  try {
+    populate(offset, whole);
+  } catch (...) {
+    give(rank, offset, whole);
+    throw;
+  }
+  return offset;
 }
 
 CommMemory Arena::allocate(int rank, std::size_t bytes) {
-  if (bytes > shape_.region_bytes) refuse(rank, bytes, "is smaller");
   const std::uint64_t want = block_bytes(bytes);
-  check_available(bytes, want);
-  const std::uint64_t offset = take(rank, want, want >= kHugePage ? kHugePage : kPage);
-  try {
-    populate(offset, want);
-  } catch (...) {
-    give(rank, offset, want);
-    throw;
-  }
+  const std::uint64_t offset = make_block(rank, bytes, want);
   auto owner = std::shared_ptr<void>(
       at(offset), [self = shared_from_this(), rank, offset, want](void*) { self->give(rank, offset, want); });
   return {std::move(owner), bytes};
@@ -139,17 +141,9 @@ Arena::Holders& Arena::holders_of(std::uint64_t offset, std::size_t bytes) const
 }
 
 std::uint64_t Arena::share(int rank, std::size_t bytes, int holders) {
-  if (bytes > shape_.region_bytes) refuse(rank, bytes, "is smaller");
-  const std::uint64_t want = block_bytes(bytes), whole = want + kPage;
-  check_available(bytes, whole);
-  const std::uint64_t offset = take(rank, whole, want >= kHugePage ? kHugePage : kPage);
-  try {
-    populate(offset, whole);
-  } catch (...) {
-    give(rank, offset, whole);
-    throw;
-  }
-  auto* const state = new (at(offset + want)) Holders{};
+  const std::uint64_t whole = block_bytes(bytes) + kPage;
+  const std::uint64_t offset = make_block(rank, bytes, whole);
+  auto* const state = new (&holders_of(offset, bytes)) Holders{};
   state->left.store(static_cast<std::uint32_t>(holders), std::memory_order_release);
   const std::lock_guard lock(mutex_);
   regions_[rank].shared.emplace(offset, whole);

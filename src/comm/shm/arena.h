@@ -67,7 +67,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   Holders& holders_of(std::uint64_t offset, std::size_t bytes) const;
   void let_go(std::uint64_t offset, std::size_t bytes);
-  void check_available(std::size_t bytes, std::uint64_t want) const;
+  std::uint64_t make_block(int rank, std::size_t bytes, std::uint64_t whole);
   [[noreturn]] void refuse(int rank, std::uint64_t bytes, const char* why) const;
   std::uint64_t take(int rank, std::uint64_t bytes, std::uint64_t align);
   void give(int rank, std::uint64_t offset, std::uint64_t bytes);

@@ -237,6 +237,7 @@ void Replicated::bind(Group group) {
                      .keep_layout = traits_.keep_layout,
                      .reuse_buckets = traits_.reuse_buckets,
                      .beside = lanes.get(),
+                     .peers_meet_in_backward = !lanes->norms.empty(),
                      .measure_lanes = options_.measure_lanes,
                      .strategy = lanes->number});
   reducer->watch_overflow(overflow_watchers_ > 0);

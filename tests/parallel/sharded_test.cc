@@ -16,6 +16,7 @@
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/strategies.h"
 #include "lockstep/parallel/strategy_names.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 #include "parallel/alike_on.h"
 #include "parallel/small_net.h"
 
@@ -513,6 +514,49 @@ TEST(Sharded, WorkersWithoutCommonMemoryAreRefused) {
     optimizer.step();
     fine.check_replicas();
   });
+}
+
+// Weights on both sides of a norm, the last of which only one worker uses.
+struct NormedNet : torch::nn::Module {
+  SyncBatchNorm norm{nullptr};
+  std::shared_ptr<torch::nn::Module> tail = std::make_shared<torch::nn::Module>();
+  torch::Tensor first;
+  std::vector<torch::Tensor> weights;
+  torch::Tensor now_and_then;
+  NormedNet() {
+    first = register_parameter("first", torch::ones({4}));
+    norm = register_module("norm", SyncBatchNorm(4));
+    register_module("tail", tail);
+    for (int k = 0; k < 6; ++k)
+      weights.push_back(tail->register_parameter("weight" + std::to_string(k), torch::ones({4})));
+    now_and_then = tail->register_parameter("now_and_then", torch::ones({4}));
+  }
+  torch::Tensor loss(int rank) {
+    torch::Tensor x = norm(torch::arange(12).view({3, 4}) * first * (rank + 1));
+    for (const torch::Tensor& weight : weights) x = x * weight + 1;
+    if (rank == 0) x = x * now_and_then;
+    return x.square().mean();
+  }
+};
+
+// The first bucket leaves at the end of backward where its parameter is not used. Nobody may wait for it in
+// the middle of his own, where SyncBatchNorm waits for everybody.
+TEST_P(ShardedAt, UnusedParametersBehindSyncBatchNormHangNobody) {
+  const auto train = [](const std::string& strategy) {
+    return alike_on(thread_groups(2, {.timeout = std::chrono::seconds(5)}), [&](const Group& group) {
+      NormedNet net;
+      const auto model =
+          make_strategy(strategy, net, group, {.bucket_cap_mb = 1e-6, .first_bucket_mb = 1e-6});
+      const auto optimizer = momentum(*model);
+      for (int step = 0; step < 3; ++step) {
+        optimizer->zero_grad();
+        net.loss(group.rank()).backward();
+        optimizer->step();
+      }
+      return copies(net);
+    });
+  };
+  EXPECT_TRUE(equal(train(name()), train("ddp")));
 }
 
 TEST(Strategies, TellAllMemoryOfGradients) {

@@ -53,7 +53,11 @@ struct ReducerOptions {
   // For exchanges that leave just that.
   bool reuse_buckets = false;
   BesideGradients* beside = nullptr;  // outlives the reducer
-  bool measure_lanes = false;         // for lane_squares()
+  // Something in backward waits for the other ranks (SyncBatchNorm). With reuse_buckets nothing else does
+  // then: a rank that waited there for a bucket, which its peers may send only at the end of their backward,
+  // would keep them from getting there. Buckets whose exchange goes on take memory of their own instead.
+  bool peers_meet_in_backward = false;
+  bool measure_lanes = false;  // for lane_squares()
   int strategy = 0;  // which of the group's strategies this is (comm/lane_board.h); the same on every rank
 };
 

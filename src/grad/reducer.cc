@@ -48,6 +48,7 @@ struct Reducer::Impl {
       shapes.push_back(widened ? ParameterShape{data.count, DType::f32, data.dtype}
                                : ParameterShape{data.count, data.dtype});
     }
+    if (options.reuse_buckets) options.exchange.leaves = Exchange::Leaves::own_part;  // of what it leaves
     if (options.measure_lanes) store.measure_lanes();
     std::vector<int> order(parameters.size());
     std::iota(order.rbegin(), order.rend(), 0);

@@ -195,6 +195,8 @@ Replicated::Replicated(Traits traits, const ModuleRef& module, Group group, Stra
   const Exchange::Leaves wanted = traits_.exchange.leaves;
   if (options_.exchange) traits_.exchange = options_.exchange(wanted);
   if (options_.hook) traits_.exchange = {.name = "hook", .run = options_.hook};
+  // Whatever it leaves in the bucket: that goes on to the next one, and the own part is kept.
+  if (traits_.reuse_buckets) traits_.exchange.leaves = Exchange::Leaves::own_part;
   if (!traits_.exchange.run)
     throw UsageError(
         traits_.name + ": the exchange '" + traits_.exchange.name +

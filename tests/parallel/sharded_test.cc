@@ -516,6 +516,27 @@ TEST(Sharded, WorkersWithoutCommonMemoryAreRefused) {
   });
 }
 
+// An exchange that leaves everything leaves nothing in grad() where the bucket's memory goes on to the next.
+TEST_P(ShardedAt, GradientsOfAnExchangeThatLeavesEverythingAreNotLost) {
+  if (GetParam() == ShardStage::optimizer) return;  // grad() is the mean there, and adds up as DataParallel's
+  StrategyOptions options = small();
+  options.hook = all_reduce_exchange().run;
+  on_threads(thread_groups(2), [&](const Group& group) {
+    OddNet net;
+    Sharded sharded(net, group, GetParam(), options);
+    const SGD optimizer(sharded);
+    net.loss(group.rank(), 0).backward();
+    expect_error<UsageError>([&] { net.loss(group.rank(), 1).backward(); }, {"exchanged", "no_sync()"});
+  });
+  on_threads(thread_groups(2), [&](const Group& group) {
+    OddNet net;
+    Sharded sharded(net, group, GetParam(), options);
+    torch::optim::SGD optimizer(net.parameters(), 0.1);
+    lanes_of_a_step(group, 2, 0, net, sharded);
+    expect_error<UsageError>([&] { lanes_of_a_step(group, 2, 1, net, sharded); }, {"nothing is trained"});
+  });
+}
+
 // Weights on both sides of a norm, the last of which only one worker uses.
 struct NormedNet : torch::nn::Module {
   SyncBatchNorm norm{nullptr};

@@ -50,7 +50,7 @@ struct ReducerOptions {
   // The first layout stays, because somebody relies on it. So it does where each rank has only its part.
   bool keep_layout = false;
   // Buckets have memory only while they are filled and exchanged, and this rank's part of each is kept apart.
-  // For exchanges that leave just that.
+  // So it is all that is left, also of an exchange that leaves everything.
   bool reuse_buckets = false;
   BesideGradients* beside = nullptr;  // outlives the reducer
   // Something in backward waits for the other ranks (SyncBatchNorm). With reuse_buckets nothing else does

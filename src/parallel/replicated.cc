@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/lane_board.h"
 #include "parallel/buffers.h"
+#include "parallel/one_copy.h"
 #include "parallel/replicas.h"
 #include "parallel/sync_norms.h"
 
@@ -63,6 +64,14 @@ void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& b
   };
   refuse_new(now, before, "is trained, which it was not,");
   refuse_new(before, now, "is not trained any more, which it was,");
+}
+
+// Parameters that another strategy has left in memory which this worker has in common with others: each
+// would update them there, so this one goes on with a copy of its own.
+void leave_one_copy(const std::vector<NamedTensor>& parameters) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : parameters)
+    if (OneCopy::holds(tensor.data_ptr())) torch::Tensor(tensor).set_data(tensor.detach().clone());
 }
 
 std::size_t megabytes(double mb, const char* name) {
@@ -218,6 +227,7 @@ void Replicated::bind(Group group) {
     refuse_other(traits_.name, reducer_->parameters(), parameters);
     reset();  // nothing of the old group's is under way any more
   }
+  leave_one_copy(parameters);
   const std::vector<NamedTensor> all = everything(*module_);
   check_form(group, all);
   compare_threads(group, at::get_num_threads());

@@ -516,6 +516,29 @@ TEST(Sharded, WorkersWithoutCommonMemoryAreRefused) {
   });
 }
 
+// A module that parameters in shards leave behind is on the common copy. Whoever updates whole parameters
+// gives every worker its own first.
+TEST(Sharded, AModelOfOneCopyTrainsUnderDataParallelBehindIt) {
+  const auto train = [](const Group& group, bool wrapped_before) {
+    OddNet net;
+    if (wrapped_before) {
+      const Sharded sharded(net, group, ShardStage::parameters, small());
+    }
+    DataParallel ddp(net, group, small());
+    const auto optimizer = momentum(ddp);
+    for (int step = 0; step < 3; ++step) {
+      lanes_of_a_step(group, 4, step, net, ddp);
+      optimizer->step();
+      group.barrier();
+    }
+    return copies(net);
+  };
+  const Tensors expected =
+      alike_on(thread_groups(4), [&](const Group& group) { return train(group, false); });
+  EXPECT_TRUE(
+      equal(alike_on(thread_groups(4), [&](const Group& group) { return train(group, true); }), expected));
+}
+
 // An exchange that leaves everything leaves nothing in grad() where the bucket's memory goes on to the next.
 TEST_P(ShardedAt, GradientsOfAnExchangeThatLeavesEverythingAreNotLost) {
   if (GetParam() == ShardStage::optimizer) return;  // grad() is the mean there, and adds up as DataParallel's

@@ -6,6 +6,7 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/optim/sgd.h>
 
+#include <cstdlib>
 #include <functional>
 
 #include "comm/expect_error.h"
@@ -601,6 +602,26 @@ TEST_P(ShardedAt, UnusedParametersBehindSyncBatchNormHangNobody) {
     });
   };
   EXPECT_TRUE(equal(train(name()), train("ddp")));
+}
+
+// Memory that is short leaves the model where it was: another strategy may be tried.
+TEST_P(ShardedAt, AModelThatFindsNoRoomIsNotMovedHalfway) {
+  ::setenv("LOCKSTEP_ARENA", "64M", 1);
+  const std::vector<Group> groups = thread_groups(2);
+  ::unsetenv("LOCKSTEP_ARENA");
+  on_threads(groups, [this](const Group& group) {
+    torch::nn::Module net;
+    std::vector<const void*> places;
+    const int count =
+        GetParam() == ShardStage::optimizer ? 10 : 20;  // whose gradients have room, or none yet
+    for (int k = 0; k < count; ++k)
+      places.push_back(
+          net.register_parameter("weight" + std::to_string(k), torch::ones({1 << 20})).data_ptr());
+    expect_error<SystemError>(
+        [&] { Sharded(net, group, GetParam(), {.bucket_cap_mb = 4, .first_bucket_mb = 4}); },
+        {"cannot allocate", "LOCKSTEP_ARENA"});
+    for (std::size_t k = 0; k < places.size(); ++k) EXPECT_EQ(net.parameters()[k].data_ptr(), places[k]);
+  });
 }
 
 TEST(Strategies, TellAllMemoryOfGradients) {

@@ -333,7 +333,9 @@ const ExchangeLog& Replicated::last_exchange() const { return reducer_->log(); }
 int Replicated::bucket_of(std::size_t i) const { return reducer_->bucket_of(i); }
 std::size_t Replicated::parameter_bytes() const {
   std::size_t bytes = 0;
-  for (const torch::Tensor& parameter : module_->parameters()) bytes += parameter.nbytes();
+  std::unordered_set<const void*> seen;  // tied weights once
+  for (const torch::Tensor& parameter : module_->parameters())
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) bytes += parameter.nbytes();
   return bytes;
 }
 std::size_t Replicated::gradient_bytes() const { return reducer_->bucket_bytes(); }

@@ -604,6 +604,20 @@ TEST_P(ShardedAt, UnusedParametersBehindSyncBatchNormHangNobody) {
   EXPECT_TRUE(equal(train(name()), train("ddp")));
 }
 
+// Tied weights are there once.
+TEST_P(ShardedAt, TellsTheMemoryOfTiedWeightsOnce) {
+  on_threads(thread_groups(2), [this](const Group& group) {
+    OddNet net;
+    Sharded sharded(net, group, GetParam(), small());
+    std::size_t bytes = 0;
+    for (const NamedTensor& parameter : sharded.parameters()) bytes += parameter.tensor.nbytes();
+    if (GetParam() == ShardStage::parameters)
+      EXPECT_LT(sharded.parameter_bytes(), bytes * 3 / 4);
+    else
+      EXPECT_EQ(sharded.parameter_bytes(), bytes);
+  });
+}
+
 // Memory that is short leaves the model where it was: another strategy may be tried.
 TEST_P(ShardedAt, AModelThatFindsNoRoomIsNotMovedHalfway) {
   ::setenv("LOCKSTEP_ARENA", "64M", 1);

@@ -561,6 +561,33 @@ TEST_P(ShardedAt, GradientsOfAnExchangeThatLeavesEverythingAreNotLost) {
   });
 }
 
+// Weights are loaded on every worker, as elsewhere: the masters of a worker take over what that one has
+// written.
+TEST_P(ShardedAt, MastersTakeOverWhatWasLoaded) {
+  const auto train = [](const std::string& strategy, const Group& group) {
+    WideNet net;
+    net.to(torch::kBFloat16);
+    const auto model = make_strategy(strategy, net, group, kTenBuckets);
+    SGD optimizer(*model, {.lr = 0.01, .master_weights = MasterWeights::f32});
+    for (int step = 0; step < 3; ++step) {
+      if (step == 2) {
+        const torch::NoGradGuard no_grad;
+        for (torch::Tensor& weight : net.weights) weight.fill_(0.25);
+        group.barrier();
+      }
+      optimizer.zero_grad();
+      net.loss(group.rank()).backward();
+      optimizer.step();
+    }
+    group.barrier();
+    return copies(net);
+  };
+  const auto on_two = [&](const std::string& strategy) {
+    return alike_on(thread_groups(2), [&](const Group& group) { return train(strategy, group); });
+  };
+  EXPECT_TRUE(equal(on_two(name()), on_two("ddp")));
+}
+
 // Weights on both sides of a norm, the last of which only one worker uses.
 struct NormedNet : torch::nn::Module {
   SyncBatchNorm norm{nullptr};

@@ -12,7 +12,10 @@
 #include "comm/expect_error.h"
 #include "comm/thread_ranks.h"
 #include "comm/wire_ranks.h"
+#include "lockstep/compress/bf16.h"
 #include "lockstep/optim/clip.h"
+#include "lockstep/optim/grad_scaler.h"
+#include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/strategies.h"
@@ -643,6 +646,137 @@ TEST_P(ShardedAt, TellsTheMemoryOfTiedWeightsOnce) {
     else
       EXPECT_EQ(sharded.parameter_bytes(), bytes);
   });
+}
+
+// Backward fails in the middle, on every worker, when some buckets have left: the step is taken again.
+TEST_P(ShardedAt, AStepThatFailedHalfwayIsTakenAgain) {
+  const auto train = [](const std::string& strategy) {
+    return alike_on(thread_groups(2), [&](const Group& group) {
+      WideNet net;
+      const auto model = make_strategy(strategy, net, group, kTenBuckets);
+      const auto optimizer = momentum(*model);
+      bool fails = false;
+      const auto backward = [&](int step) {
+        torch::Tensor x = torch::full({4096}, 0.5 + group.rank() + step);
+        for (std::size_t k = 0; k < net.weights.size(); ++k) {
+          x = x * net.weights[k] + 1;
+          if (k == 4)
+            x.register_hook([&](const torch::Tensor& gradient) {
+              if (fails) throw std::runtime_error("half of it");
+              return gradient;
+            });
+        }
+        x.mean().backward();
+      };
+      for (int step = 0; step < 4; ++step) {
+        if (step == 2) {
+          fails = true;
+          EXPECT_ANY_THROW(backward(step));
+          fails = false;
+          model->reset();
+        }
+        optimizer->zero_grad();
+        if (step % 2 == 1) {
+          const auto guard = model->no_sync();
+          backward(step + 1);
+        }
+        backward(step);
+        optimizer->step();
+      }
+      return copies(net);
+    });
+  };
+  EXPECT_TRUE(equal(train(name()), train("ddp")));
+}
+
+// Types of several sizes, one of whose buckets is empty, in the same slots; compressed too.
+TEST_P(ShardedAt, EmptyBucketsAndCompressedOnesHaveTheBitsOfZero1) {
+  struct Mixed : WideNet {
+    Mixed() {
+      register_parameter("no_doubles", torch::zeros({0, 2}, torch::kFloat64));
+      halves = register_parameter("halves", torch::ones({77}, torch::kBFloat16));
+    }
+    torch::Tensor halves;
+  };
+  for (const bool compressed : {false, true}) {
+    const auto train = [&](const std::string& strategy) {
+      return alike_on(thread_groups(3), [&](const Group& group) {
+        Mixed net;
+        StrategyOptions options = kTenBuckets;
+        if (compressed) options.exchange = bf16_exchange;
+        const auto model = make_strategy(strategy, net, group, options);
+        SGD optimizer(*model, {.lr = 0.01});
+        GradScaler scaler(optimizer);
+        for (int step = 0; step < 4; ++step) {
+          torch::Tensor loss = net.loss(group.rank()) + net.halves.square().sum().to(torch::kFloat32);
+          if (step == 1 && group.rank() == 2) loss = loss * std::numeric_limits<float>::infinity();
+          optimizer.zero_grad();
+          scaler.scale(loss).backward();
+          scaler.step();
+        }
+        return copies(net);
+      });
+    };
+    EXPECT_TRUE(equal(train(name()), train(compressed ? "zero1" : "ddp"))) << compressed;
+  }
+}
+
+// 16 bits with master weights under LARS and LAMB, sums in either type, lanes of weight 0, and lanes
+// measured.
+TEST_P(ShardedAt, SixteenBitsUnderLayerwiseOptimizersHaveTheBitsOfDataParallel) {
+  struct Halves : WideNet {
+    Halves() {
+      to(torch::kBFloat16);
+      register_parameter("wide", torch::ones({5}));
+    }
+  };
+  for (const ReducePrecision precision : {ReducePrecision::same, ReducePrecision::f32})
+    for (const bool lamb : {false, true}) {
+      const auto train = [&](const std::string& strategy, int workers) {
+        return alike_on(thread_groups(workers), [&](const Group& group) {
+          Halves net;
+          StrategyOptions options = kTenBuckets;
+          options.reduce_precision = precision;
+          options.measure_lanes = true;
+          const auto model = make_strategy(strategy, net, group, options);
+          std::unique_ptr<Optimizer> optimizer;
+          if (lamb)
+            optimizer = std::make_unique<LAMB>(
+                *model, LAMBOptions{.lr = 0.01, .vectors = true, .master_weights = MasterWeights::f32});
+          else
+            optimizer = std::make_unique<LARS>(
+                *model, LARSOptions{.lr = 0.5, .vectors = true, .master_weights = MasterWeights::f32});
+          std::vector<double> squares(4, 0.0);
+          const LaneRange mine = lanes_of(group.rank(), group.size(), 4);
+          for (int step = 0; step < 4; ++step) {
+            for (int lane = mine.first; lane < mine.first + mine.count; ++lane) {
+              const auto scope = model->lane({.seed = 3,
+                                              .step = step,
+                                              .index = lane,
+                                              .weight = lane == step ? 0.0 : 1.0 + lane,
+                                              .total_weight = 10.0 - 1.0 - step,
+                                              .first = lane == mine.first,
+                                              .last = lane + 1 == mine.first + mine.count});
+              net.loss(lane + step).backward();
+            }
+            model->synchronize();
+            const std::vector<double> own = model->lane_squares();
+            for (std::size_t k = 0; k < own.size(); ++k)
+              squares[static_cast<std::size_t>(mine.first) + k] += own[k];
+            clip_grad_norm_(*model, 0.5);
+            optimizer->step();
+          }
+          group.all_reduce(squares);
+          Tensors all = copies(net);
+          all.push_back(torch::tensor(squares, torch::kFloat64));
+          return all;
+        });
+      };
+      const Tensors expected = train("ddp", 1);
+      for (const int workers : {1, 2, 3, 4})
+        EXPECT_TRUE(equal(train(name(), workers), expected))
+            << workers << " workers, " << (lamb ? "LAMB" : "LARS") << ", " << static_cast<int>(precision);
+    }
 }
 
 // Memory that is short leaves the model where it was: another strategy may be tried.

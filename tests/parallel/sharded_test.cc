@@ -465,6 +465,19 @@ TEST(Sharded, GradientsHaveMemoryOnlyWhileTheyTravel) {
   });
 }
 
+// Buckets leave in their order: behind one whose parameter is not used they wait, each in memory of its own.
+TEST(Sharded, BucketsBehindOneThatWaitsHaveMemoryEach) {
+  on_threads(thread_groups(4), [](const Group& group) {
+    WideNet net;
+    net.register_parameter("never", torch::zeros({4096}));
+    Sharded sharded(net, group, ShardStage::gradients, kTenBuckets);
+    SGD optimizer(sharded);
+    net.loss(group.rank()).backward();
+    optimizer.step();
+    EXPECT_GE(sharded.gradient_bytes(), kWideBytes + kWideBytes / 4);
+  });
+}
+
 TEST(Sharded, WorkersSeeOneCopyOfTheParameters) {
   on_threads(thread_groups(4), [](const Group& group) {
     WideNet net;

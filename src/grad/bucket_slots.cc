@@ -5,7 +5,7 @@
 namespace lockstep {
 
 CommMemory BucketSlots::take(std::size_t bytes) {
-  while (!leaving_.empty() && (leaving_.size() >= kUnderWay || leaving_.front().exchange.done())) {
+  while (!leaving_.empty() && (leaving_.size() >= under_way_ || leaving_.front().exchange.done())) {
     try {
       leaving_.front().exchange.wait();
     } catch (...) {  // NOLINT(bugprone-empty-catch): the end of the step's exchange throws it

@@ -17,10 +17,12 @@ class BucketSlots {
   // only wait elsewhere.
   static constexpr std::size_t kUnderWay = 2;
 
-  BucketSlots(Group group, Device device) : group_(std::move(group)), device_(device) {}
+  // `under_way`: another number of them.
+  BucketSlots(Group group, Device device, std::size_t under_way = kUnderWay)
+      : group_(std::move(group)), device_(device), under_way_(under_way) {}
 
-  // At least so many bytes. Waits while kUnderWay exchanges are under way; their errors are for who waits for
-  // them. Buckets that are filled at the same time get memory each, however many they are.
+  // At least so many bytes. Waits while `under_way` exchanges are under way; their errors are for who waits
+  // for them. Buckets that are filled at the same time get memory each, however many they are.
   CommMemory take(std::size_t bytes);
   // Free again when `exchange` is done.
   void leave(CommMemory slot, Work exchange);
@@ -36,6 +38,7 @@ class BucketSlots {
 
   Group group_;
   Device device_;
+  std::size_t under_way_;
   std::deque<Leaving> leaving_;  // in the order in which their exchanges began, and end
   std::vector<CommMemory> free_;
   std::size_t bytes_ = 0;

@@ -30,7 +30,8 @@ double weight_scale(DType dtype, double total_weight) {
   return size_of(dtype) == 2 ? std::exp2(-std::ceil(std::log2(total_weight))) : 1;
 }
 
-GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group group, bool reuse)
+GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group group,
+                             std::optional<std::size_t> reuse)
     : parameters_(parameters), group_(std::move(group)) {
   for (const NamedTensor& parameter : parameters_) {
     const Device device = device_of(parameter.tensor, "parameter '" + parameter.name + "'");
@@ -40,7 +41,7 @@ GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group g
                        parameters_.front().name + "' on " + to_string(device_) +
                        "; accepted: all on one device");
   }
-  if (reuse) slots_.emplace(group_, device_);
+  if (reuse) slots_.emplace(group_, device_, *reuse);
 }
 
 // A tensor of its own on the bucket's memory, no view in autograd's sense: zero_grad() may detach it.

@@ -31,8 +31,10 @@ double weight_scale(DType dtype, double total_weight);
 class GradientStore {
  public:
   // Buckets lie on the parameters' device, which is the same for all: UsageError names two that differ.
-  // `reuse`: buckets give their memory up behind their exchange, as said above.
-  GradientStore(const std::vector<NamedTensor>& parameters, Group group, bool reuse = false);
+  // `reuse`: buckets give their memory up behind their exchange, as said above; a bucket's first gradient
+  // waits while so many exchanges are under way.
+  GradientStore(const std::vector<NamedTensor>& parameters, Group group,
+                std::optional<std::size_t> reuse = {});
 
   // Lays the buckets out anew; gradients that are views into the old ones move along.
   void set_layout(BucketLayout layout);

@@ -1,6 +1,7 @@
 #include "lockstep/grad/reducer.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "grad/backward_hooks.h"
@@ -18,6 +19,12 @@ std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& parameters
   return tensors;
 }
 
+// How many exchanges may be under way while a bucket is filled; none: each bucket keeps its memory.
+std::optional<std::size_t> slots_of(const ReducerOptions& options) {
+  if (!options.reuse_buckets) return std::nullopt;
+  return options.peers_meet_in_backward ? std::numeric_limits<std::size_t>::max() : BucketSlots::kUnderWay;
+}
+
 }  // namespace
 
 struct Reducer::Impl {
@@ -28,7 +35,7 @@ struct Reducer::Impl {
       : parameters(std::move(given)),
         group(std::move(group_)),
         options(std::move(options_)),
-        store(parameters, group, options.reuse_buckets),
+        store(parameters, group, slots_of(options)),
         exchange(group, store, parameters, options),
         came(parameters.size(), 0) {
     for (const NamedTensor& parameter : parameters) {
@@ -41,6 +48,7 @@ struct Reducer::Impl {
       shapes.push_back(widened ? ParameterShape{data.count, DType::f32, data.dtype}
                                : ParameterShape{data.count, data.dtype});
     }
+    if (options.reuse_buckets) options.exchange.leaves = Exchange::Leaves::own_part;  // of what it leaves
     if (options.measure_lanes) store.measure_lanes();
     std::vector<int> order(parameters.size());
     std::iota(order.rbegin(), order.rend(), 0);

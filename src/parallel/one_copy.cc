@@ -2,11 +2,47 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+namespace {
+
+// The blocks that this process holds: a block is there as often as ranks of this process (threads) hold it.
+class HeldBlocks {
+ public:
+  void add(const CommMemory& block) {
+    const std::lock_guard lock(mutex_);
+    blocks_.emplace(block.as<std::byte>(), block.bytes());
+  }
+  void remove(const CommMemory& block) {
+    const std::lock_guard lock(mutex_);
+    blocks_.erase(blocks_.find(block.as<std::byte>()));
+  }
+  bool hold(const std::byte* data) {
+    const std::lock_guard lock(mutex_);
+    const auto behind = blocks_.upper_bound(data);
+    if (behind == blocks_.begin()) return false;
+    const auto& [begin, bytes] = *std::prev(behind);
+    return data < begin + bytes;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::multimap<const std::byte*, std::size_t> blocks_;
+};
+
+// Never ended: tensors of a program's statics let blocks go late.
+HeldBlocks& held_blocks() {
+  static auto& blocks = *new HeldBlocks;
+  return blocks;
+}
+
+}  // namespace
 
 OneCopy::OneCopy(const Group& group) : group_(group), node_(group.split_by_node()) {
   // Every machine has to have common memory, and one of them a worker to share it with.
@@ -22,6 +58,14 @@ OneCopy::OneCopy(const Group& group) : group_(group), node_(group.split_by_node(
       "; accepted: several workers a machine over shared memory (engine shm, or shm+tcp across machines), or "
       "zero2");
 }
+
+CommMemory OneCopy::allocate(std::size_t bytes) const {
+  const CommMemory block = node_.allocate_shared(bytes);
+  held_blocks().add(block);
+  return {std::shared_ptr<void>(block.data(), [block](void*) { held_blocks().remove(block); }), bytes};
+}
+
+bool OneCopy::holds(const void* data) { return held_blocks().hold(static_cast<const std::byte*>(data)); }
 
 Work OneCopy::bring(std::byte* block, std::size_t bytes, std::byte* scratch, std::string_view purpose) const {
   const std::size_t part = bytes / static_cast<std::size_t>(group_.size());

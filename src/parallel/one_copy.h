@@ -17,7 +17,10 @@ class OneCopy {
   explicit OneCopy(const Group& group);
 
   // A block for the workers of this machine. Collective.
-  CommMemory allocate(std::size_t bytes) const { return node_.allocate_shared(bytes); }
+  CommMemory allocate(std::size_t bytes) const;
+  // Does it lie in such a block, of any OneCopy of this process, that somebody here still holds? What is
+  // written there is written for other workers too.
+  static bool holds(const void* data);
   // Whether this worker is the one that fills new blocks.
   bool fills() const { return node_.rank() == 0; }
   // How many workers share this machine's copy.

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/lane_board.h"
 #include "parallel/buffers.h"
+#include "parallel/one_copy.h"
 #include "parallel/replicas.h"
 #include "parallel/sync_norms.h"
 
@@ -63,6 +64,14 @@ void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& b
   };
   refuse_new(now, before, "is trained, which it was not,");
   refuse_new(before, now, "is not trained any more, which it was,");
+}
+
+// Parameters that another strategy has left in memory which this worker has in common with others: each
+// would update them there, so this one goes on with a copy of its own.
+void leave_one_copy(const std::vector<NamedTensor>& parameters) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : parameters)
+    if (OneCopy::holds(tensor.data_ptr())) torch::Tensor(tensor).set_data(tensor.detach().clone());
 }
 
 std::size_t megabytes(double mb, const char* name) {
@@ -195,6 +204,8 @@ Replicated::Replicated(Traits traits, const ModuleRef& module, Group group, Stra
   const Exchange::Leaves wanted = traits_.exchange.leaves;
   if (options_.exchange) traits_.exchange = options_.exchange(wanted);
   if (options_.hook) traits_.exchange = {.name = "hook", .run = options_.hook};
+  // Whatever it leaves in the bucket: that goes on to the next one, and the own part is kept.
+  if (traits_.reuse_buckets) traits_.exchange.leaves = Exchange::Leaves::own_part;
   if (!traits_.exchange.run)
     throw UsageError(
         traits_.name + ": the exchange '" + traits_.exchange.name +
@@ -216,6 +227,7 @@ void Replicated::bind(Group group) {
     refuse_other(traits_.name, reducer_->parameters(), parameters);
     reset();  // nothing of the old group's is under way any more
   }
+  leave_one_copy(parameters);
   const std::vector<NamedTensor> all = everything(*module_);
   check_form(group, all);
   compare_threads(group, at::get_num_threads());
@@ -237,6 +249,7 @@ void Replicated::bind(Group group) {
                      .keep_layout = traits_.keep_layout,
                      .reuse_buckets = traits_.reuse_buckets,
                      .beside = lanes.get(),
+                     .peers_meet_in_backward = !lanes->norms.empty(),
                      .measure_lanes = options_.measure_lanes,
                      .strategy = lanes->number});
   reducer->watch_overflow(overflow_watchers_ > 0);
@@ -320,7 +333,9 @@ const ExchangeLog& Replicated::last_exchange() const { return reducer_->log(); }
 int Replicated::bucket_of(std::size_t i) const { return reducer_->bucket_of(i); }
 std::size_t Replicated::parameter_bytes() const {
   std::size_t bytes = 0;
-  for (const torch::Tensor& parameter : module_->parameters()) bytes += parameter.nbytes();
+  std::unordered_set<const void*> seen;  // tied weights once
+  for (const torch::Tensor& parameter : module_->parameters())
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) bytes += parameter.nbytes();
   return bytes;
 }
 std::size_t Replicated::gradient_bytes() const { return reducer_->bucket_bytes(); }

@@ -93,13 +93,15 @@ void Sharded::move_in() {
   const torch::NoGradGuard no_grad;
   for (const Bucket& bucket : reducer().buckets()) {
     const DType dtype = dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it");
-    const std::size_t size = size_of(dtype), bytes = bucket.data.count * size;
+    const std::size_t bytes = bucket.data.count * size_of(dtype);
     if (copy_ && bucket.data.device.kind != Device::Kind::cpu)
       throw UsageError("Sharded: parameters in shards (zero3) are on " + to_string(bucket.data.device) +
                        ", where workers have no memory in common; accepted: on cpu, or zero2");
     shards_.push_back(
         {bucket, dtype, copy_ ? copy_->allocate(bytes) : group().allocate(bytes, bucket.data.device)});
-    const CommMemory& memory = shards_.back().memory;
+  }
+  for (const auto& [bucket, dtype, memory] : shards_) {  // all of it is there: nothing moves halfway
+    const std::size_t size = size_of(dtype);
     const torch::Tensor gradients = reducer().own_part(bucket.index);
     for (const BucketTensor& tensor : bucket.tensors) {
       torch::Tensor& parameter = parameters_[tensor.parameter].tensor;

@@ -88,7 +88,7 @@ Tensors with_an_overflow(const std::string& name, int workers, int bad_lane) {
 
 TEST(GradScaler, OneLanesOverflowSkipsTheStepOnEveryWorker) {
   const Tensors expected = with_an_overflow("ddp", 1, 5);
-  for (const std::string name : {"ddp", "zero1"})
+  for (const std::string name : {"ddp", "zero1", "zero2", "zero3"})
     for (const int workers : {1, 2, 3, 4, 7})
       for (const int lane : {0, 5})
         EXPECT_TRUE(equal(with_an_overflow(name, workers, lane), expected)) << name << workers;
@@ -127,14 +127,14 @@ TEST(GradScaler, WithoutOverflowAStepIsWhatItIsWithout) {
       return copies(net);
     });
   };
-  for (const std::string name : {"ddp", "zero1"})
+  for (const std::string name : {"ddp", "zero1", "zero2", "zero3"})
     for (const int workers : {1, 3})
       EXPECT_TRUE(equal(train(name, workers, true), train(name, workers, false)));
 }
 
 // Where each worker's gradient is finite, and only their sum is not.
 TEST(GradScaler, SeesWhatOverflowsInTheSum) {
-  for (const std::string name : {"ddp", "zero1"})
+  for (const std::string name : {"ddp", "zero1", "zero2", "zero3"})
     on_threads(thread_groups(2), [&](const Group& group) {
       SmallNet net;
       const auto strategy = make_strategy(name, net, group, small_buckets());
@@ -213,7 +213,7 @@ TEST(GradScaler, SavesWhatF16HasNoNumbersFor) {
   struct Products : torch::nn::Module {
     torch::Tensor w = register_parameter("w", torch::full({8}, 0.5).to(torch::kHalf));
   };
-  for (const std::string name : {"ddp", "zero1"})
+  for (const std::string name : {"ddp", "zero1", "zero2", "zero3"})
     for (const bool scaled : {false, true})
       on_threads(thread_groups(2), [&](const Group& group) {
         Products net;
@@ -289,7 +289,7 @@ TEST(ReducePrecision, F32HasTheSameBitsOnAnyNumberOfWorkers) {
     });
   };
   const Tensors expected = train("ddp", 1);
-  for (const std::string name : {"ddp", "zero1"})
+  for (const std::string name : {"ddp", "zero1", "zero2", "zero3"})
     for (const int workers : {1, 2, 3, 4, 8})
       EXPECT_TRUE(equal(train(name, workers), expected)) << name << workers;
 }

@@ -6,16 +6,21 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/optim/sgd.h>
 
+#include <cstdlib>
 #include <functional>
 
 #include "comm/expect_error.h"
 #include "comm/thread_ranks.h"
 #include "comm/wire_ranks.h"
+#include "lockstep/compress/bf16.h"
 #include "lockstep/optim/clip.h"
+#include "lockstep/optim/grad_scaler.h"
+#include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/strategies.h"
 #include "lockstep/parallel/strategy_names.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 #include "parallel/alike_on.h"
 #include "parallel/small_net.h"
 
@@ -460,6 +465,19 @@ TEST(Sharded, GradientsHaveMemoryOnlyWhileTheyTravel) {
   });
 }
 
+// Buckets leave in their order: behind one whose parameter is not used they wait, each in memory of its own.
+TEST(Sharded, BucketsBehindOneThatWaitsHaveMemoryEach) {
+  on_threads(thread_groups(4), [](const Group& group) {
+    WideNet net;
+    net.register_parameter("never", torch::zeros({4096}));
+    Sharded sharded(net, group, ShardStage::gradients, kTenBuckets);
+    SGD optimizer(sharded);
+    net.loss(group.rank()).backward();
+    optimizer.step();
+    EXPECT_GE(sharded.gradient_bytes(), kWideBytes + kWideBytes / 4);
+  });
+}
+
 TEST(Sharded, WorkersSeeOneCopyOfTheParameters) {
   on_threads(thread_groups(4), [](const Group& group) {
     WideNet net;
@@ -512,6 +530,285 @@ TEST(Sharded, WorkersWithoutCommonMemoryAreRefused) {
     net.loss(group.rank()).backward();
     optimizer.step();
     fine.check_replicas();
+  });
+}
+
+// A module that parameters in shards leave behind is on the common copy. Whoever updates whole parameters
+// gives every worker its own first.
+TEST(Sharded, AModelOfOneCopyTrainsUnderDataParallelBehindIt) {
+  const auto train = [](const Group& group, bool wrapped_before) {
+    OddNet net;
+    if (wrapped_before) {
+      const Sharded sharded(net, group, ShardStage::parameters, small());
+    }
+    DataParallel ddp(net, group, small());
+    const auto optimizer = momentum(ddp);
+    for (int step = 0; step < 3; ++step) {
+      lanes_of_a_step(group, 4, step, net, ddp);
+      optimizer->step();
+      group.barrier();
+    }
+    return copies(net);
+  };
+  const Tensors expected =
+      alike_on(thread_groups(4), [&](const Group& group) { return train(group, false); });
+  EXPECT_TRUE(
+      equal(alike_on(thread_groups(4), [&](const Group& group) { return train(group, true); }), expected));
+}
+
+// An exchange that leaves everything leaves nothing in grad() where the bucket's memory goes on to the next.
+TEST_P(ShardedAt, GradientsOfAnExchangeThatLeavesEverythingAreNotLost) {
+  if (GetParam() == ShardStage::optimizer) return;  // grad() is the mean there, and adds up as DataParallel's
+  StrategyOptions options = small();
+  options.hook = all_reduce_exchange().run;
+  on_threads(thread_groups(2), [&](const Group& group) {
+    OddNet net;
+    Sharded sharded(net, group, GetParam(), options);
+    const SGD optimizer(sharded);
+    net.loss(group.rank(), 0).backward();
+    expect_error<UsageError>([&] { net.loss(group.rank(), 1).backward(); }, {"exchanged", "no_sync()"});
+  });
+  on_threads(thread_groups(2), [&](const Group& group) {
+    OddNet net;
+    Sharded sharded(net, group, GetParam(), options);
+    torch::optim::SGD optimizer(net.parameters(), 0.1);
+    lanes_of_a_step(group, 2, 0, net, sharded);
+    expect_error<UsageError>([&] { lanes_of_a_step(group, 2, 1, net, sharded); }, {"nothing is trained"});
+  });
+}
+
+// Weights are loaded on every worker, as elsewhere: the masters of a worker take over what that one has
+// written.
+TEST_P(ShardedAt, MastersTakeOverWhatWasLoaded) {
+  const auto train = [](const std::string& strategy, const Group& group) {
+    WideNet net;
+    net.to(torch::kBFloat16);
+    const auto model = make_strategy(strategy, net, group, kTenBuckets);
+    SGD optimizer(*model, {.lr = 0.01, .master_weights = MasterWeights::f32});
+    for (int step = 0; step < 3; ++step) {
+      if (step == 2) {
+        const torch::NoGradGuard no_grad;
+        for (torch::Tensor& weight : net.weights) weight.fill_(0.25);
+        group.barrier();
+      }
+      optimizer.zero_grad();
+      net.loss(group.rank()).backward();
+      optimizer.step();
+    }
+    group.barrier();
+    return copies(net);
+  };
+  const auto on_two = [&](const std::string& strategy) {
+    return alike_on(thread_groups(2), [&](const Group& group) { return train(strategy, group); });
+  };
+  EXPECT_TRUE(equal(on_two(name()), on_two("ddp")));
+}
+
+// Weights on both sides of a norm, the last of which only one worker uses.
+struct NormedNet : torch::nn::Module {
+  SyncBatchNorm norm{nullptr};
+  std::shared_ptr<torch::nn::Module> tail = std::make_shared<torch::nn::Module>();
+  torch::Tensor first;
+  std::vector<torch::Tensor> weights;
+  torch::Tensor now_and_then;
+  NormedNet() {
+    first = register_parameter("first", torch::ones({4}));
+    norm = register_module("norm", SyncBatchNorm(4));
+    register_module("tail", tail);
+    for (int k = 0; k < 6; ++k)
+      weights.push_back(tail->register_parameter("weight" + std::to_string(k), torch::ones({4})));
+    now_and_then = tail->register_parameter("now_and_then", torch::ones({4}));
+  }
+  torch::Tensor loss(int rank) {
+    torch::Tensor x = norm(torch::arange(12).view({3, 4}) * first * (rank + 1));
+    for (const torch::Tensor& weight : weights) x = x * weight + 1;
+    if (rank == 0) x = x * now_and_then;
+    return x.square().mean();
+  }
+};
+
+// The first bucket leaves at the end of backward where its parameter is not used. Nobody may wait for it in
+// the middle of his own, where SyncBatchNorm waits for everybody.
+TEST_P(ShardedAt, UnusedParametersBehindSyncBatchNormHangNobody) {
+  const auto train = [](const std::string& strategy) {
+    return alike_on(thread_groups(2, {.timeout = std::chrono::seconds(5)}), [&](const Group& group) {
+      NormedNet net;
+      const auto model =
+          make_strategy(strategy, net, group, {.bucket_cap_mb = 1e-6, .first_bucket_mb = 1e-6});
+      const auto optimizer = momentum(*model);
+      for (int step = 0; step < 3; ++step) {
+        optimizer->zero_grad();
+        net.loss(group.rank()).backward();
+        optimizer->step();
+      }
+      return copies(net);
+    });
+  };
+  EXPECT_TRUE(equal(train(name()), train("ddp")));
+}
+
+// Tied weights are there once.
+TEST_P(ShardedAt, TellsTheMemoryOfTiedWeightsOnce) {
+  on_threads(thread_groups(2), [this](const Group& group) {
+    OddNet net;
+    Sharded sharded(net, group, GetParam(), small());
+    std::size_t bytes = 0;
+    for (const NamedTensor& parameter : sharded.parameters()) bytes += parameter.tensor.nbytes();
+    if (GetParam() == ShardStage::parameters)
+      EXPECT_LT(sharded.parameter_bytes(), bytes * 3 / 4);
+    else
+      EXPECT_EQ(sharded.parameter_bytes(), bytes);
+  });
+}
+
+// Backward fails in the middle, on every worker, when some buckets have left: the step is taken again.
+TEST_P(ShardedAt, AStepThatFailedHalfwayIsTakenAgain) {
+  const auto train = [](const std::string& strategy) {
+    return alike_on(thread_groups(2), [&](const Group& group) {
+      WideNet net;
+      const auto model = make_strategy(strategy, net, group, kTenBuckets);
+      const auto optimizer = momentum(*model);
+      bool fails = false;
+      const auto backward = [&](int step) {
+        torch::Tensor x = torch::full({4096}, 0.5 + group.rank() + step);
+        for (std::size_t k = 0; k < net.weights.size(); ++k) {
+          x = x * net.weights[k] + 1;
+          if (k == 4)
+            x.register_hook([&](const torch::Tensor& gradient) {
+              if (fails) throw std::runtime_error("half of it");
+              return gradient;
+            });
+        }
+        x.mean().backward();
+      };
+      for (int step = 0; step < 4; ++step) {
+        if (step == 2) {
+          fails = true;
+          EXPECT_ANY_THROW(backward(step));
+          fails = false;
+          model->reset();
+        }
+        optimizer->zero_grad();
+        if (step % 2 == 1) {
+          const auto guard = model->no_sync();
+          backward(step + 1);
+        }
+        backward(step);
+        optimizer->step();
+      }
+      return copies(net);
+    });
+  };
+  EXPECT_TRUE(equal(train(name()), train("ddp")));
+}
+
+// Types of several sizes, one of whose buckets is empty, in the same slots; compressed too.
+TEST_P(ShardedAt, EmptyBucketsAndCompressedOnesHaveTheBitsOfZero1) {
+  struct Mixed : WideNet {
+    Mixed() {
+      register_parameter("no_doubles", torch::zeros({0, 2}, torch::kFloat64));
+      halves = register_parameter("halves", torch::ones({77}, torch::kBFloat16));
+    }
+    torch::Tensor halves;
+  };
+  for (const bool compressed : {false, true}) {
+    const auto train = [&](const std::string& strategy) {
+      return alike_on(thread_groups(3), [&](const Group& group) {
+        Mixed net;
+        StrategyOptions options = kTenBuckets;
+        if (compressed) options.exchange = bf16_exchange;
+        const auto model = make_strategy(strategy, net, group, options);
+        SGD optimizer(*model, {.lr = 0.01});
+        GradScaler scaler(optimizer);
+        for (int step = 0; step < 4; ++step) {
+          torch::Tensor loss = net.loss(group.rank()) + net.halves.square().sum().to(torch::kFloat32);
+          if (step == 1 && group.rank() == 2) loss = loss * std::numeric_limits<float>::infinity();
+          optimizer.zero_grad();
+          scaler.scale(loss).backward();
+          scaler.step();
+        }
+        return copies(net);
+      });
+    };
+    EXPECT_TRUE(equal(train(name()), train(compressed ? "zero1" : "ddp"))) << compressed;
+  }
+}
+
+// 16 bits with master weights under LARS and LAMB, sums in either type, lanes of weight 0, and lanes
+// measured.
+TEST_P(ShardedAt, SixteenBitsUnderLayerwiseOptimizersHaveTheBitsOfDataParallel) {
+  struct Halves : WideNet {
+    Halves() {
+      to(torch::kBFloat16);
+      register_parameter("wide", torch::ones({5}));
+    }
+  };
+  for (const ReducePrecision precision : {ReducePrecision::same, ReducePrecision::f32})
+    for (const bool lamb : {false, true}) {
+      const auto train = [&](const std::string& strategy, int workers) {
+        return alike_on(thread_groups(workers), [&](const Group& group) {
+          Halves net;
+          StrategyOptions options = kTenBuckets;
+          options.reduce_precision = precision;
+          options.measure_lanes = true;
+          const auto model = make_strategy(strategy, net, group, options);
+          std::unique_ptr<Optimizer> optimizer;
+          if (lamb)
+            optimizer = std::make_unique<LAMB>(
+                *model, LAMBOptions{.lr = 0.01, .vectors = true, .master_weights = MasterWeights::f32});
+          else
+            optimizer = std::make_unique<LARS>(
+                *model, LARSOptions{.lr = 0.5, .vectors = true, .master_weights = MasterWeights::f32});
+          std::vector<double> squares(4, 0.0);
+          const LaneRange mine = lanes_of(group.rank(), group.size(), 4);
+          for (int step = 0; step < 4; ++step) {
+            for (int lane = mine.first; lane < mine.first + mine.count; ++lane) {
+              const auto scope = model->lane({.seed = 3,
+                                              .step = step,
+                                              .index = lane,
+                                              .weight = lane == step ? 0.0 : 1.0 + lane,
+                                              .total_weight = 10.0 - 1.0 - step,
+                                              .first = lane == mine.first,
+                                              .last = lane + 1 == mine.first + mine.count});
+              net.loss(lane + step).backward();
+            }
+            model->synchronize();
+            const std::vector<double> own = model->lane_squares();
+            for (std::size_t k = 0; k < own.size(); ++k)
+              squares[static_cast<std::size_t>(mine.first) + k] += own[k];
+            clip_grad_norm_(*model, 0.5);
+            optimizer->step();
+          }
+          group.all_reduce(squares);
+          Tensors all = copies(net);
+          all.push_back(torch::tensor(squares, torch::kFloat64));
+          return all;
+        });
+      };
+      const Tensors expected = train("ddp", 1);
+      for (const int workers : {1, 2, 3, 4})
+        EXPECT_TRUE(equal(train(name(), workers), expected))
+            << workers << " workers, " << (lamb ? "LAMB" : "LARS") << ", " << static_cast<int>(precision);
+    }
+}
+
+// Memory that is short leaves the model where it was: another strategy may be tried.
+TEST_P(ShardedAt, AModelThatFindsNoRoomIsNotMovedHalfway) {
+  ::setenv("LOCKSTEP_ARENA", "64M", 1);
+  const std::vector<Group> groups = thread_groups(2);
+  ::unsetenv("LOCKSTEP_ARENA");
+  on_threads(groups, [this](const Group& group) {
+    torch::nn::Module net;
+    std::vector<const void*> places;
+    const int count =
+        GetParam() == ShardStage::optimizer ? 10 : 20;  // whose gradients have room, or none yet
+    for (int k = 0; k < count; ++k)
+      places.push_back(
+          net.register_parameter("weight" + std::to_string(k), torch::ones({1 << 20})).data_ptr());
+    expect_error<SystemError>(
+        [&] { Sharded(net, group, GetParam(), {.bucket_cap_mb = 4, .first_bucket_mb = 4}); },
+        {"cannot allocate", "LOCKSTEP_ARENA"});
+    for (std::size_t k = 0; k < places.size(); ++k) EXPECT_EQ(net.parameters()[k].data_ptr(), places[k]);
   });
 }
 

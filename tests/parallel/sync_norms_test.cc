@@ -116,7 +116,7 @@ void compare_training(const std::vector<LanePlan>& lanes, const std::string& str
 }
 
 TEST(SyncBatchNorm, TrainsAsOneProcessOnTheJoinedBatch) {
-  for (const char* const strategy : {"ddp", "zero1"}) {
+  for (const char* const strategy : {"ddp", "zero1", "zero2", "zero3"}) {
     SCOPED_TRACE(strategy);
     compare_training({{4, 1}, {4, 1}}, strategy);
     compare_training({{5, 5}, {1, 1}, {2, 2}}, strategy);            // every sample weighs alike

@@ -118,7 +118,7 @@ class Group {
   // One block that all ranks see, zero-filled: what one writes is there for all, and who reads it while
   // another writes is the program's to say (barrier). It goes when the last rank lets go of its handle.
   // Collective, with the same size everywhere. UsageError where the ranks have no memory in common, as on
-  // several machines, or over tcp, mpi and gloo (shares_memory()).
+  // several machines, or over tcp and mpi; gloo's have the memory over which they met (shares_memory()).
   CommMemory allocate_shared(std::size_t bytes) const;
   bool shares_memory() const;
 

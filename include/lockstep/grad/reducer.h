@@ -50,10 +50,14 @@ struct ReducerOptions {
   // The first layout stays, because somebody relies on it. So it does where each rank has only its part.
   bool keep_layout = false;
   // Buckets have memory only while they are filled and exchanged, and this rank's part of each is kept apart.
-  // For exchanges that leave just that.
+  // So it is all that is left, also of an exchange that leaves everything.
   bool reuse_buckets = false;
   BesideGradients* beside = nullptr;  // outlives the reducer
-  bool measure_lanes = false;         // for lane_squares()
+  // Something in backward waits for the other ranks (SyncBatchNorm). With reuse_buckets nothing else does
+  // then: a rank that waited there for a bucket, which its peers may send only at the end of their backward,
+  // would keep them from getting there. Buckets whose exchange goes on take memory of their own instead.
+  bool peers_meet_in_backward = false;
+  bool measure_lanes = false;  // for lane_squares()
   int strategy = 0;  // which of the group's strategies this is (comm/lane_board.h); the same on every rank
 };
 

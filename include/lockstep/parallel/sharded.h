@@ -2,9 +2,8 @@
 // whole, each keeps a share.
 //
 //   lockstep::Sharded sharded(model, world, lockstep::ShardStage::parameters);   // in place of DataParallel
-//   lockstep::AdamW optimizer(sharded, {.lr = 5e-4});      // one of ours: torch::optim's would train
-//   nothing,
-//                                                          // which the second exchange says
+//   lockstep::AdamW optimizer(sharded, {.lr = 5e-4});   // one of ours: torch::optim's would train nothing,
+//                                                       // which the second exchange says
 //   … lanes, no_sync(), clipping (lockstep::clip_grad_norm_) and step() as with DataParallel: the same bits
 //
 // What a worker of W holds, in shares of the whole:
@@ -23,14 +22,15 @@
 //
 // `gradients`: a bucket has memory from its first gradient to the end of its exchange, then the next one gets
 // it. Where a worker has several lanes, or backwards under no_sync(), their sum waits whole for the last one,
-// as at the stage before.
+// as at the stage before, and so do the buckets behind one that waits for a parameter that is not used.
 //
 // `parameters`: workers on one machine need not gather what they can all see. There is one copy of the
 // parameters in memory that all of them have in common; each updates its own part of it, and step() ends when
 // all have. So a step on one machine moves half of what DataParallel's moves; across machines the others'
-// parts come once a machine. What one worker writes to a parameter is there for all of its machine, also when
-// this is gone: load weights before step() or after it, on every worker or on one a machine, and write
-// nothing else. Workers without common memory (tcp, mpi, gloo) are refused; so are devices.
+// parts come once a machine. What one worker writes to a parameter is there for all of its machine: load
+// weights before step() or after it, on every worker (master weights take over what their own worker has
+// written), and write nothing else. The module stays there when this is gone, to be read; the next strategy
+// gives each worker its own. Workers without common memory (tcp, mpi) are refused; so are devices.
 //
 // grad() is undefined after the exchange, since most of it would not be the mean: what reads gradients reads
 // slices(). So nothing is left to add to: step() forgets gradients as zero_grad() does, and a second backward

@@ -161,6 +161,7 @@ Work GradientStore::leave(int bucket, Work exchange) {
   const auto b = static_cast<std::size_t>(bucket);
   const Buffer from = lockstep::own_part(this->bucket(bucket));
   const Work kept = exchange.then([from, to = own_[b], slot = placed_[b]] {
+    if (from.count == 0) return;  // nothing, which may lie nowhere
     if (from.device.kind == Device::Kind::cpu) {
       std::memcpy(to.data_ptr(), from.data, from.bytes());
     } else {

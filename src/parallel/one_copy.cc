@@ -77,7 +77,7 @@ Work OneCopy::bring(std::byte* block, std::size_t bytes, std::byte* scratch, std
                         workers = node_.size(), block, part, scratch] {
     int others = 0;  // ranks of other machines so far
     for (std::size_t r = 0; r < nodes.size(); ++r)
-      if (nodes[r] != here && others++ % workers == place)
+      if (nodes[r] != here && others++ % workers == place && part > 0)
         std::memcpy(block + r * part, scratch + r * part, part);
   });
 }

@@ -23,12 +23,14 @@
 #include "lockstep/checkpoint/state.h"          // IWYU pragma: export
 #include "lockstep/checkpoint/store.h"          // IWYU pragma: export
 #include "lockstep/compress/bf16.h"             // IWYU pragma: export
+#include "lockstep/compress/compress.h"         // IWYU pragma: export
 #include "lockstep/data/dataset.h"              // IWYU pragma: export
 #include "lockstep/data/datasets.h"             // IWYU pragma: export
 #include "lockstep/data/distributed_sampler.h"  // IWYU pragma: export
 #include "lockstep/data/loader.h"               // IWYU pragma: export
 #include "lockstep/data/open_dataset.h"         // IWYU pragma: export
 #include "lockstep/data/sampler.h"              // IWYU pragma: export
+#include "lockstep/models/cross_entropy.h"      // IWYU pragma: export
 #include "lockstep/models/models.h"             // IWYU pragma: export
 #include "lockstep/models/precision.h"          // IWYU pragma: export
 #include "lockstep/optim/clip.h"                // IWYU pragma: export
@@ -41,6 +43,7 @@
 #include "lockstep/parallel/strategies.h"       // IWYU pragma: export
 #include "lockstep/parallel/sync_batch_norm.h"  // IWYU pragma: export
 #include "lockstep/parallel/tensor.h"           // IWYU pragma: export
+#include "lockstep/parallel/units.h"            // IWYU pragma: export
 #include "lockstep/train/infer.h"               // IWYU pragma: export
 #include "lockstep/train/step_bench.h"          // IWYU pragma: export
 #include "lockstep/train/trainer.h"             // IWYU pragma: export

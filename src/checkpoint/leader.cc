@@ -83,6 +83,44 @@ void follow(const Group& group) {
 
 }  // namespace
 
+void run_on_all(const Group& group, const std::string& what, const std::function<void()>& work) {
+  const auto timeout = group.timeout();
+  const auto round = std::min(kLongestRound, timeout / 4);
+  const Deadline expected = Deadline::after(timeout);
+  bool logged = false;
+  std::future<void> through = start(work);
+  News mine = News::busy;
+  std::string message;
+  std::vector<std::uint8_t> all(static_cast<std::size_t>(group.size()));
+  do {
+    if (mine == News::busy && through.wait_for(round) == std::future_status::ready) {
+      try {
+        through.get();
+        mine = News::done;
+      } catch (const UsageError& error) {
+        mine = News::refused;
+        message = error.what();
+      } catch (const std::exception& error) {
+        mine = News::failed;
+        message = error.what();
+      }
+    }
+    if (mine == News::busy && !logged && expected.passed()) {
+      log().warn("rank {} is still {} after {} s; the others wait", group.rank(), what,
+                 timeout.count() / 1000);
+      logged = true;
+    }
+    group.all_gather(std::vector{static_cast<std::uint8_t>(mine)}, all);
+  } while (std::ranges::count(all, static_cast<std::uint8_t>(News::busy)) > 0);
+  const auto wrong = std::ranges::find_if(all, [](std::uint8_t news) {
+    return static_cast<News>(news) == News::refused || static_cast<News>(news) == News::failed;
+  });
+  if (wrong == all.end()) return;
+  group.broadcast(message, static_cast<int>(wrong - all.begin()));
+  if (static_cast<News>(*wrong) == News::refused) throw UsageError(message);
+  throw SystemError(message);
+}
+
 void run_on_leader(const Group& group, const std::string& what, const std::function<void()>& work) {
   if (group.rank() == 0)
     lead(group, what, work);

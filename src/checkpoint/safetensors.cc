@@ -7,6 +7,7 @@
 #include "base/output_file.h"
 #include "checkpoint/file.h"
 #include "checkpoint/safetensors_file.h"
+#include "checkpoint/torch_types.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -18,6 +19,12 @@ constexpr std::pair<FileDType, torch::ScalarType> kDTypes[] = {
     {FileDType::i32, torch::kInt32},    {FileDType::i64, torch::kInt64},
     {FileDType::f16, torch::kFloat16},  {FileDType::bf16, torch::kBFloat16},
     {FileDType::f32, torch::kFloat32},  {FileDType::f64, torch::kFloat64}};
+
+std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
+}
+
+}  // namespace
 
 torch::ScalarType to_torch(FileDType dtype) {
   return std::ranges::find(kDTypes, dtype, &std::pair<FileDType, torch::ScalarType>::first)->second;
@@ -33,9 +40,13 @@ FileDType to_file(const torch::Tensor& tensor, const std::string& name) {
                    ", which safetensors files don't hold");
 }
 
-std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
+void check_bools(const torch::Tensor& tensor, const std::string& name) {
+  if (tensor.scalar_type() == torch::kBool &&
+      std::ranges::any_of(bytes_of(tensor), [](std::byte b) { return b > std::byte{1}; }))
+    throw UsageError("tensor " + show_name(name) + " is BOOL and holds a byte that is neither 0 nor 1");
 }
+
+namespace {
 
 SafetensorsHeader make_header(const TensorMap& tensors, const Metadata& metadata) {
   SafetensorsHeader header{.tensors = {}, .metadata = metadata};
@@ -48,13 +59,8 @@ SafetensorsHeader make_header(const TensorMap& tensors, const Metadata& metadata
 
 torch::Tensor read_tensor(InputFile& input, const TensorEntry& entry) {
   auto tensor = torch::empty(entry.shape, to_torch(entry.dtype));
-  const auto bytes = bytes_of(tensor);
-  input.read_all(bytes);
-  // Any other byte in a bool is undefined behaviour in whoever reads it.
-  if (entry.dtype == FileDType::boolean &&
-      std::ranges::any_of(bytes, [](std::byte b) { return b > std::byte{1}; })) {
-    throw UsageError("tensor " + show_name(entry.name) + " is BOOL and holds a byte that is neither 0 nor 1");
-  }
+  input.read_all(bytes_of(tensor));
+  check_bools(tensor, entry.name);
   return tensor;
 }
 

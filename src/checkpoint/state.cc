@@ -34,7 +34,7 @@ TensorMap model_state(const torch::nn::Module& module) {
   return state;
 }
 
-void load_model_state(torch::nn::Module& module, const TensorMap& state, const std::string& source) {
+void check_model_state(const torch::nn::Module& module, const TensorMap& state, const std::string& source) {
   const TensorMap own = model_state(module);
   std::string first;
   int differences = 0;
@@ -59,8 +59,12 @@ void load_model_state(torch::nn::Module& module, const TensorMap& state, const s
         fmt::format("{} does not fit the model: it {}{}", source, first,
                     differences == 1 ? "" : fmt::format(" ({} differences in all)", differences)));
   }
+}
+
+void load_model_state(torch::nn::Module& module, const TensorMap& state, const std::string& source) {
+  check_model_state(module, state, source);
   const torch::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : own) torch::Tensor(tensor).copy_(state.at(name));
+  for (const auto& [name, tensor] : model_state(module)) torch::Tensor(tensor).copy_(state.at(name));
 }
 
 Metadata arithmetic_facts() { return {{"threads", std::to_string(at::get_num_threads())}}; }

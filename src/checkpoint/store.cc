@@ -56,22 +56,56 @@ CheckpointStore::CheckpointStore(std::filesystem::path folder, int keep)
   if (keep < 0) throw UsageError(fmt::format("keep = {} checkpoints; accepted: 0 (all) or more", keep));
 }
 
-std::filesystem::path CheckpointStore::write(std::int64_t step,
-                                             const std::function<void(const std::filesystem::path&)>& fill) {
+// A folder that no reader looks at yet, and the right to write there.
+struct CheckpointDraft::State {
+  State(CheckpointStore store_, const std::filesystem::path& folder, std::int64_t step_)
+      : store(std::move(store_)),
+        target(folder / step_name(step_)),
+        step(step_),
+        lock(folder),
+        staging(HiddenFolder::make_empty(folder)) {}
+
+  CheckpointStore store;
+  std::filesystem::path target;
+  std::int64_t step;
+  WriterLock lock;
+  HiddenFolder staging;
+};
+
+CheckpointDraft::CheckpointDraft(std::unique_ptr<State> state) : state_(std::move(state)) {}
+CheckpointDraft::CheckpointDraft(CheckpointDraft&&) noexcept = default;
+CheckpointDraft::~CheckpointDraft() = default;
+
+const std::filesystem::path& CheckpointDraft::folder() const { return state_->staging.path(); }
+
+std::filesystem::path CheckpointDraft::publish(std::span<const std::string> parts) {
+  State& s = *state_;
+  const std::filesystem::path staging = s.staging.path();
+  Manifest known;
+  try {
+    known = merge_parts(parts);
+  } catch (const UsageError& wrong) {
+    throw UsageError(std::string("the checkpoint ") + wrong.what());
+  }
+  write_file(staging / kManifestName, compose_manifest(describe_folder(staging, s.step, known)));
+  sync_folder(staging);
+  s.staging.publish(s.target);
+  sync_folder(s.target.parent_path());
+  s.store.prune(s.step);
+  return s.target;
+}
+
+CheckpointDraft CheckpointStore::begin(std::int64_t step) const {
   if (step < 0) throw UsageError(fmt::format("a checkpoint of step {}; accepted: 0 or more", step));
   make_folder(folder_);
-  const auto target = folder_ / step_name(step);
-  const WriterLock lock(folder_);
-  {
-    auto staging = HiddenFolder::make_empty(folder_);
-    fill(staging.path());
-    write_file(staging.path() / kManifestName, compose_manifest(describe_folder(staging.path(), step)));
-    sync_folder(staging.path());
-    staging.publish(target);
-    sync_folder(folder_);
-  }
-  prune(step);
-  return target;
+  return CheckpointDraft(std::make_unique<CheckpointDraft::State>(*this, folder_, step));
+}
+
+std::filesystem::path CheckpointStore::write(std::int64_t step,
+                                             const std::function<void(const std::filesystem::path&)>& fill) {
+  CheckpointDraft draft = begin(step);
+  fill(draft.folder());
+  return draft.publish();
 }
 
 void CheckpointStore::prune(std::int64_t newest_step) const {
@@ -111,14 +145,23 @@ void write_file(const std::filesystem::path& file, std::string_view text) {
   write_file(file, std::as_bytes(std::span(text)));
 }
 
-void verify_checkpoint(const std::filesystem::path& checkpoint) {
+void refuse_damaged(const std::filesystem::path& checkpoint, const std::string& damage) {
   const auto folder = without_slash(checkpoint);
-  const std::string damage = find_damage(folder);
-  if (damage.empty()) return;
   const auto other = find_whole_sibling(folder);
   throw DamagedCheckpoint(fmt::format(
       "checkpoint {} is damaged: {}; {}", folder.filename().string(), damage,
       other.empty() ? "no whole checkpoint lies beside it" : "the newest whole one is " + other.string()));
+}
+
+void verify_checkpoint(const std::filesystem::path& checkpoint) {
+  const auto folder = without_slash(checkpoint);
+  if (const std::string damage = find_damage(folder); !damage.empty()) refuse_damaged(folder, damage);
+}
+
+void check_frame(const std::filesystem::path& checkpoint) {
+  const auto folder = without_slash(checkpoint);
+  if (const std::string damage = find_damage(folder, Depth::frame); !damage.empty())
+    refuse_damaged(folder, damage);
 }
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
@@ -147,7 +190,7 @@ void use_checkpoint(const std::filesystem::path& path,
     const auto checkpoint = find_checkpoint(path);
     const auto before = folder_number(checkpoint);
     try {
-      verify_checkpoint(checkpoint);
+      check_frame(checkpoint);
       use(checkpoint);
       return;
     } catch (const Error&) {

@@ -116,7 +116,7 @@ BenchFlags with_job(BenchFlags flags) {
 
 int run_bench(const BenchFlags& flags) {
   if (flags.collective.empty())
-    throw UsageError("collective is required: one of " + joined(bench_op_names()) + ", or step");
+    throw UsageError("collective is required: one of " + joined(bench_op_names()) + ", compress or step");
   BenchPlan plan = make_plan(with_job(flags));
   if (flags.report_to.empty()) use_engine(plan.own_engine);
   if (!flags.report_to.empty()) {
@@ -165,8 +165,8 @@ int run_bench(const BenchFlags& flags) {
 
 void add_bench(Cli& cli) {
   auto flags = std::make_shared<BenchFlags>();
-  CLI::App* command =
-      cli.app.add_subcommand("bench", "Measure a collective beside MPI and Gloo, or a training step");
+  CLI::App* command = cli.app.add_subcommand(
+      "bench", "Measure a collective beside MPI and Gloo, compression, or a training step");
   command->group(kMeasure);
   command->add_option("collective", flags->collective, "one of " + joined(bench_op_names()));
   command->add_option("-n,--workers", flags->workers, "workers to start (default: 2)");
@@ -197,6 +197,7 @@ void add_bench(Cli& cli) {
       "  lockstep bench all_reduce --engines tcp,tls,gloo --sizes 4K,25M\n"
       "  lockstep run -n 2 --nnodes 2 --node-rank 0 --rdzv-endpoint HOST:PORT -- lockstep bench all_reduce\n"
       "  lockstep bench step -n 2 --model resnet18 --lane-batch 32");
+  add_compress_bench(cli, *command);
   add_step_bench(cli, *command);
   command->callback([&cli, command, flags] {
     if (command->get_subcommands().empty()) cli.action = [flags] { return run_bench(*flags); };

@@ -56,7 +56,11 @@ void add_bench(Cli& cli);
 void add_tune(Cli& cli);
 // `lockstep bench step`: a subcommand of `bench`.
 void add_step_bench(Cli& cli, CLI::App& bench);
+// `lockstep bench compress`: another one.
+void add_compress_bench(Cli& cli, CLI::App& bench);
 // `lockstep sweep batch`: a subcommand of `sweep`.
 void add_batch_sweep(Cli& cli, CLI::App& sweep);
+// `lockstep sweep compress`: another one.
+void add_compress_sweep(Cli& cli, CLI::App& sweep);
 
 }  // namespace lockstep::cli

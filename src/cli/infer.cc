@@ -11,6 +11,7 @@
 #include "cli/train_program.h"
 #include "lockstep/base/error.h"
 #include "lockstep/models/precision_names.h"
+#include "recipe/device_flag.h"
 
 namespace lockstep::cli {
 namespace {
@@ -25,6 +26,7 @@ void check(const InferOptions& o) {
   at_least_one("--threads", o.threads);
   if (!o.precision.empty())
     expect_one_of("--precision", o.precision, {std::begin(kPrecisionNames), std::end(kPrecisionNames)});
+  check_device(o.device);
   if (o.examples < 0) throw UsageError("--examples: accepted: 0 (all) or more");
   if (o.prompt.empty()) throw UsageError("--prompt '' is not understood; accepted: one character or more");
   if (o.generate < 0 || o.generate > 1'000'000)
@@ -50,6 +52,7 @@ void add_infer(Cli& cli) {
   command->add_option("--threads", options->threads, "threads (default: 1)");
   command->add_option("--precision", options->precision,
                       "fp32, bf16, fp16 or bf16-autocast (default: that of the run)");
+  command->add_option("--device", options->device, "cpu, cuda, or cuda:N (default: cpu)");
   const char* const text = "Text (gpt)";
   command->add_option("--prompt", options->prompt, "what the text goes on with (default: an empty line)")
       ->group(text);

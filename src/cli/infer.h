@@ -15,6 +15,7 @@ struct InferOptions {
   std::int64_t examples = 500;  // 0: all
   std::int64_t threads = 1;
   std::string precision;  // empty: the run's
+  std::string device = "cpu";
   // Of a model of text.
   std::string prompt = "\n";
   std::int64_t generate = 200;  // characters; 0: none
@@ -33,6 +34,7 @@ void visit_infer_options(Options& o, Visit&& visit) {
   visit("examples", o.examples);
   visit("threads", o.threads);
   visit("precision", o.precision);
+  visit("device", o.device);
   visit("prompt", o.prompt);
   visit("generate", o.generate);
   visit("temperature", o.temperature);

@@ -13,6 +13,7 @@
 #include "report/printable.h"
 #include "report/table.h"
 #include "train/checkpoint.h"
+#include "train/device.h"
 #include "train/precision.h"
 #include "train/threads.h"
 
@@ -43,14 +44,19 @@ int run_infer(const nlohmann::ordered_json& request) {
   pin_threads(options.threads);
   const TrainData data = make_data(run);
   if (!options.precision.empty()) run.precision = options.precision;
+  run.device = options.device;
+  const torch::Device device = find_device(run.device, 0);
   const auto model = make_model(run, *data.train);
   const Precision precision = parse_precision(run.precision);
   apply_precision(precision, *model);
+  move_model(*model, device, run.channels_last);
   load_converted(*model, std::move(weights), weights_file(checkpoint).string());
   model->eval();
 
-  const Task task = in_precision(make_task(model, data), precision);
-  const InferResult found = infer(task, options.batch, options.examples);
+  const Task task = in_precision(make_task(model, data), precision, device);
+  const InferResult found = infer(task, options.batch, options.examples, [&](const Batch& batch) {
+    return moved(batch, device, run.channels_last);
+  });
   const std::optional<double> floor = data.test->loss_floor();
   const std::string text = writes ? printable(generate(*model, {.prompt = options.prompt,
                                                                 .bytes = options.generate,

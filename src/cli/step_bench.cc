@@ -23,12 +23,39 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const Given kFlags = {"model",     "cifar_stem",      "layers",       "blocks",        "width",
-                      "heads",     "context",         "dropout",      "lane_batch",    "workers",
-                      "threads",   "steps",           "seed",         "optimizer",     "lr",
-                      "momentum",  "nesterov",        "weight_decay", "bucket_cap_mb", "first_bucket_mb",
-                      "algorithm", "order",           "engine",       "strategy",      "compress",
-                      "precision", "reduce_precision"};
+const Given kFlags = {"model",
+                      "cifar_stem",
+                      "layers",
+                      "blocks",
+                      "width",
+                      "heads",
+                      "context",
+                      "dropout",
+                      "lane_batch",
+                      "workers",
+                      "threads",
+                      "steps",
+                      "seed",
+                      "optimizer",
+                      "lr",
+                      "momentum",
+                      "nesterov",
+                      "weight_decay",
+                      "bucket_cap_mb",
+                      "first_bucket_mb",
+                      "algorithm",
+                      "order",
+                      "engine",
+                      "strategy",
+                      "compress",
+                      "compress_groups",
+                      "compress_max_error",
+                      "precision",
+                      "reduce_precision",
+                      "device",
+                      "deterministic",
+                      "tf32",
+                      "channels_last"};
 
 std::string describe(const Json& row) {
   const auto number = [&](const char* key) { return format_number(row.at(key).get<double>()); };

@@ -11,6 +11,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/train/step_bench.h"
 #include "report/progress.h"
+#include "train/device.h"
 
 namespace lockstep::cli {
 namespace {
@@ -48,7 +49,7 @@ int run_step_bench_worker(const Json& request) {
   merge_json(options, request.at("options"), "the request");
   check_options(options);
   at::set_num_threads(static_cast<int>(options.threads));
-  const Group world = init();
+  const Group world = init({.device = device_kind(options.device)});
   options.data = "synthetic";
   options.examples = options.lane_batch * world.size();
   options.eval_examples = 1;

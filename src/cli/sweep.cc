@@ -182,8 +182,10 @@ void add_sweep(Cli& cli) {
       "Examples:\n"
       "  lockstep sweep bucket_cap_mb --values 0.5,1,2,4,8 -n 2 --model mlp --data synthetic --lane-batch 8\n"
       "  lockstep sweep algorithm --values direct,tree,ring -n 4 --order any --model mlp --data synthetic\n"
-      "  lockstep sweep batch --help                a table of batches and recipes for the learning rate");
+      "  lockstep sweep batch --help                a table of batches and recipes for the learning rate\n"
+      "  lockstep sweep compress --help             what methods of compression cost in quality and time");
   add_batch_sweep(cli, *command);
+  add_compress_sweep(cli, *command);
   command->callback([&cli, command, flags] {
     if (command->get_subcommands().empty()) cli.action = [flags] { return run_sweep(*flags); };
   });

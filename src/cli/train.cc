@@ -82,6 +82,7 @@ int explain_stop(const char* what, const RunDisplay& report, const Starter& star
 struct EarlierRun {
   std::int64_t workers = 0;
   std::int64_t lanes = 0;
+  std::string device = {};
 };
 EarlierRun look_at_run(const std::filesystem::path& path) {
   for (const auto& [file, inside] : {std::pair(path / "state.json", true),
@@ -96,7 +97,7 @@ EarlierRun look_at_run(const std::filesystem::path& path) {
       return value.is_number_integer() ? value.get<std::int64_t>() : 0;
     };
     if (number("workers") >= 1 && number("workers") <= kMostWorkers)
-      return {number("workers"), number("lanes")};
+      return {number("workers"), number("lanes"), json.value("device", "")};
   }
   return {};
 }
@@ -110,6 +111,9 @@ int run_train(TrainFlags& flags) {
     check_options(checked);
     check_of_use(checked, flags.on_line);
   }
+  // Workers meet over an engine for the device before anybody has read the checkpoint.
+  const EarlierRun earlier = flags.options.resume.empty() ? EarlierRun() : look_at_run(flags.options.resume);
+  if (!given.contains("device") && !earlier.device.empty()) flags.options.device = earlier.device;
   const Identity identity = Identity::from_environment();
   const bool launched = identity.launcher != "none";
   // Before the workers are started, and all load libtorch.
@@ -121,10 +125,9 @@ int run_train(TrainFlags& flags) {
     become_train_program("train", request_of(flags.options, given, flags.json));
   }
   if (const std::string& resume = flags.options.resume; !resume.empty()) {
-    const EarlierRun run = look_at_run(resume);
-    if (flags.options.workers == 0) flags.options.workers = run.workers;
-    if (run.lanes > 0 && !given.contains("lanes"))
-      check_resumed_lanes(resume, run.lanes, flags.options.workers);
+    if (flags.options.workers == 0) flags.options.workers = earlier.workers;
+    if (earlier.lanes > 0 && !given.contains("lanes"))
+      check_resumed_lanes(resume, earlier.lanes, flags.options.workers);
   }
   RunDisplay report(flags.json ? Show::json : Show::text);
   return start_training(flags.options, given, report, "train");

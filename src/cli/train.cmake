@@ -6,6 +6,7 @@ add_library(lockstep_trainer STATIC
   step_bench.cc
   sweep.cc
   sweep_batch.cc
+  sweep_compress.cc
   sweep_folder.cc
   train.cc
   train_flags.cc
@@ -24,7 +25,7 @@ if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
   lockstep_few_units(lockstep_train 6)
   target_link_libraries(lockstep_train PRIVATE lockstep_trainer lockstep lockstep_options)
   lockstep_torch_headers(lockstep_train)
-  foreach(engine lockstep_mpi lockstep_gloo)
+  foreach(engine lockstep_mpi lockstep_gloo lockstep_cuda lockstep_nccl)
     if(TARGET ${engine})
       target_link_libraries(lockstep_train PRIVATE ${engine})
     endif()

@@ -25,6 +25,7 @@
 #include "plan/memory_request.h"
 #include "report/printer.h"
 #include "report/progress.h"
+#include "train/device.h"
 #include "train/memory_use.h"
 #include "train/model_size.h"
 #include "train/precision.h"
@@ -71,7 +72,7 @@ std::string in_plain_words(const std::string& message) {
 
 // `hint`: how to go on after a failure, as far as the run has come.
 int run_train(const Json& request, std::string& hint) {
-  const Group world = init();
+  const Group world = init({.device = device_kind(request.at("options").value("device", "cpu"))});
   const TrainPlan plan = make_train_plan(request, world);
   std::unique_ptr<EventReporter> reporter;
   RunDisplay report(plan.show);

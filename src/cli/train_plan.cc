@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -106,7 +108,7 @@ void take_checkpoint(TrainPlan& plan, const Given& given) {
   // A run that is still being written removes checkpoints while they are read here: its owner is named first.
   std::optional<FolderLock> lock;
   if (TrainOptions probe = o; goes_on_in_its_folder(probe, plan.checkpoint)) lock.emplace(probe.out);
-  verify_checkpoint(plan.checkpoint);
+  check_frame(plan.checkpoint);  // the rest when it is read
   const Json state = read_state(plan.checkpoint);
   const TrainOptions before = options_of_state(state, plan.checkpoint);
   continue_options(o, given, before);
@@ -167,6 +169,9 @@ TrainPlan plan_of(const Json& request, int workers) {
   if (o.lanes == 0) o.lanes = workers * o.accumulate;
   if (!plan.checkpoint.empty()) check_resumed_lanes(o.resume, o.lanes, workers);
   check_lanes(o, workers);
+  if (compresses_by_method(o) && o.compress_groups == 0)
+    o.compress_groups = std::min(std::bit_ceil(static_cast<std::uint64_t>(workers)),
+                                 std::bit_ceil(static_cast<std::uint64_t>(o.lanes)));
   lanes_of(0, workers, static_cast<int>(o.lanes));
   if (o.out.empty()) o.out = default_out(o);
   return plan;

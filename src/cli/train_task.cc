@@ -9,9 +9,14 @@
 
 #include "base/machine_memory.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/identity.h"
 #include "lockstep/compress/bf16.h"
+#include "lockstep/compress/compress.h"
 #include "lockstep/data/open_dataset.h"
+#include "lockstep/models/cross_entropy.h"
 #include "lockstep/models/precision.h"
+#include "lockstep/parallel/units.h"
+#include "train/device.h"
 
 namespace lockstep::cli {
 namespace {
@@ -89,14 +94,15 @@ ResNetNorm norm_of(const TrainOptions& o) {
 }
 
 // What the processor lacks is said, not computed in another type.
-void check_kernels(const std::string& precision) {
+void check_kernels(const std::string& precision, const std::string& device) {
   const torch::ScalarType type = parameter_type(parse_precision(precision));
   if (type == torch::kFloat32) return;
-  if (const std::string missing = missing_kernels(type); !missing.empty())
-    throw UsageError(fmt::format(
-        "--precision {}: libtorch {} has no kernels of that type on the processor for {}; accepted: "
-        "fp32, bf16, bf16-autocast",
-        precision, TORCH_VERSION, missing));
+  const torch::Device there = find_device(device, Identity::from_environment().local_rank);
+  if (const std::string missing = missing_kernels(type, there); !missing.empty())
+    throw UsageError(
+        fmt::format("--precision {}: libtorch {} has no kernels of that type on {} for {}; accepted: "
+                    "fp32, bf16, bf16-autocast",
+                    precision, TORCH_VERSION, there.is_cpu() ? "the processor" : there.str(), missing));
 }
 
 }  // namespace
@@ -116,7 +122,7 @@ TrainData make_data(const TrainOptions& o) {
 }
 
 std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data) {
-  check_kernels(o.precision);
+  check_kernels(o.precision, o.device);
   std::int64_t inputs = 1;
   for (const std::int64_t extent : data.shape()) inputs *= extent;
   check_model_size(o, static_cast<double>(inputs), static_cast<double>(data.classes()));
@@ -131,7 +137,9 @@ std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data) {
                  .vocabulary = data.classes(),
                  .dropout = o.dropout};
   options.mlp = {.inputs = inputs, .width = o.width, .layers = o.layers, .classes = data.classes()};
-  return lockstep::make_model(o.model, options);
+  auto model = lockstep::make_model(o.model, options);
+  if (o.recompute) recompute_units(*model);
+  return model;
 }
 
 std::string data_path(const TrainOptions& options) {
@@ -154,8 +162,7 @@ TrainOptions locate_data(TrainOptions o, const DataRecord& before) {
 }
 
 torch::Tensor loss_of(const torch::Tensor& logits, const Batch& batch) {
-  return logits.dim() == 3 ? at::cross_entropy_loss(logits.flatten(0, 1), batch.target.flatten())
-                           : at::cross_entropy_loss(logits, batch.target);
+  return cross_entropy(logits, batch.target);
 }
 
 Task make_task(const std::shared_ptr<Model>& model, const TrainData& data) {
@@ -163,7 +170,8 @@ Task make_task(const std::shared_ptr<Model>& model, const TrainData& data) {
           .test = data.test,
           .loss = loss_of,
           .metrics = {{"accuracy", count_correct}},
-          .forward = [model](const Batch& batch) { return model->forward(batch.data); }};
+          .forward = [model](const Batch& batch) { return model->forward(batch.data); },
+          .takes_low_precision = true};
 }
 
 StrategyOptions strategy_options(const TrainOptions& o) {
@@ -173,7 +181,14 @@ StrategyOptions strategy_options(const TrainOptions& o) {
       .reduce_precision = o.reduce_precision == "fp32" ? ReducePrecision::f32 : ReducePrecision::same,
       .algorithm = o.algorithm == "auto" ? "" : o.algorithm,
       .order = o.order == "any" ? Order::any : Order::canonical};
+  options.gathered_mb = o.gathered_mb;
   if (o.compress == "bf16") options.exchange = bf16_exchange;
+  if (compresses_by_method(o))
+    options.exchange = compressed({.method = o.compress,
+                                   .groups = static_cast<int>(o.compress_groups),
+                                   .lanes = static_cast<int>(o.lanes),
+                                   .seed = o.seed,
+                                   .max_error = o.compress_max_error});
   return options;
 }
 
@@ -212,6 +227,10 @@ TrainerOptions trainer_options(const TrainOptions& o) {
           .warmup_epochs = o.warmup_epochs,
           .precision = o.precision,
           .loss_scaling = o.loss_scaling,
+          .device = o.device,
+          .deterministic = o.deterministic,
+          .tf32 = o.tf32,
+          .channels_last = o.channels_last,
           .epochs = o.epochs,
           .steps = o.steps,
           .strategy = o.strategy,
@@ -224,6 +243,7 @@ TrainerOptions trainer_options(const TrainOptions& o) {
           .out = o.out,
           .init = o.init,
           .checkpoint_every = o.checkpoint_every,
+          .checkpoint_async = o.checkpoint_async,
           .keep = o.keep,
           .trace_steps = o.trace_steps};
 }

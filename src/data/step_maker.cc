@@ -206,6 +206,7 @@ std::optional<Step> StepMaker::make(StepDraft draft, const std::stop_token& stop
     } catch (...) {
       rethrow_with_example(*dataset_, draft.examples[i], random, place_of(lane.step, lane.index));
     }
+    if (options_.place) options_.place(lane);
   }
   return std::move(draft.step);
 }

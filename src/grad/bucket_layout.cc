@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
+#include <tuple>
 
 namespace lockstep {
 
@@ -28,21 +28,20 @@ BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<
     std::size_t last = 0;  // position of its newest member
   };
   std::vector<Open> closed;
-  std::map<std::pair<DType, DType>, Open> open;  // by the gradients' type and the parameters'
+  std::map<std::tuple<int, DType, DType>, Open> open;  // by unit, the gradients' type and the parameters'
   const auto close = [&](Open& bucket) {
     if (!bucket.plan.members.empty()) closed.push_back(std::move(bucket));
   };
   for (std::size_t position = 0; position < order.size(); ++position) {
     const int index = order[position];
-    const auto [count, dtype, own] = parameters[static_cast<std::size_t>(index)];
+    const auto [count, dtype, own, unit] = parameters[static_cast<std::size_t>(index)];
     const std::size_t step = kTensorAlignment / size_of(dtype);
     const std::size_t room = round_up(count, step);
-    const std::pair kind(dtype, own.value_or(dtype));
+    const std::tuple kind(unit, dtype, own.value_or(dtype));
+    const std::size_t first = unit == 0 ? std::min(first_bytes, cap_bytes) : cap_bytes;
     const auto found = open.find(kind);
     Open& bucket =
-        found != open.end()
-            ? found->second
-            : open.emplace(kind, Open{{dtype, 0, {}}, std::min(first_bytes, cap_bytes)}).first->second;
+        found != open.end() ? found->second : open.emplace(kind, Open{{dtype, 0, {}}, first}).first->second;
     if (!bucket.plan.members.empty() && (bucket.plan.count + room) * size_of(dtype) > bucket.limit) {
       close(bucket);
       bucket = Open{{dtype, 0, {}}, cap_bytes};
@@ -59,7 +58,7 @@ BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<
   for (Open& bucket : closed) {
     std::size_t offset = 0;
     for (const int index : bucket.plan.members) {
-      const auto [count, dtype, own] = parameters[static_cast<std::size_t>(index)];
+      const auto [count, dtype, own, unit] = parameters[static_cast<std::size_t>(index)];
       const std::size_t step = kTensorAlignment / size_of(dtype);
       layout.placements[static_cast<std::size_t>(index)] = {static_cast<int>(layout.buckets.size()), offset};
       offset += round_up(count, step);

@@ -14,6 +14,7 @@ struct ParameterShape {
   std::size_t count = 0;  // elements
   DType dtype = DType::f32;
   std::optional<DType> own = {};  // of the parameter, where its gradient is of another
+  int unit = 0;                   // what is gathered together (parallel/units.h) has a number; 0: nothing
 };
 
 struct BucketPlan {
@@ -36,7 +37,8 @@ struct BucketLayout {
 inline constexpr std::size_t kTensorAlignment = 64;
 
 // `order` is the order in which gradients are expected. A bucket holds one type, of parameters of one type,
-// and at most `cap_bytes` (the first of each type `first_bytes`), or one parameter that is larger than that.
+// and of one unit, and at most `cap_bytes` (the first of each type `first_bytes`; not those of units), or one
+// parameter that is larger than that.
 // Buckets are in the order in which they are expected to be full. Each can be cut into `ranks` equal parts:
 // on the lines of tensors where what that adds to the bucket's end hardly counts, else wherever it comes out
 // even.

@@ -41,6 +41,7 @@ Exchange all_reduce_exchange(ExchangeOptions options) {
                 if (is_its_own_mean(bucket)) return Work();
                 return bucket.group.all_reduce_async(bucket.data, call_options(options, bucket));
               },
+          .nothing_alone = true,
           .expected_seconds = expected(Collective::all_reduce, options)};
 }
 

@@ -1,8 +1,7 @@
 #include "grad/finite.h"
 
-#include <ATen/ops/isfinite.h>
-
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "grad/torch_types.h"
@@ -21,10 +20,19 @@ bool finite_bits(const void* data, std::size_t count, Bits exponent) {
   return found == 0;
 }
 
+// In a function, so that it is there before the first static object that adds one.
+std::array<MarkNotFinite, kDeviceKinds>& device_marks() {
+  static std::array<MarkNotFinite, kDeviceKinds> all = {};
+  return all;
+}
+
 }  // namespace
 
+void add_device_finite(Device::Kind kind, MarkNotFinite mark) {
+  device_marks()[static_cast<std::size_t>(kind)] = mark;
+}
+
 bool all_finite(const Buffer& data) {
-  if (data.device.kind != Device::Kind::cpu) return at::isfinite(tensor_at(data, nullptr)).all().item<bool>();
   switch (data.dtype) {
     case DType::f64: return finite_bits<std::uint64_t>(data.data, data.count, 0x7ff0000000000000U);
     case DType::f32: return finite_bits<std::uint32_t>(data.data, data.count, 0x7f800000U);
@@ -34,16 +42,32 @@ bool all_finite(const Buffer& data) {
   }
 }
 
-bool own_part_finite(const Bucket& bucket) {
+std::vector<Buffer> own_tensors(const Bucket& bucket) {
   const std::size_t length = own_part(bucket).count;
   const std::size_t begin = length * static_cast<std::size_t>(bucket.group.rank()), end = begin + length;
   const std::size_t size = size_of(bucket.data.dtype);
-  return std::ranges::all_of(bucket.tensors, [&](const BucketTensor& tensor) {
+  std::vector<Buffer> list;
+  for (const BucketTensor& tensor : bucket.tensors) {
     const std::size_t from = std::clamp(tensor.offset, begin, end);
     const std::size_t to = std::clamp(tensor.offset + tensor.count, begin, end);
-    return all_finite({static_cast<std::byte*>(bucket.data.data) + from * size, to - from, bucket.data.dtype,
-                       bucket.data.device});
-  });
+    list.push_back({static_cast<std::byte*>(bucket.data.data) + from * size, to - from, bucket.data.dtype,
+                    bucket.data.device});
+  }
+  return list;
+}
+
+void mark_not_finite(std::span<const Buffer> list, const torch::Tensor& found) {
+  if (list.empty()) return;
+  if (const MarkNotFinite mark = device_marks()[static_cast<std::size_t>(list.front().device.kind)])
+    return mark(list, found.data_ptr<std::int32_t>());
+  const torch::NoGradGuard no_grad;
+  for (const Buffer& data : list) {
+    if (data.count == 0) continue;
+    const torch::Tensor x = tensor_at(data, nullptr);
+    // Infinity less infinity is no number, and no number is not 0.
+    torch::Tensor(found).add_((x - x).ne(0).any().to(torch::kInt32).view({1}));
+  }
+  torch::Tensor(found).clamp_(0, 1);
 }
 
 }  // namespace lockstep

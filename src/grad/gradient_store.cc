@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "grad/finite.h"
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
 
@@ -31,7 +32,7 @@ double weight_scale(DType dtype, double total_weight) {
 }
 
 GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group group,
-                             std::optional<std::size_t> reuse)
+                             std::optional<std::size_t> reuse, bool nothing_alone)
     : parameters_(parameters), group_(std::move(group)) {
   for (const NamedTensor& parameter : parameters_) {
     const Device device = device_of(parameter.tensor, "parameter '" + parameter.name + "'");
@@ -42,6 +43,7 @@ GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group g
                        "; accepted: all on one device");
   }
   if (reuse) slots_.emplace(group_, device_, *reuse);
+  stays_ = nothing_alone && !reuse && group_.size() == 1 && device_.kind != Device::Kind::cpu;
 }
 
 // A tensor of its own on the bucket's memory, no view in autograd's sense: zero_grad() may detach it.
@@ -93,7 +95,11 @@ void GradientStore::set_layout(BucketLayout layout) {
   }
   CommMemory memory;
   Set set;
-  if (slots_) {
+  if (stays_ && memory_.data() == nullptr) {
+    set = {.buckets = std::vector<torch::Tensor>(layout.buckets.size()),
+           .views = std::vector<torch::Tensor>(parameters_.size()),
+           .filled = std::vector<char>(parameters_.size(), 0)};
+  } else if (slots_) {
     set = {.buckets = std::vector<torch::Tensor>(layout.buckets.size()),
            .views = std::vector<torch::Tensor>(parameters_.size()),
            .filled = std::vector<char>(parameters_.size(), 0)};
@@ -119,6 +125,7 @@ void GradientStore::set_layout(BucketLayout layout) {
   sets_.clear();  // the spare ones are made when they are needed
   sets_.push_back(std::move(set));
   top_ = 0;
+  roots_ = {0};
   memory_ = std::move(memory);
   offsets_ = std::move(offsets);
   layout_ = std::move(layout);
@@ -144,8 +151,23 @@ void GradientStore::check(std::size_t parameter) const {
   throw UsageError("the gradient of '" + parameters_[parameter].name + "' is sparse; accepted: dense ones");
 }
 
+std::size_t GradientStore::layout_bytes() const {
+  std::size_t bytes = kBucketAlignment;
+  for (std::size_t b = 0; b < layout_.buckets.size(); ++b)
+    bytes =
+        offsets_[b] + (layout_.buckets[b].count * size_of(layout_.buckets[b].dtype) + kBucketAlignment - 1) /
+                          kBucketAlignment * kBucketAlignment;
+  return bytes;
+}
+
 void GradientStore::place(int bucket) {
   const auto b = static_cast<std::size_t>(bucket);
+  if (stays_ && memory_.data() == nullptr) {
+    memory_ = group_.allocate(layout_bytes(), device_);
+    Set set = make_set(layout_, memory_);
+    set.filled = sets_[0].filled;
+    sets_[0] = std::move(set);
+  }
   if (!slots_ || placed_[b].data() != nullptr) return;
   const BucketPlan& plan = layout_.buckets[b];
   placed_[b] = slots_->take(plan.count * size_of(plan.dtype));
@@ -185,6 +207,7 @@ torch::Tensor GradientStore::own_part(int bucket) const {
 }
 
 void GradientStore::adopt(std::size_t parameter) {
+  if (stay()) return check(parameter);
   place(layout_.placements[parameter].bucket);
   torch::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
   const torch::Tensor& view = sets_[0].views[parameter];
@@ -195,16 +218,26 @@ void GradientStore::adopt(std::size_t parameter) {
   grad = view;
 }
 
-void GradientStore::begin_lane(int position, double total_weight) {
+void GradientStore::begin_lane(int position, double total_weight, bool alone) {
   total_weight_ = total_weight;
+  adds_up_ = !alone || total_weight != 1;
   if (squares_) squares_->begin_lane(position);
   for (const NamedTensor& parameter : parameters_) parameter.tensor.mutable_grad() = torch::Tensor();
-  if (position % 2 == 1) return;  // joins the lane before
+  const auto merge_top = [&] {
+    for (const BucketPlan& plan : layout_.buckets) merge(top_ - 1, top_, plan.members);
+    --top_;
+  };
+  const int within = subtree_lanes_ == 0 ? position : position % subtree_lanes_;
+  if (within % 2 == 1) return;  // joins the lane before
   if (position == 0) {
     top_ = 0;
+    roots_ = {0};
+  } else if (within == 0) {  // the subtree before is complete
+    while (top_ > roots_.back()) merge_top();
+    roots_.push_back(++top_);
   } else {
-    for (int carries = std::countr_zero(static_cast<unsigned>(position / 2)); carries > 0; --carries, --top_)
-      for (const BucketPlan& plan : layout_.buckets) merge(top_ - 1, top_, plan.members);
+    for (int carries = std::countr_zero(static_cast<unsigned>(within / 2)); carries > 0; --carries)
+      merge_top();
     ++top_;
   }
   if (top_ == sets_.size()) sets_.push_back(make_set(layout_, CommMemory()));
@@ -216,6 +249,10 @@ void GradientStore::fold(std::size_t parameter, double weight) {
   check(parameter);
   const torch::NoGradGuard no_grad;
   if (squares_) squares_->add(parameter, grad);
+  if (stay()) {
+    sets_[0].filled[parameter] = 1;
+    return;
+  }
   if (top_ == 0) place(layout_.placements[parameter].bucket);
   Set& set = sets_[top_];
   torch::Tensor& view = set.views[parameter];
@@ -263,11 +300,20 @@ void GradientStore::merge(std::size_t into, std::size_t from, const std::vector<
 }
 
 void GradientStore::collapse(int bucket, bool lanes) {
-  place(bucket);
   const std::vector<int>& members = layout_.buckets[static_cast<std::size_t>(bucket)].members;
+  if (!lanes) adds_up_ = false;
+  if (stay()) {
+    for (const int m : members) {
+      const auto i = static_cast<std::size_t>(m);
+      if (!lanes) sets_[0].filled[i] = parameters_[i].tensor.grad().defined() ? 1 : 0;
+      if (!lanes && sets_[0].filled[i] != 0) check(i);
+    }
+    return;
+  }
+  place(bucket);
   Set& set = sets_[0];
   if (lanes) {
-    for (std::size_t level = top_; level > 0; --level) merge(level - 1, level, members);
+    for (std::size_t level = top_; level > roots_.back(); --level) merge(level - 1, level, members);
   } else {
     for (const int m : members) {
       const auto i = static_cast<std::size_t>(m);
@@ -280,23 +326,56 @@ void GradientStore::collapse(int bucket, bool lanes) {
     if (set.filled[static_cast<std::size_t>(m)] == 0) set.views[static_cast<std::size_t>(m)].fill_(-0.0);
 }
 
+bool GradientStore::has(std::size_t parameter) const {
+  return std::ranges::any_of(roots_, [&](std::size_t root) { return sets_[root].filled[parameter] != 0; });
+}
+
+std::vector<SubtreeSum> GradientStore::sums(int bucket) const {
+  const auto b = static_cast<std::size_t>(bucket);
+  std::vector<SubtreeSum> sums;
+  for (std::size_t k = 0; k < roots_.size(); ++k) {
+    const Set& set = sets_[roots_[k]];
+    SubtreeSum& sum = sums.emplace_back(
+        SubtreeSum{.subtree = first_subtree_ + static_cast<int>(k), .data = set.buckets[b].data_ptr()});
+    for (const int m : layout_.buckets[b].members) sum.has.push_back(set.filled[static_cast<std::size_t>(m)]);
+  }
+  return sums;
+}
+
 void GradientStore::publish(std::size_t parameter, bool there) {
   torch::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
+  if (there && stay()) return;
   grad = there ? sets_[0].views[parameter] : torch::Tensor();
 }
 
 std::size_t GradientStore::bytes() const {
-  std::size_t bytes = slots_ ? slots_->bytes() : memory_.bytes();
+  std::size_t bytes = slots_                                ? slots_->bytes()
+                      : stays_ && memory_.data() == nullptr ? layout_bytes()  // those that libtorch holds
+                                                            : memory_.bytes();
   for (const torch::Tensor& own : own_) bytes += own.nbytes();
   for (std::size_t level = 1; level < sets_.size(); ++level)
     for (const torch::Tensor& bucket : sets_[level].buckets) bytes += bucket.nbytes();
   return bytes;
 }
 
+std::vector<Buffer> GradientStore::reduced(int bucket) const {
+  if (!stay()) return own_tensors(this->bucket(bucket));
+  std::vector<Buffer> list;
+  for (const int m : layout_.buckets[static_cast<std::size_t>(bucket)].members) {
+    const torch::Tensor& grad = parameters_[static_cast<std::size_t>(m)].tensor.grad();
+    if (grad.defined())
+      list.push_back(
+          buffer_of(grad, "the gradient of '" + parameters_[static_cast<std::size_t>(m)].name + "'"));
+  }
+  return list;
+}
+
 Bucket GradientStore::bucket(int index) const {
   const auto b = static_cast<std::size_t>(index);
   const BucketPlan& plan = layout_.buckets[b];
-  void* const data = slots_ ? placed_[b].data() : memory_.as<std::byte>() + offsets_[b];
+  void* const data = slots_                                ? placed_[b].data()
+                     : stay() || memory_.data() == nullptr ? nullptr
+                                                           : memory_.as<std::byte>() + offsets_[b];
   return {.index = index,
           .data = {data, plan.count, plan.dtype, device_},
           .tensors = tensors_[b],

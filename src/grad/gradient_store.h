@@ -5,8 +5,14 @@
 // only while they are filled and exchanged, and the own parts are kept beside them. A worker with one lane
 // then has a few buckets' memory; with several lanes the sums wait whole for the last one.
 //
+// A single worker on a device, whose exchange changes nothing, has no buckets at all as long as it runs one
+// lane a step, or none: its gradients are means where they are.
+//
 // Lanes are added up in pairs in place, and pairs of pairs like the digits of a binary counter: sets_[0]
 // holds the largest finished part, the last set the pair under way. Eight lanes need three sets.
+//
+// Where an exchange has cut the lanes' tree each subtree is such a counter, behind those before it, which
+// have become one set each: eight lanes in four subtrees need four sets.
 #pragma once
 
 #include <torch/types.h>
@@ -18,6 +24,7 @@
 #include "grad/bucket_layout.h"
 #include "grad/bucket_slots.h"
 #include "grad/lane_squares.h"
+#include "grad/torch_types.h"
 #include "lockstep/comm/group.h"
 #include "lockstep/grad/exchange.h"
 #include "lockstep/grad/gradient_source.h"
@@ -32,13 +39,14 @@ class GradientStore {
  public:
   // Buckets lie on the parameters' device, which is the same for all: UsageError names two that differ.
   // `reuse`: buckets give their memory up behind their exchange, as said above; a bucket's first gradient
-  // waits while so many exchanges are under way.
+  // waits while so many exchanges are under way. `nothing_alone`: Exchange's.
   GradientStore(const std::vector<NamedTensor>& parameters, Group group,
-                std::optional<std::size_t> reuse = {});
+                std::optional<std::size_t> reuse = {}, bool nothing_alone = false);
 
   // Lays the buckets out anew; gradients that are views into the old ones move along.
   void set_layout(BucketLayout layout);
   const BucketLayout& layout() const { return layout_; }
+  torch::Device device() const { return torch_device(device_); }
   // "bucket 2 of 3 (layer1.weight … layer3.bias)": for messages.
   const std::string& label(int bucket) const { return labels_[static_cast<std::size_t>(bucket)]; }
 
@@ -46,12 +54,19 @@ class GradientStore {
   // not come across it.
   void check(std::size_t parameter) const;
 
+  // Lanes of a subtree, a power of two, and which this worker's first one is. Else there is one for all
+  // lanes.
+  void cut(int lanes, int first_subtree) {
+    subtree_lanes_ = lanes;
+    first_subtree_ = first_subtree;
+  }
+
   // Plain loops: grad() becomes a view into its bucket, its value kept.
   void adopt(std::size_t parameter);
 
   // Lanes: forgets everything (position 0), or makes room for lane `position` of a step whose weights add up
-  // to `total_weight`. Gradients become undefined.
-  void begin_lane(int position, double total_weight);
+  // to `total_weight`. Gradients become undefined. `alone`: it is the step's only lane, of all workers'.
+  void begin_lane(int position, double total_weight, bool alone = false);
   // Adds weight × grad() to what the lanes before gave. grad() becomes undefined.
   void fold(std::size_t parameter, double weight);
   // From now on |grad()|² of each lane is kept.
@@ -59,17 +74,21 @@ class GradientStore {
   // Of the step's lanes so far; none where nobody asked for them.
   std::vector<double> lane_squares() const { return squares_ ? squares_->lanes() : std::vector<double>(); }
 
-  // Bucket b of the first set becomes the sum of all sets, and zero (negative zero, which changes nothing
-  // when added) where there is no gradient. Afterwards the bucket is ready to leave.
+  // Bucket b of the first set becomes the sum of all sets (of the first subtree), and zero (negative zero,
+  // which changes nothing when added) where there is no gradient. Afterwards the bucket is ready to leave.
   void collapse(int bucket, bool lanes);
   // Has this worker a gradient for it? After collapse.
-  bool has(std::size_t parameter) const { return sets_[0].filled[parameter]; }
+  bool has(std::size_t parameter) const;
 
   // grad() becomes the view into the exchanged bucket, or undefined.
   void publish(std::size_t parameter, bool there);
 
   // Without a divisor; without data where it has no memory at the moment.
   Bucket bucket(int index) const;
+  // This rank's part of what was reduced, tensor by tensor, wherever it lies.
+  std::vector<Buffer> reduced(int bucket) const;
+  // After collapse, where the tree is cut: Bucket::sums.
+  std::vector<SubtreeSum> sums(int bucket) const;
   // Its exchange is under way, and leaves this rank its part. Returns what is to be waited for in its place.
   Work leave(int bucket, Work exchange);
   // This rank's part of the bucket as the exchange has left it, flat.
@@ -88,6 +107,9 @@ class GradientStore {
   torch::Tensor view_of(const torch::Tensor& bucket, std::size_t parameter, const BucketLayout& layout) const;
   // Bucket b of the first set has memory from now on, if it had none.
   void place(int bucket);
+  // Whether this step's gradients are left where they are.
+  bool stay() const { return stays_ && !adds_up_; }
+  std::size_t layout_bytes() const;
   void merge(std::size_t into, std::size_t from, const std::vector<int>& members);
 
   const std::vector<NamedTensor>& parameters_;
@@ -97,14 +119,19 @@ class GradientStore {
   int layouts_ = 0;                  // so far
   std::vector<std::string> labels_;  // of the buckets
   std::vector<std::vector<BucketTensor>> tensors_;
-  CommMemory memory_;                 // of the first set; none with slots
+  bool stays_ = false;                // gradients may be left where they are
+  bool adds_up_ = false;              // not those of this step, which are sums of weighted lanes
+  CommMemory memory_;                 // of the first set; none with slots, and none before it is needed
   std::vector<std::size_t> offsets_;  // of each bucket in memory_, bytes
   std::optional<BucketSlots> slots_;
-  std::vector<CommMemory> placed_;  // with slots: the memory that each bucket has now
-  std::vector<torch::Tensor> own_;  // with slots: this rank's part of each bucket
-  std::vector<Set> sets_;           // the first in comm memory
-  std::size_t top_ = 0;             // the set that lanes are added to
-  double total_weight_ = 1;         // of the step's lanes
+  std::vector<CommMemory> placed_;        // with slots: the memory that each bucket has now
+  std::vector<torch::Tensor> own_;        // with slots: this rank's part of each bucket
+  std::vector<Set> sets_;                 // the first in comm memory
+  std::vector<std::size_t> roots_ = {0};  // the first set of each subtree so far
+  std::size_t top_ = 0;                   // the set that lanes are added to
+  int subtree_lanes_ = 0;                 // 0: not cut
+  int first_subtree_ = 0;
+  double total_weight_ = 1;  // of the step's lanes
   std::optional<LaneSquares> squares_;
 };
 

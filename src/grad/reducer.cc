@@ -9,6 +9,7 @@
 #include "grad/step_exchange.h"
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/lanes.h"
 
 namespace lockstep {
 namespace {
@@ -25,6 +26,12 @@ std::optional<std::size_t> slots_of(const ReducerOptions& options) {
   return options.peers_meet_in_backward ? std::numeric_limits<std::size_t>::max() : BucketSlots::kUnderWay;
 }
 
+// Whether a single rank's gradients may stay where they are: in the type in which they are reduced.
+bool nothing_alone(const ReducerOptions& options) {
+  return options.exchange.nothing_alone && options.exchange.leaves == Exchange::Leaves::everything &&
+         options.reduce_precision == ReducePrecision::same;
+}
+
 }  // namespace
 
 struct Reducer::Impl {
@@ -35,7 +42,7 @@ struct Reducer::Impl {
       : parameters(std::move(given)),
         group(std::move(group_)),
         options(std::move(options_)),
-        store(parameters, group, slots_of(options)),
+        store(parameters, group, slots_of(options), nothing_alone(options)),
         exchange(group, store, parameters, options),
         came(parameters.size(), 0) {
     for (const NamedTensor& parameter : parameters) {
@@ -47,9 +54,11 @@ struct Reducer::Impl {
       const bool widened = options.reduce_precision == ReducePrecision::f32 && size_of(data.dtype) == 2;
       shapes.push_back(widened ? ParameterShape{data.count, DType::f32, data.dtype}
                                : ParameterShape{data.count, data.dtype});
+      if (!options.units.empty()) shapes.back().unit = options.units[shapes.size() - 1];
     }
     if (options.reuse_buckets) options.exchange.leaves = Exchange::Leaves::own_part;  // of what it leaves
     if (options.measure_lanes) store.measure_lanes();
+    if (options.exchange.bind) cut();
     std::vector<int> order(parameters.size());
     std::iota(order.rbegin(), order.rend(), 0);
     set_layout(order);
@@ -57,6 +66,8 @@ struct Reducer::Impl {
     rebuilt = options.keep_layout || options.exchange.leaves == Exchange::Leaves::own_part;
   }
 
+  void cut();
+  void check_cut(const LanePart& lane) const;
   void on_gradient(std::size_t i);
   void fold_rest();
   void finish();
@@ -105,6 +116,7 @@ struct Reducer::Impl {
   std::vector<ParameterShape> shapes;
   GradientStore store;
   StepExchange exchange;
+  Subtrees subtrees;  // count 0: the lanes' tree is not cut
 
   bool sync = true;
   bool lanes = false;      // this step is made of lanes
@@ -121,6 +133,25 @@ struct Reducer::Impl {
   std::unique_ptr<BackwardHooks> hooks;
 };
 
+void Reducer::Impl::cut() {
+  subtrees = options.exchange.bind(parameters, group);
+  if (subtrees.count == 0) return;
+  store.cut(subtrees.span(), subtrees_of(group.rank(), group.size(), subtrees).first);
+  exchange.cut();
+}
+
+// A lane elsewhere than the exchange believes would be added to another subtree's.
+void Reducer::Impl::check_cut(const LanePart& lane) const {
+  if (subtrees.count == 0) return;
+  const LaneRange own = lanes_of(group.rank(), group.size(), subtrees.lanes);
+  if (lane.position < own.count && lane.index == own.first + lane.position) return;
+  throw UsageError("lane " + std::to_string(lane.index) + " is number " + std::to_string(lane.position) +
+                   " of this worker's, and the exchange '" + options.exchange.name + "' is for " +
+                   std::to_string(subtrees.lanes) + " lanes, of which " + group.named(group.rank()) + " of " +
+                   std::to_string(group.size()) + " has " + std::to_string(own.count) + " from " +
+                   std::to_string(own.first) + " on; accepted: the run's lanes as they are dealt out");
+}
+
 void Reducer::Impl::on_gradient(std::size_t i) {
   if (phase == Phase::reduced) {
     if (lanes) throw UsageError("backward after the last lane's; begin the next step's lanes first");
@@ -134,6 +165,10 @@ void Reducer::Impl::on_gradient(std::size_t i) {
   if (lane_loop && !lanes && sync)
     throw UsageError(
         "backward in a loop over lanes, but in no lane; begin each with `auto scope = ddp.lane(lane);`");
+  if (!lanes && subtrees.count > 0 && subtrees.lanes != group.size())
+    throw UsageError("backward outside of a lane, and the exchange '" + options.exchange.name + "' is for " +
+                     std::to_string(subtrees.lanes) + " lanes on " + std::to_string(group.size()) +
+                     " workers; accepted: lanes, or an exchange for one lane a worker");
   // As if the lane had run no backward: what it computed may be anything, a mean over no samples too.
   if (lanes && part.weight == 0) {
     parameters[i].tensor.mutable_grad() = torch::Tensor();
@@ -178,6 +213,7 @@ void Reducer::Impl::fold_rest() {
 void Reducer::Impl::finish() {
   const bool idle = phase == Phase::fresh;
   try {
+    if (options.beside != nullptr) options.beside->backward_over();
     fold_rest();
     if (!open()) {
       if (options.beside != nullptr) options.beside->nobody();
@@ -226,6 +262,7 @@ bool Reducer::sync() const { return impl_->sync; }
 
 void Reducer::begin_lane(const LanePart& part) {
   Impl& impl = *impl_;
+  impl.check_cut(part);
   if (part.position == 0) {
     if (impl.phase == Impl::Phase::gathering)
       throw UsageError(
@@ -237,7 +274,8 @@ void Reducer::begin_lane(const LanePart& part) {
   }
   impl.lanes = true;
   impl.part = part;
-  impl.store.begin_lane(part.position, part.total_weight);
+  impl.store.begin_lane(part.position, part.total_weight,
+                        part.position == 0 && part.last && part.weight == part.total_weight);
 }
 
 void Reducer::end_lane() { impl_->fold_rest(); }

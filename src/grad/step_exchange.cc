@@ -1,6 +1,7 @@
 #include "grad/step_exchange.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "grad/finite.h"
 #include "lockstep/base/clock.h"
@@ -39,9 +40,16 @@ bool StepExchange::open(const StepCard& card) {
     return false;
   }
   counts_memory_.as<std::int32_t>()[parameters_.size() + 1] = 0;
+  if (watches_ && on_device()) {
+    if (!device_found_.defined())
+      device_found_ = torch::zeros({1}, torch::TensorOptions().dtype(torch::kInt32).device(store_.device()));
+    device_found_.zero_();
+  }
   weighted_ = known.lanes == 1.0;
   lanes_ = idle_ || weighted_;  // without gradients: as a worker whose lanes are all empty
   divisor_ = *known.divisor;
+  step_.reset();
+  if (weighted_ && known.step) step_ = static_cast<std::int64_t>(*known.step);
   log_ = {};  // that of the exchange before stayed until now
   log_.buckets.resize(missing_.size());
   return true;
@@ -58,16 +66,22 @@ void StepExchange::launch() {
   store_.collapse(index, lanes_);
   Bucket bucket = store_.bucket(index);
   bucket.divisor = weighted_ ? divisor_ * weight_scale(bucket.data.dtype, divisor_) : divisor_;
+  bucket.step = step_;
+  if (cut_) bucket.sums = store_.sums(index);
   BucketEvent& event = log_.buckets[static_cast<std::size_t>(index)];
   event.bucket = index;
   event.bytes = bucket.data.bytes();
   if (event.ready_ns == 0) event.ready_ns = now_ns();
   Work work = options_.exchange.run(bucket);
   // On the group's thread, while the bucket is in its cache, and before the counts' turn comes there: what is
-  // found goes along with them.
-  if (watches_)
+  // found goes along with them. On a device it is found there, and fetched when all have been looked at.
+  if (watches_ && on_device())
+    work = work.then([list = store_.reduced(index), found = device_found_] { mark_not_finite(list, found); });
+  else if (watches_)
     work = work.then([bucket, found = counts_memory_.as<std::int32_t>() + parameters_.size() + 1] {
-      if (!own_part_finite(bucket)) *found = 1;
+      // Buckets may end on the threads of several groups.
+      if (!std::ranges::all_of(own_tensors(bucket), all_finite))
+        std::atomic_ref<std::int32_t>(*found).store(1, std::memory_order_relaxed);
     });
   works_.push_back(store_.leave(index, std::move(work)));
 }
@@ -78,8 +92,12 @@ void StepExchange::flush() {
   const std::size_t n = parameters_.size();
   for (std::size_t i = 0; i < n; ++i) counts[i] = store_.has(i) ? 1 : 0;
   counts[n] = idle_ ? 0 : 1;
+  if (!counts_wait()) send_counts();
+}
+
+void StepExchange::send_counts() {
   if (group_.size() > 1)
-    counts_ = group_.all_reduce_async(Buffer{counts, n + 2, DType::i32},
+    counts_ = group_.all_reduce_async(Buffer{counts_memory_.data(), parameters_.size() + 2, DType::i32},
                                       {.purpose = "which parameters have gradients"});
 }
 
@@ -87,6 +105,11 @@ void StepExchange::wait() {
   log_.wait_begin_ns = now_ns();
   cards_.check();  // before the buckets of ranks that are out of step fail for a reason that says less
   for (const Work& work : works_) work.wait();
+  // The one time in a step that the host waits for a device, and only under a watch: whether the step is
+  // taken is for the host to know, and for the other workers'.
+  if (watches_ && on_device())
+    counts_memory_.as<std::int32_t>()[parameters_.size() + 1] = device_found_.item<std::int32_t>();
+  if (counts_wait()) send_counts();
   counts_.wait();
   log_.wait_end_ns = now_ns();
   for (std::size_t b = 0; b < works_.size(); ++b) {

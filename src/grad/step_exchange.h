@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "grad/gradient_store.h"
@@ -16,6 +17,9 @@ class StepExchange {
   // All references outlive it.
   StepExchange(const Group& group, GradientStore& store, const std::vector<NamedTensor>& parameters,
                const ReducerOptions& options);
+
+  // Buckets leave with the sums of their subtrees.
+  void cut() { cut_ = true; }
 
   // Nothing has come yet. Also after the store's layout has changed.
   void begin();
@@ -46,6 +50,11 @@ class StepExchange {
 
  private:
   void launch();
+  void send_counts();
+  bool on_device() const { return !store_.device().is_cpu(); }
+  // What is not finite is found too late to go along with counts that leave at once: on a device, or on the
+  // thread of another group, where an exchange that cuts the tree may end.
+  bool counts_wait() const { return watches_ && (on_device() || cut_); }
   void finish_counts();
 
   const Group& group_;
@@ -56,6 +65,7 @@ class StepExchange {
   // How many ranks have a gradient, one i32 a parameter; behind them how many any, and how many have found
   // one that is not finite.
   CommMemory counts_memory_;
+  torch::Tensor device_found_;  // an i32 where the gradients are: one that is not finite was found
   std::vector<char> used_;
   std::vector<int> missing_;  // gradients that each bucket waits for
   ExchangeLog log_;
@@ -65,7 +75,9 @@ class StepExchange {
   bool idle_ = false;      // this rank has nothing
   bool lanes_ = false;     // this rank's gradients are sums of lanes
   bool weighted_ = false;  // the step is made of lanes
+  bool cut_ = false;       // the exchange has cut the lanes' tree
   double divisor_ = 1;
+  std::optional<std::int64_t> step_;  // where it is made of lanes
   bool watches_ = false;
   bool overflowed_ = false;
 };

@@ -1,6 +1,7 @@
 // Activations are [tokens × batch, width], position first: a head's queries, keys and values then are strided
 // views of the one projection that makes them, for all heads of all samples at once, and attention copies
-// nothing but its result.
+// nothing but its result. On a GPU, without dropout, they are [batch × tokens, width] and go through fused
+// kernels (fused.h) and libtorch's fused attention, which takes strided views in that order.
 #include <torch/nn/init.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -11,7 +12,9 @@
 #include <string>
 
 #include "lockstep/models/models.h"
+#include "lockstep/parallel/units.h"
 #include "models/check.h"
+#include "models/fused.h"
 
 namespace lockstep {
 namespace {
@@ -44,6 +47,12 @@ class Attention : public torch::nn::Module {
     return out_->forward(torch::bmm(weights, values).transpose(0, 1).reshape(x.sizes()));
   }
 
+  // On a GPU: `x` is [batch × tokens, width], and `stream` gets the result.
+  void forward_fused(const torch::Tensor& x, std::int64_t batch, fused::ResidualStream& stream) {
+    if constexpr (fused::kBuilt)
+      stream.add(*out_, fused::causal_attention(*qkv_, x, {.batch = batch, .heads = heads_}));
+  }
+
   Linear& out() { return out_; }
 
  private:
@@ -66,6 +75,13 @@ class GptBlock : public torch::nn::Module {
   torch::Tensor forward(torch::Tensor x, const torch::Tensor& mask) {
     x = x + drop(attention_->forward(norm1_->forward(x), mask));
     return x + drop(down_->forward(torch::gelu(up_->forward(norm2_->forward(x)))));
+  }
+
+  void forward_fused(fused::ResidualStream& stream, std::int64_t batch) {
+    if constexpr (fused::kBuilt) {
+      attention_->forward_fused(stream.normed(*norm1_), batch, stream);
+      stream.add(*down_, fused::linear_gelu(*up_, stream.normed(*norm2_)));
+    }
   }
 
   // Projections that end a residual branch.
@@ -92,11 +108,15 @@ class Gpt final : public Model {
         pos_(register_module("pos", torch::nn::Embedding(options.context, options.width))) {
     const auto blocks = std::make_shared<torch::nn::Module>();
     for (std::int64_t i = 0; i < options.blocks; ++i) {
-      blocks_.push_back(blocks->register_module(std::to_string(i), std::make_shared<GptBlock>(options)));
+      blocks_.push_back(
+          shard(blocks->register_module(std::to_string(i), std::make_shared<GptBlock>(options))));
     }
     register_module("blocks", blocks);
     norm_ = register_module("norm", LayerNorm(torch::nn::LayerNormOptions({options.width})));
-    head_ = register_module("head", Linear(options.width, options.vocabulary));
+    head_ = register_module(
+        "head", Linear(torch::nn::LinearOptions(options.width, options.vocabulary).bias(options.head_bias)));
+    embedding_ = Unit({tok_.ptr(), pos_.ptr()});
+    output_ = Unit({norm_.ptr(), head_.ptr()});
     initialise();
   }
 
@@ -107,22 +127,47 @@ class Gpt final : public Model {
     }
     const std::int64_t batch = x.size(0);
     const std::int64_t tokens = x.size(1);
-    const auto positions = tokens == options_.context ? pos_->weight : pos_->weight.narrow(0, 0, tokens);
-    auto h = tok_->forward(x.t().to(torch::kLong)) + positions.unsqueeze(1);
+    if constexpr (fused::kBuilt)
+      if (options_.dropout == 0 && fused::takes(*norm_, tok_->weight, options_.heads) &&
+          !detail::recomputes(*embedding_.point()))
+        return forward_fused(x);
+    auto h = embedding_.run([this](const torch::Tensor& numbers) { return embed(numbers); },
+                            x.t().to(torch::kLong));
     h = h.view({tokens * batch, options_.width});
     if (options_.dropout > 0) h = torch::dropout(h, options_.dropout, is_training());
     const auto mask = causal_mask(h, tokens);
-    for (const auto& block : blocks_) h = block->forward(h, mask);
-    return head_->forward(norm_->forward(h)).view({tokens, batch, options_.vocabulary}).transpose(0, 1);
+    for (const auto& block : blocks_) h = block.forward(h, mask);
+    h = output_.run([this](const torch::Tensor& last) { return head_->forward(norm_->forward(last)); }, h);
+    return h.view({tokens, batch, options_.vocabulary}).transpose(0, 1);
   }
 
  private:
+  torch::Tensor forward_fused(const torch::Tensor& x) {
+    if constexpr (fused::kBuilt) {
+      const std::int64_t batch = x.size(0), tokens = x.size(1);
+      const auto h = tok_->forward(x.to(torch::kLong)) + first_positions(tokens);
+      fused::ResidualStream stream(h.view({batch * tokens, options_.width}));
+      for (const auto& block : blocks_) block->forward_fused(stream, batch);
+      return head_->forward(stream.normed(*norm_)).view({batch, tokens, options_.vocabulary});
+    }
+    return {};
+  }
+
+  torch::Tensor first_positions(std::int64_t tokens) const {
+    return tokens == options_.context ? pos_->weight : pos_->weight.narrow(0, 0, tokens);
+  }
+
+  // `numbers`: [tokens, batch]
+  torch::Tensor embed(const torch::Tensor& numbers) {
+    return tok_->forward(numbers) + first_positions(numbers.size(0)).unsqueeze(1);
+  }
+
   void initialise() {
     const torch::NoGradGuard no_grad;
     for (const auto& module : modules(/*include_self=*/false)) {
       if (auto* linear = module->as<torch::nn::LinearImpl>()) {
         linear->weight.normal_(0, kInitialDeviation);
-        linear->bias.zero_();
+        if (linear->bias.defined()) linear->bias.zero_();
       } else if (auto* embedding = module->as<torch::nn::EmbeddingImpl>()) {
         embedding->weight.normal_(0, kInitialDeviation);
       }
@@ -148,9 +193,11 @@ class Gpt final : public Model {
   GptOptions options_;
   torch::nn::Embedding tok_;
   torch::nn::Embedding pos_;
-  std::vector<std::shared_ptr<GptBlock>> blocks_;
+  std::vector<UnitOf<GptBlock>> blocks_;
   LayerNorm norm_{nullptr};
   Linear head_{nullptr};
+  Unit embedding_;
+  Unit output_;
   torch::Tensor mask_;  // no buffer: a constant does not belong into checkpoints
 };
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "lockstep/models/models.h"
+#include "lockstep/parallel/units.h"
 #include "models/check.h"
 
 namespace lockstep {
@@ -15,19 +16,19 @@ class Mlp final : public Model {
     for (std::int64_t i = 0; i <= options.layers; ++i) {
       const std::int64_t outputs = i < options.layers ? options.width : options.classes;
       // The names of nn.Sequential(Linear, ReLU, Linear, …): a ReLU takes every second number.
-      layers_.push_back(register_module(std::to_string(2 * i), torch::nn::Linear(inputs, outputs)));
+      layers_.push_back(shard(register_module(std::to_string(2 * i), torch::nn::Linear(inputs, outputs))));
       inputs = outputs;
     }
   }
 
   torch::Tensor forward(torch::Tensor x) override {
     x = x.flatten(1);
-    for (std::size_t i = 0; i + 1 < layers_.size(); ++i) x = layers_[i]->forward(x).relu_();
-    return layers_.back()->forward(x);
+    for (std::size_t i = 0; i + 1 < layers_.size(); ++i) x = layers_[i].forward(x).relu_();
+    return layers_.back().forward(x);
   }
 
  private:
-  std::vector<torch::nn::Linear> layers_;
+  std::vector<UnitOf<torch::nn::LinearImpl>> layers_;
 };
 
 }  // namespace

@@ -23,18 +23,27 @@ bool has_statistics(const nn::Module& module) {
 
 // libtorch 2.4 has one function for all devices, and marks those for one as old.
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
-bool is_enabled() { return at::autocast::is_autocast_enabled(at::kCPU); }
-torch::ScalarType type_now() { return at::autocast::get_autocast_dtype(at::kCPU); }
-void set(bool enabled, torch::ScalarType type) {
-  at::autocast::set_autocast_enabled(at::kCPU, enabled);
-  at::autocast::set_autocast_dtype(at::kCPU, type);
+bool is_enabled(torch::DeviceType on) { return at::autocast::is_autocast_enabled(on); }
+torch::ScalarType type_now(torch::DeviceType on) { return at::autocast::get_autocast_dtype(on); }
+void set(torch::DeviceType on, bool enabled, torch::ScalarType type) {
+  at::autocast::set_autocast_enabled(on, enabled);
+  at::autocast::set_autocast_dtype(on, type);
 }
 #else
-bool is_enabled() { return at::autocast::is_cpu_enabled(); }
-torch::ScalarType type_now() { return at::autocast::get_autocast_cpu_dtype(); }
-void set(bool enabled, torch::ScalarType type) {
-  at::autocast::set_cpu_enabled(enabled);
-  at::autocast::set_autocast_cpu_dtype(type);
+bool is_enabled(torch::DeviceType on) {
+  return on == torch::kCUDA ? at::autocast::is_enabled() : at::autocast::is_cpu_enabled();
+}
+torch::ScalarType type_now(torch::DeviceType on) {
+  return on == torch::kCUDA ? at::autocast::get_autocast_gpu_dtype() : at::autocast::get_autocast_cpu_dtype();
+}
+void set(torch::DeviceType on, bool enabled, torch::ScalarType type) {
+  if (on == torch::kCUDA) {
+    at::autocast::set_enabled(enabled);
+    at::autocast::set_autocast_gpu_dtype(type);
+  } else {
+    at::autocast::set_cpu_enabled(enabled);
+    at::autocast::set_autocast_cpu_dtype(type);
+  }
 }
 #endif
 
@@ -67,8 +76,10 @@ void to_low_precision(nn::Module& module, torch::ScalarType type) {
   for (const auto& one : module.modules(/*include_self=*/false)) convert(*one);
 }
 
-std::string missing_kernels(torch::ScalarType type) {
-  const auto ones = [&](at::IntArrayRef sizes) { return torch::ones(sizes, type).set_requires_grad(true); };
+std::string missing_kernels(torch::ScalarType type, torch::Device device) {
+  const auto ones = [&](at::IntArrayRef sizes) {
+    return torch::ones(sizes, torch::TensorOptions().dtype(type).device(device)).set_requires_grad(true);
+  };
   const struct {
     const char* name;
     std::function<torch::Tensor()> run;
@@ -94,17 +105,20 @@ std::string missing_kernels(torch::ScalarType type) {
   return fmt::format("{}", fmt::join(missing, ", "));
 }
 
-Autocast::Autocast(torch::ScalarType type) : enabled_before_(is_enabled()), type_before_(type_now()) {
-  if (type != torch::kBFloat16)
+Autocast::Autocast(torch::ScalarType type, torch::Device device)
+    : on_(device.is_cuda() ? torch::kCUDA : torch::kCPU),
+      enabled_before_(is_enabled(on_)),
+      type_before_(type_now(on_)) {
+  if (type != torch::kBFloat16 && !(on_ == torch::kCUDA && type == torch::kFloat16))
     throw UsageError(fmt::format("Autocast: type {}; accepted: BFloat16, the one that the processor has",
                                  c10::toString(type)));
   at::autocast::increment_nesting();
-  set(true, type);
+  set(on_, true, type);
 }
 
 Autocast::~Autocast() {
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  set(enabled_before_, type_before_);
+  set(on_, enabled_before_, type_before_);
 }
 
 }  // namespace lockstep

@@ -13,7 +13,9 @@
 
 #include "lockstep/models/models.h"
 #include "lockstep/parallel/sync_batch_norm.h"
+#include "lockstep/parallel/units.h"
 #include "models/check.h"
+#include "models/fused.h"
 
 namespace lockstep {
 namespace {
@@ -40,6 +42,44 @@ AnyModule make_norm(ResNetNorm norm, std::int64_t channels) {
                    "; accepted: batch, sync, group");
 }
 
+// A block's output for the next one's branch and for its shortcut: one tensor, or on a GPU twice over its
+// memory.
+struct Forked {
+  torch::Tensor branch;
+  torch::Tensor shortcut;
+};
+
+// The norm as the batch norm that a GPU's kernels take for `x`; null: it goes the common way.
+torch::nn::BatchNorm2dImpl* fusable(AnyModule& norm, const torch::Tensor& x) {
+  if constexpr (fused::kBuilt) {
+    auto* const batch = x.is_cuda() ? norm.ptr()->as<torch::nn::BatchNorm2dImpl>() : nullptr;
+    if (batch != nullptr && fused::takes(*batch, x)) return batch;
+  }
+  return nullptr;
+}
+
+torch::Tensor normalise(AnyModule& norm, const torch::Tensor& x) {
+  if constexpr (fused::kBuilt)
+    if (auto* const batch = fusable(norm, x)) return fused::batch_norm(*batch, x);
+  return norm.forward(x);
+}
+
+torch::Tensor norm_relu(AnyModule& norm, const torch::Tensor& x) {
+  if constexpr (fused::kBuilt)
+    if (auto* const batch = fusable(norm, x)) return fused::batch_norm_relu(*batch, x);
+  return norm.forward(x).relu_();
+}
+
+Forked pooled(const torch::Tensor& x) {
+  if constexpr (fused::kBuilt)
+    if (fused::takes_pooling(x)) {
+      const auto [branch, shortcut] = fused::max_pool(x);
+      return {branch, shortcut};
+    }
+  const torch::Tensor y = torch::max_pool2d(x, 3, 2, 1);
+  return {y, y};
+}
+
 // A 1×1 convolution and a norm that give a block's input the shape of its output.
 struct Downsample : torch::nn::Module {
   Downsample(std::int64_t inputs, std::int64_t outputs, std::int64_t stride, ResNetNorm kind)
@@ -47,7 +87,7 @@ struct Downsample : torch::nn::Module {
     register_module("1", norm.ptr());
   }
 
-  torch::Tensor forward(const torch::Tensor& x) { return norm.forward(convolution->forward(x)); }
+  torch::Tensor forward(const torch::Tensor& x) { return normalise(norm, convolution->forward(x)); }
 
   Conv2d convolution;
   AnyModule norm;
@@ -82,16 +122,27 @@ class Block : public torch::nn::Module {
     if (downsample) downsample_ = register_module("downsample", downsample);
   }
 
-  torch::Tensor forward(const torch::Tensor& x) {
-    torch::Tensor y = x;
-    for (std::size_t i = 0; i < convolutions_.size(); ++i) {
-      if (i > 0) y.relu_();
-      y = norms_[i].forward(convolutions_[i]->forward(y));
-    }
-    return y.add_(downsample_ ? downsample_->forward(x) : x).relu_();
+  Forked forward(const Forked& x) {
+    const std::size_t last = convolutions_.size() - 1;
+    torch::Tensor y = x.branch;
+    for (std::size_t i = 0; i < last; ++i) y = norm_relu(norms_[i], convolutions_[i]->forward(y));
+    y = convolutions_[last]->forward(y);
+    if constexpr (fused::kBuilt)
+      if (auto* const batch = fusable(norms_[last], y)) {
+        const auto [branch, shortcut] = fused::batch_norm_add_relu(*batch, y, beside(x));
+        return {branch, shortcut};
+      }
+    y = norms_[last].forward(y);
+    y.add_(beside(x)).relu_();
+    return {y, y};
   }
+  torch::Tensor forward(const torch::Tensor& x) { return forward(Forked{x, x}).branch; }
 
  private:
+  torch::Tensor beside(const Forked& x) {
+    return downsample_ ? downsample_->forward(x.shortcut) : x.shortcut;
+  }
+
   void add(std::int64_t inputs, std::int64_t outputs, std::int64_t kernel, std::int64_t stride,
            ResNetNorm norm) {
     const std::string number = std::to_string(convolutions_.size() + 1);
@@ -123,13 +174,15 @@ class ResNet final : public Model {
       const auto layer = std::make_shared<torch::nn::Module>();
       for (int i = 0; i < counts[stage]; ++i) {
         shape.stride = stage > 0 && i == 0 ? 2 : 1;
-        blocks_.push_back(layer->register_module(std::to_string(i), std::make_shared<Block>(shape)));
+        blocks_.push_back(shard(layer->register_module(std::to_string(i), std::make_shared<Block>(shape))));
         shape.inputs = shape.outputs();
       }
       register_module("layer" + std::to_string(stage + 1), layer);
       shape.width *= 2;
     }
     fc_ = register_module("fc", torch::nn::Linear(shape.inputs, options.classes));
+    stem_ = Unit({conv1_.ptr(), bn1_.ptr()});
+    output_ = shard(fc_);
     for (const auto& module : modules(/*include_self=*/false)) {
       if (auto* convolution = module->as<torch::nn::Conv2dImpl>()) {
         torch::nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);
@@ -138,18 +191,32 @@ class ResNet final : public Model {
   }
 
   torch::Tensor forward(torch::Tensor x) override {
-    x = bn1_.forward(conv1_->forward(x)).relu_();
+    // Whose activations are computed again goes the way of units, wherever it is.
+    if (x.is_cuda() && !detail::recomputes(*stem_.point())) return forward_on_gpu(x);
+    x = stem_.run([this](const torch::Tensor& y) { return bn1_.forward(conv1_->forward(y)).relu_(); }, x);
     if (!cifar_stem_) x = torch::max_pool2d(x, 3, 2, 1);
-    for (const auto& block : blocks_) x = block->forward(x);
-    return fc_->forward(torch::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
+    for (const auto& block : blocks_) x = block.forward(x);
+    return output_.forward(torch::adaptive_avg_pool2d(x, {1, 1}).flatten(1));
   }
 
  private:
+  torch::Tensor forward_on_gpu(torch::Tensor x) {
+    // Channels-last is what tensor cores want; every convolution then gives it on, whatever the weights'
+    // layout.
+    x = x.contiguous(torch::MemoryFormat::ChannelsLast);
+    x = norm_relu(bn1_, conv1_->forward(x));
+    Forked y = cifar_stem_ ? Forked{x, x} : pooled(x);
+    for (const auto& block : blocks_) y = block->forward(y);
+    return fc_->forward(torch::adaptive_avg_pool2d(y.branch, {1, 1}).flatten(1));
+  }
+
   bool cifar_stem_;
   Conv2d conv1_;
   AnyModule bn1_;
-  std::vector<std::shared_ptr<Block>> blocks_;  // of all four layers, in order
+  std::vector<UnitOf<Block>> blocks_;  // of all four layers, in order
   torch::nn::Linear fc_{nullptr};
+  Unit stem_;
+  UnitOf<torch::nn::LinearImpl> output_;
 };
 
 }  // namespace

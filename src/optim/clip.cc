@@ -1,12 +1,16 @@
 #include "lockstep/optim/clip.h"
 
+#include <ATen/ops/_foreach_mul.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <string>
 
+#include "grad/torch_types.h"
 #include "lockstep/base/error.h"
+#include "optim/device_norms.h"
 
 namespace lockstep {
 namespace {
@@ -48,8 +52,54 @@ double part_of(const torch::Tensor& dense, double p) {
   return std::isinf(p) ? largest(x, dense.numel()) : power_sum(x, dense.numel(), p);
 }
 
+// Those of gradients on a device that has kernels for it: taken there, and fetched together.
+class NormsThere {
+ public:
+  NormsThere(std::size_t count, double p) : count_(count), p_(p) {}
+
+  // False: the device of this one has no kernels.
+  bool add(std::size_t i, const torch::Tensor& gradient) {
+    const Device device = device_of(gradient, "a gradient");
+    const kernel::DeviceNorms* const norms =
+        device.kind == Device::Kind::cpu ? nullptr : kernel::device_norms(device.kind);
+    if (norms == nullptr) return false;
+    const auto here = torch::TensorOptions().dtype(torch::kFloat64).device(gradient.device());
+    if (!sums_.defined()) sums_ = torch::zeros({static_cast<std::int64_t>(count_)}, here);
+    const torch::Tensor dense = gradient.is_non_overlapping_and_dense() ? gradient : gradient.contiguous();
+    const ConstBuffer data = buffer_of(dense, "a gradient");
+    const torch::Tensor partials =
+        torch::empty({static_cast<std::int64_t>(norms->partial_sums(data.count))}, here);
+    norms->power_sums(std::span(&data, 1), p_, sums_.data_ptr<double>() + i, partials.data_ptr<double>());
+    return true;
+  }
+  // Waits for the device: who clips is told the norm.
+  void fetch(std::vector<double>& norms) const {
+    if (!sums_.defined()) return;
+    const torch::Tensor here = sums_.cpu();
+    for (std::size_t i = 0; i < count_; ++i) norms[i] += here.data_ptr<double>()[i];
+  }
+
+ private:
+  std::size_t count_;
+  double p_;
+  torch::Tensor sums_;
+};
+
+// One launch for all of them on a GPU.
+void scale_all(std::span<const Slice> slices, double scale) {
+  std::vector<torch::Tensor> on_gpu;
+  for (const Slice& slice : slices) {
+    if (!slice.gradient.defined()) continue;
+    if (slice.gradient.is_cuda())
+      on_gpu.push_back(slice.gradient);
+    else
+      torch::Tensor(slice.gradient).mul_(scale);
+  }
+  if (!on_gpu.empty()) at::_foreach_mul_(on_gpu, scale);
+}
+
 double part(const torch::Tensor& gradient, double p) {
-  // The norm is for the host, which adds it up in its order wherever the gradient is.
+  // The norm is for the host, which adds it up in its order where the device has no kernels for it.
   torch::Tensor dense = (gradient.is_non_overlapping_and_dense() ? gradient : gradient.contiguous()).cpu();
   if (dense.scalar_type() == torch::kFloat64) return part_of<double>(dense, p);
   return part_of<float>(dense.to(torch::kFloat32), p);
@@ -69,7 +119,11 @@ double clip_grad_norm_(GradientSource& source, double max_norm, double norm_type
   std::vector<torch::Tensor> parts;
   for (const Slice& slice : slices) parts.push_back(slice.gradient);
   std::vector<double> norms(parts.size(), 0);
-  source.join(parts, [&](std::size_t i, const torch::Tensor& whole) { norms[i] = part(whole, norm_type); });
+  NormsThere there(parts.size(), norm_type);
+  source.join(parts, [&](std::size_t i, const torch::Tensor& whole) {
+    if (!there.add(i, whole)) norms[i] = part(whole, norm_type);
+  });
+  there.fetch(norms);
   double total = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (!parts[i].defined()) continue;
@@ -83,8 +137,7 @@ double clip_grad_norm_(GradientSource& source, double max_norm, double norm_type
                                             : std::pow(total, 1 / norm_type);
   const double scale = max_norm / (norm + 1e-6);
   if (!(scale >= 1))  // a norm that is not a number makes all gradients so, as it should: nothing is hidden
-    for (const Slice& slice : slices)
-      if (slice.gradient.defined()) torch::Tensor(slice.gradient).mul_(scale);
+    scale_all(slices, scale);
   return norm;
 }
 

@@ -98,6 +98,26 @@ std::vector<LayerNorms::Norms> LayerNorms::measure(const std::vector<bool>& want
   for (const Task& task : tasks_)
     if (wanted[task.parameter]) tasks.push_back(task);
   crew.run(tasks.size(), threads, [&](std::size_t k) { add_up_own(tasks[k], values); });
+  return put_together(wanted);
+}
+
+std::vector<LayerNorms::Norms> LayerNorms::measure_there(const std::vector<bool>& wanted,
+                                                         torch::Device device, const AddUp& add_up) {
+  const auto there = torch::TensorOptions().device(device);
+  if (!values_there_.defined()) {
+    values_there_ = torch::empty({static_cast<std::int64_t>(values_.size())}, there.dtype(torch::kFloat64));
+    cut_there_ = torch::tensor(cut_, torch::kInt32).to(device);
+  }
+  values_there_.zero_();
+  add_up({.values = values_there_.data_ptr<double>(),
+          .cut = cut_there_.data_ptr<std::int32_t>(),
+          .blocks = cut_.size()});
+  const torch::Tensor here = values_there_.cpu();
+  std::copy_n(here.data_ptr<double>(), values_.size(), values_.begin());
+  return put_together(wanted);
+}
+
+std::vector<LayerNorms::Norms> LayerNorms::put_together(const std::vector<bool>& wanted) {
   add_parts_(values_);
   add_up_cut();
   std::vector<Norms> norms(parts_.size());

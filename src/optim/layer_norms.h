@@ -19,6 +19,7 @@
 
 #include "lockstep/grad/gradient_source.h"
 #include "optim/crew.h"
+#include "optim/layer_kernels.h"
 
 namespace lockstep {
 
@@ -46,6 +47,12 @@ class LayerNorms {
   // Of the parameters that are `wanted`, on every rank alike; 0 of the others. Collective.
   std::vector<Norms> measure(const std::vector<bool>& wanted, const Values& values, Crew& crew,
                              std::size_t threads);
+  // The same where the parameters are on a device: `add_up` has its kernels write the sums there, which are
+  // fetched (a rate is for the host to know) and put together here.
+  using AddUp = std::function<void(const kernel::LayerSums& to)>;
+  std::vector<Norms> measure_there(const std::vector<bool>& wanted, torch::Device device,
+                                   const AddUp& add_up);
+  std::size_t first_block(std::size_t parameter) const { return first_block_[parameter]; }
 
  private:
   static constexpr std::int32_t kNotCut = -1;
@@ -58,6 +65,7 @@ class LayerNorms {
   void find_cuts();
   void add_up_own(const Task& task, const Values& values);
   void add_up_cut();
+  std::vector<Norms> put_together(const std::vector<bool>& wanted);
   Norms norms_of(std::size_t parameter) const;
 
   std::vector<Part> parts_;
@@ -66,7 +74,8 @@ class LayerNorms {
   std::vector<std::int32_t> cut_;         // of each block: its number among the cut ones, or kNotCut
   std::int32_t cuts_ = 0;
   std::vector<Task> tasks_;
-  std::vector<double> values_;  // two sums a block, then two times the elements of each cut block
+  std::vector<double> values_;              // two sums a block, then two times the elements of each cut block
+  torch::Tensor values_there_, cut_there_;  // values_ and cut_ on the device, once it is asked
 };
 
 }  // namespace lockstep

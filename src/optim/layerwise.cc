@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
+#include "grad/torch_types.h"
 #include "lockstep/base/error.h"
 #include "optim/layer_kernels.h"
 #include "optim/layer_norms.h"
@@ -66,12 +68,18 @@ LayerwiseOptimizer::LayerwiseOptimizer(const std::vector<NamedTensor>& parameter
 LayerwiseOptimizer::~LayerwiseOptimizer() = default;
 
 void LayerwiseOptimizer::check_devices() const {
-  for (const Slot& slot : slots_)
-    if (!slot.parameter.is_cpu())
+  for (const Slot& slot : slots_) {
+    if (slot.parameter.device() != slots_.front().parameter.device())
+      throw UsageError(fmt::format("{}: parameter '{}' is on {}, '{}' on {}; accepted: all on one device",
+                                   traits_.name, slot.name, slot.parameter.device().str(),
+                                   slots_.front().name, slots_.front().parameter.device().str()));
+    if (!slot.parameter.is_cpu() &&
+        kernel::device_layers(device_of(slot.parameter, slot.name).kind) == nullptr)
       throw UsageError(
           fmt::format("{}: parameter '{}' is on {}, which has no kernels for norms of whole "
                       "parameters; accepted: cpu",
                       traits_.name, slot.name, slot.parameter.device().str()));
+  }
 }
 
 bool LayerwiseOptimizer::is_adapted(const Slot& slot) const {
@@ -93,21 +101,39 @@ void LayerwiseOptimizer::adapt(std::span<Update> updates) {
     wanted[i] = true;
     if (!is_adapted(each.slot) && !each.slot.weight_decay) each.weight_decay = 0;
   }
-  const auto norms = norms_->measure(
-      wanted,
-      [&](std::size_t i, const ElementRange& range, double* parameter, double* second) {
-        const Update& each = *updated[i];
-        const kernel::Elements block = each.elements.part(range.begin - parts[i].own.begin, range.count());
-        kernel::widen(block.kept_dtype(), block.kept_parameter(), parameter, block.count);
-        measure(block, each.step, each.weight_decay, second);
-      },
-      crew(), static_cast<std::size_t>(at::get_num_threads()));
+  const bool here = slots_.empty() || slots_.front().parameter.is_cpu();
+  const auto norms =
+      !here ? norms_->measure_there(wanted, slots_.front().parameter.device(),
+                                    [&](const auto& to) { measure_all_there(updates, to); })
+            : norms_->measure(
+                  wanted,
+                  [&](std::size_t i, const ElementRange& range, double* parameter, double* second) {
+                    const Update& each = *updated[i];
+                    const kernel::Elements block =
+                        each.elements.part(range.begin - parts[i].own.begin, range.count());
+                    kernel::widen(block.kept_dtype(), block.kept_parameter(), parameter, block.count);
+                    measure(block, each.step, each.weight_decay, second);
+                  },
+                  crew(), static_cast<std::size_t>(at::get_num_threads()));
   for (Update& each : updates) {
     const auto& [parameter, second] = norms[static_cast<std::size_t>(&each.slot - slots_.data())];
     if (!is_adapted(each.slot) || !(parameter > 0 && second > 0)) continue;
     const double ratio = trust_ratio(parameter, second, each.weight_decay);
     each.lr *= adaptation_.trust_clip > 0 ? std::min(ratio, adaptation_.trust_clip) : ratio;
   }
+}
+
+void LayerwiseOptimizer::measure_all_there(std::span<const Update> updates,
+                                           const kernel::LayerSums& to) const {
+  const std::span<const Slice> slices = source_->slices();
+  std::map<std::pair<std::int64_t, double>, std::vector<kernel::LayerPart>> lists;
+  for (const Update& each : updates) {
+    const auto i = static_cast<std::size_t>(&each.slot - slots_.data());
+    lists[{each.step, each.weight_decay}].push_back({.elements = each.elements,
+                                                     .begin = slices[i].elements.begin,
+                                                     .first_block = norms_->first_block(i)});
+  }
+  for (const auto& [alike, parts] : lists) measure_there(parts, alike.first, alike.second, to);
 }
 
 LARS::LARS(GradientSource& source, LARSOptions options)
@@ -128,6 +154,11 @@ void LARS::measure(const kernel::Elements& elements, std::int64_t, double, doubl
   for (std::size_t i = 0; i < elements.count; ++i) second[i] *= elements.gradient_factor;
 }
 
+void LARS::measure_there(std::span<const kernel::LayerPart> parts, std::int64_t, double,
+                         const kernel::LayerSums& to) const {
+  kernel::device_layers(parts.front().elements.device.kind)->measure_lars(parts, to);
+}
+
 double LARS::trust_ratio(double parameter_norm, double gradient_norm, double weight_decay) const {
   return options_.trust_coefficient * parameter_norm /
          (gradient_norm + weight_decay * parameter_norm + options_.eps);
@@ -135,15 +166,16 @@ double LARS::trust_ratio(double parameter_norm, double gradient_norm, double wei
 
 // SGD's rule, with the rate as the gain with which gradients enter the momentum. The momentum is 0 before the
 // first step.
-void LARS::update(const kernel::Elements& elements, std::int64_t, double lr, double weight_decay) const {
+void LARS::update(std::span<const kernel::Elements> list, std::int64_t, double lr,
+                  double weight_decay) const {
   if (options_.momentum == 0)
     return kernel::update(
-        elements, kernel::SgdUpdate{.kind = kernel::Momentum::none, .lr = lr, .weight_decay = weight_decay});
-  kernel::update(elements, kernel::SgdUpdate{.kind = kernel::Momentum::keep,
-                                             .lr = 1,
-                                             .momentum = options_.momentum,
-                                             .gain = lr,
-                                             .weight_decay = weight_decay});
+        list, kernel::SgdUpdate{.kind = kernel::Momentum::none, .lr = lr, .weight_decay = weight_decay});
+  kernel::update(list, kernel::SgdUpdate{.kind = kernel::Momentum::keep,
+                                         .lr = 1,
+                                         .momentum = options_.momentum,
+                                         .gain = lr,
+                                         .weight_decay = weight_decay});
 }
 
 LAMB::LAMB(GradientSource& source, LAMBOptions options)
@@ -167,12 +199,22 @@ void LAMB::measure(const kernel::Elements& elements, std::int64_t step, double w
   kernel::lamb_direction(elements, lamb, second);
 }
 
+void LAMB::measure_there(std::span<const kernel::LayerPart> parts, std::int64_t step, double weight_decay,
+                         const kernel::LayerSums& to) const {
+  kernel::device_layers(parts.front().elements.device.kind)
+      ->measure_lamb(parts, lamb_update(options_, step, weight_decay), to);
+}
+
 double LAMB::trust_ratio(double parameter_norm, double direction_norm, double) const {
   return parameter_norm / direction_norm;
 }
 
-void LAMB::update(const kernel::Elements& elements, std::int64_t step, double lr, double weight_decay) const {
-  kernel::lamb_step(elements, lamb_update(options_, step, weight_decay), lr);
+void LAMB::update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
+                  double weight_decay) const {
+  const kernel::LambUpdate lamb = lamb_update(options_, step, weight_decay);
+  if (const Device device = list.front().device; device.kind != Device::Kind::cpu)
+    return kernel::device_layers(device.kind)->lamb_step(list, lamb, lr);
+  for (const kernel::Elements& elements : list) kernel::lamb_step(elements, lamb, lr);
 }
 
 }  // namespace lockstep

@@ -4,7 +4,11 @@
 #include <ATen/ops/isfinite.h>
 
 #include <algorithm>
+#include <map>
+#include <vector>
 
+#include "grad/finite.h"
+#include "grad/torch_types.h"
 #include "grad/whole_slices.h"
 #include "lockstep/grad/gradient_source.h"
 
@@ -21,9 +25,21 @@ class ListedParameters final : public GradientSource {
   void watch_overflow(bool) override {}
   bool overflowed() const override {
     const torch::NoGradGuard no_grad;
-    return std::ranges::any_of(parameters_, [](const NamedTensor& parameter) {
-      const torch::Tensor& gradient = parameter.tensor.grad();
-      return gradient.defined() && !at::isfinite(gradient).all().item<bool>();
+    std::map<int, std::vector<Buffer>> there;  // by the index of a GPU, which is asked once
+    for (const auto& [name, tensor] : parameters_) {
+      const torch::Tensor& gradient = tensor.grad();
+      if (!gradient.defined()) continue;
+      if (gradient.is_cuda() && gradient.is_non_overlapping_and_dense())
+        there[gradient.device().index()].push_back(buffer_of(gradient, "the gradient of '" + name + "'"));
+      else if (!at::isfinite(gradient).all().item<bool>())
+        return true;
+    }
+    return std::ranges::any_of(there, [](const auto& list) {
+      const torch::Device device(torch::kCUDA, static_cast<c10::DeviceIndex>(list.first));
+      const torch::Tensor found =
+          torch::zeros({1}, torch::TensorOptions().dtype(torch::kInt32).device(device));
+      mark_not_finite(list.second, found);
+      return found.item<std::int32_t>() != 0;
     });
   }
   void begin_updates() override {}

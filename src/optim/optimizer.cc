@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "grad/torch_types.h"
@@ -67,7 +69,11 @@ void Optimizer::make_slots() {
   for (const NamedTensor& parameter : source_->parameters()) check_parameter(traits_.name, parameter, seen);
   std::vector<torch::Tensor> updated;
   for (const Slice& slice : source_->slices()) {
-    slots_.push_back({.name = slice.name, .whole = slice.whole, .parameter = slice.parameter, .state = {}});
+    slots_.push_back({.name = slice.name,
+                      .whole = slice.whole,
+                      .elements = slice.elements,
+                      .parameter = slice.parameter,
+                      .state = {}});
     updated.push_back(slice.parameter);
   }
   auto state = allocate_state(updated, traits_.state_names.size(), traits_.master_weights);
@@ -220,6 +226,20 @@ Crew& Optimizer::crew() {
   return *crew_;
 }
 
+// What lies on another device than the processor, whose streams have threads of their own: all slices that
+// are updated alike in one call, so that they are one launch.
+void Optimizer::run_on_devices(const std::vector<Update>& updates) {
+  using Alike = std::tuple<Device::Kind, int, std::int64_t, double, double>;
+  std::map<Alike, std::vector<kernel::Elements>> lists;
+  for (const Update& each : updates)
+    if (const Device device = each.elements.device; device.kind != Device::Kind::cpu)
+      lists[{device.kind, device.index, each.step, each.lr, each.weight_decay}].push_back(each.elements);
+  for (const auto& [alike, list] : lists) {
+    const auto& [kind, index, step, lr, weight_decay] = alike;
+    update(list, step, lr, weight_decay);
+  }
+}
+
 // Elements are independent of each other, so the cut is free to follow the number of threads.
 void Optimizer::run(const std::vector<Update>& updates) {
   struct Part {
@@ -227,15 +247,15 @@ void Optimizer::run(const std::vector<Update>& updates) {
     std::size_t begin, count;
   };
   std::vector<Part> parts;
+  run_on_devices(updates);
   for (const Update& each : updates)
-    if (each.elements.device.kind != Device::Kind::cpu)  // its stream has threads of its own
-      update(each.elements, each.step, each.lr, each.weight_decay);
-    else
+    if (each.elements.device.kind == Device::Kind::cpu)
       for (std::size_t begin = 0; begin < each.elements.count; begin += kPartElements)
         parts.push_back({&each, begin, std::min(kPartElements, each.elements.count - begin)});
   crew().run(parts.size(), static_cast<std::size_t>(at::get_num_threads()), [&](std::size_t k) {
     const Update& each = *parts[k].update;
-    update(each.elements.part(parts[k].begin, parts[k].count), each.step, each.lr, each.weight_decay);
+    const kernel::Elements part = each.elements.part(parts[k].begin, parts[k].count);
+    update(std::span(&part, 1), each.step, each.lr, each.weight_decay);
   });
 }
 

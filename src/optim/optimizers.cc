@@ -53,17 +53,18 @@ SGD::SGD(const std::vector<NamedTensor>& parameters, SGDOptions options)
                 {"SGD", state_of(options), options.lr, options.weight_decay, options.master_weights}),
       options_(options) {}
 
-void SGD::update(const kernel::Elements& elements, std::int64_t step, double lr, double weight_decay) const {
+void SGD::update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
+                 double weight_decay) const {
   using kernel::Momentum;
   Momentum kind = Momentum::none;
   if (options_.momentum != 0)
     kind = step == 1 ? (options_.nesterov ? Momentum::start_nesterov : Momentum::start)
                      : (options_.nesterov ? Momentum::keep_nesterov : Momentum::keep);
-  kernel::update(elements, kernel::SgdUpdate{.kind = kind,
-                                             .lr = lr,
-                                             .momentum = options_.momentum,
-                                             .gain = 1 - options_.dampening,
-                                             .weight_decay = weight_decay});
+  kernel::update(list, kernel::SgdUpdate{.kind = kind,
+                                         .lr = lr,
+                                         .momentum = options_.momentum,
+                                         .gain = 1 - options_.dampening,
+                                         .weight_decay = weight_decay});
 }
 
 Adam::Adam(GradientSource& source, AdamOptions options)
@@ -76,10 +77,11 @@ Adam::Adam(const std::vector<NamedTensor>& parameters, AdamOptions options)
                              options.master_weights}),
       options_(options) {}
 
-void Adam::update(const kernel::Elements& elements, std::int64_t step, double lr, double weight_decay) const {
+void Adam::update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
+                  double weight_decay) const {
   kernel::AdamUpdate adam = adam_update(options_, step, lr);
   adam.weight_decay = weight_decay;
-  kernel::update(elements, adam);
+  kernel::update(list, adam);
 }
 
 AdamW::AdamW(GradientSource& source, AdamWOptions options)
@@ -92,11 +94,11 @@ AdamW::AdamW(const std::vector<NamedTensor>& parameters, AdamWOptions options)
                              options.master_weights}),
       options_(options) {}
 
-void AdamW::update(const kernel::Elements& elements, std::int64_t step, double lr,
+void AdamW::update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
                    double weight_decay) const {
   kernel::AdamUpdate adam = adam_update(options_, step, lr);
   adam.keep = 1 - lr * weight_decay;
-  kernel::update(elements, adam);
+  kernel::update(list, adam);
 }
 
 }  // namespace lockstep

@@ -10,6 +10,7 @@ namespace lockstep {
 struct Optimizer::Slot {
   std::string name;                  // of the parameter
   std::vector<std::int64_t> whole;   // its sizes
+  ElementRange elements;             // of those, which are updated here
   torch::Tensor parameter;           // what is updated of it
   std::vector<torch::Tensor> state;  // as Traits::state_names
   torch::Tensor master = {};         // its f32 copy; undefined: it has none

@@ -1,4 +1,4 @@
-// Optimizer::state_dict and load_state_dict.
+// Optimizer::state_dict and load_state_dict, whole and in parts.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,9 +12,16 @@ constexpr const char* kMaster = "master";
 
 std::string key(const std::string& kind, const std::string& parameter) { return kind + "/" + parameter; }
 
-std::string describe(const torch::Tensor& tensor) {
-  if (!tensor.defined()) return "undefined";
-  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
+constexpr const char* kStep = "step";
+
+std::string describe(const StateEntry& form) {
+  if (form.dtype == torch::ScalarType::Undefined) return "undefined";
+  return fmt::format("{} [{}]", c10::toString(form.dtype), fmt::join(form.sizes, ", "));
+}
+
+StateEntry form_of(const torch::Tensor& tensor) {
+  if (!tensor.defined()) return {.dtype = torch::ScalarType::Undefined, .sizes = {}};
+  return {.dtype = tensor.scalar_type(), .sizes = tensor.sizes().vec()};
 }
 
 }  // namespace
@@ -23,7 +30,7 @@ StateDict Optimizer::state_dict(bool wanted) const {
   const torch::NoGradGuard no_grad;
   StateDict result;
   for (const Slot& slot : slots_)
-    if (wanted) result[key("step", slot.name)] = torch::full({}, slot.step, torch::kInt64);
+    if (wanted) result[key(kStep, slot.name)] = torch::full({}, slot.step, torch::kInt64);
   const auto join = [&](const std::string& kind, auto&& part_of) {
     std::vector<torch::Tensor> parts;
     for (const Slot& slot : slots_) parts.push_back(part_of(slot));
@@ -46,50 +53,73 @@ std::size_t Optimizer::state_bytes() const {
   return bytes;
 }
 
-void Optimizer::load_state_dict(const StateDict& state) {
-  const torch::NoGradGuard no_grad;
+std::vector<StatePart> Optimizer::state_parts() const {
+  const std::vector<NamedTensor> parameters = source_->parameters();
+  std::vector<StatePart> parts;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    parts.push_back({.name = key(kStep, slot.name),
+                     .whole = {},
+                     .elements = {0, 1},
+                     .tensor = torch::full({}, slot.step, torch::kInt64),
+                     .slice = i,
+                     .everywhere = true});
+    const auto add = [&](const std::string& kind, const torch::Tensor& tensor) {
+      parts.push_back({.name = key(kind, slot.name),
+                       .whole = slot.whole,
+                       .elements = slot.elements,
+                       .tensor = tensor,
+                       .slice = i,
+                       .plain = parameters[i].tensor.is_contiguous()});
+    };
+    for (std::size_t k = 0; k < slot.state.size(); ++k) add(traits_.state_names[k], slot.state[k]);
+    if (slot.master.defined()) add(kMaster, slot.master);
+  }
+  return parts;
+}
+
+void Optimizer::check_state(const std::map<std::string, StateEntry>& entries) const {
   const auto refuse = [&](const std::string& why) {
     throw UsageError(fmt::format("{}: state dict: {}", traits_.name, why));
   };
-  const auto find = [&](const std::string& name, torch::ScalarType dtype,
-                        at::IntArrayRef sizes) -> const torch::Tensor& {
-    const auto at = state.find(name);
-    if (at == state.end()) refuse(fmt::format("'{}' is missing", name));
-    const torch::Tensor& tensor = at->second;
-    if (!tensor.defined() || tensor.scalar_type() != dtype || tensor.sizes() != sizes)
-      refuse(fmt::format("'{}' is {}; accepted: {} [{}]", name, describe(tensor), c10::toString(dtype),
-                         fmt::join(sizes, ", ")));
-    return tensor;
-  };
-
   std::map<std::string, bool> known;
-  std::vector<std::int64_t> steps;
-  for (const Slot& slot : slots_) {
-    const std::string name = key("step", slot.name);
-    steps.push_back(find(name, torch::kInt64, {}).item<std::int64_t>());
-    if (steps.back() < 0) refuse(fmt::format("'{}' is {}; accepted: 0 or more", name, steps.back()));
-    known[name] = true;
-    if (slot.master.defined()) {
-      const std::string entry = key(kMaster, slot.name);
-      find(entry, torch::kFloat32, slot.whole);
-      known[entry] = true;
-    }
-    for (std::size_t k = 0; k < slot.state.size(); ++k) {
-      const std::string entry = key(traits_.state_names[k], slot.name);
-      find(entry, slot.state[k].scalar_type(), slot.whole);
-      known[entry] = true;
-    }
+  for (const StatePart& part : state_parts()) {
+    known[part.name] = true;
+    const auto at = entries.find(part.name);
+    if (at == entries.end()) refuse(fmt::format("'{}' is missing", part.name));
+    const StateEntry expected{.dtype = part.tensor.scalar_type(), .sizes = part.whole};
+    if (at->second.dtype != expected.dtype || at->second.sizes != expected.sizes)
+      refuse(fmt::format("'{}' is {}; accepted: {}", part.name, describe(at->second), describe(expected)));
   }
-  for (const auto& [name, tensor] : state)
+  for (const auto& [name, form] : entries)
     if (!known.contains(name)) refuse(fmt::format("'{}' belongs to no parameter of this optimizer", name));
+}
 
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    slots_[i].step = steps[i];
-    if (slots_[i].master.defined())
-      slots_[i].master.copy_(source_->cut(i, state.at(key(kMaster, slots_[i].name))));
-    for (std::size_t k = 0; k < slots_[i].state.size(); ++k)
-      slots_[i].state[k].copy_(source_->cut(i, state.at(key(traits_.state_names[k], slots_[i].name))));
+void Optimizer::load_parts(const std::function<void(const StatePart& part)>& read) {
+  const torch::NoGradGuard no_grad;
+  const std::vector<StatePart> parts = state_parts();
+  std::vector<std::int64_t> steps;  // all of them before anything changes
+  for (const StatePart& part : parts) {
+    if (!part.everywhere) continue;
+    read(part);
+    steps.push_back(part.tensor.item<std::int64_t>());
+    if (steps.back() < 0)
+      throw UsageError(fmt::format("{}: state dict: '{}' is {}; accepted: 0 or more", traits_.name, part.name,
+                                   steps.back()));
   }
+  for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].step = steps[i];
+  for (const StatePart& part : parts)
+    if (!part.everywhere) read(part);
+}
+
+void Optimizer::load_state_dict(const StateDict& state) {
+  std::map<std::string, StateEntry> entries;
+  for (const auto& [name, tensor] : state) entries.emplace(name, form_of(tensor));
+  check_state(entries);
+  load_parts([&](const StatePart& part) {
+    const torch::Tensor& whole = state.at(part.name);
+    torch::Tensor(part.tensor).copy_(part.everywhere ? whole : source_->cut(part.slice, whole));
+  });
 }
 
 }  // namespace lockstep

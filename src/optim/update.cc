@@ -97,13 +97,11 @@ std::array<DeviceUpdates, kDeviceKinds>& device_updates() {
   return all;
 }
 
-const DeviceUpdates& updates_of(const Elements& elements) {
-  if (!has_updates(elements.device.kind))
+const DeviceUpdates& updates_of(Device device) {
+  if (!has_updates(device.kind))
     throw UsageError("optimizer update on a device without kernels for it; accepted: cpu, or one with them");
-  return device_updates()[static_cast<std::size_t>(elements.device.kind)];
+  return device_updates()[static_cast<std::size_t>(device.kind)];
 }
-
-bool on_host(const Elements& elements) { return elements.device.kind == Device::Kind::cpu; }
 
 void check(const Elements& elements) {
   if (!is_float(elements.dtype))
@@ -112,6 +110,16 @@ void check(const Elements& elements) {
   if (elements.master != nullptr && size_of(elements.dtype) != 2)
     throw UsageError(std::string("optimizer update of ") + to_string(elements.dtype) +
                      " elements with master weights; accepted: f16, bf16");
+}
+
+// Where all of them are.
+Device device_of(std::span<const Elements> list) {
+  for (const Elements& elements : list) {
+    check(elements);
+    if (!(elements.device == list.front().device))
+      throw UsageError("optimizer update of elements on several devices; accepted: one of them a call");
+  }
+  return list.front().device;
 }
 
 template <class Pointer>
@@ -143,17 +151,22 @@ bool has_updates(Device::Kind kind) {
   return kind == Device::Kind::cpu || device_updates()[static_cast<std::size_t>(kind)].sgd != nullptr;
 }
 
-void update(const Elements& elements, const SgdUpdate& sgd) {
-  check(elements);
-  if (!on_host(elements)) return updates_of(elements).sgd(elements, sgd);
-  HWY_DYNAMIC_DISPATCH(sgd_here)(elements, sgd);
+void update(std::span<const Elements> list, const SgdUpdate& sgd) {
+  if (list.empty()) return;
+  if (const Device device = device_of(list); device.kind != Device::Kind::cpu)
+    return updates_of(device).sgd(list, sgd);
+  for (const Elements& elements : list) HWY_DYNAMIC_DISPATCH(sgd_here)(elements, sgd);
 }
 
-void update(const Elements& elements, const AdamUpdate& adam) {
-  check(elements);
-  if (!on_host(elements)) return updates_of(elements).adam(elements, adam);
-  HWY_DYNAMIC_DISPATCH(adam_here)(elements, adam);
+void update(std::span<const Elements> list, const AdamUpdate& adam) {
+  if (list.empty()) return;
+  if (const Device device = device_of(list); device.kind != Device::Kind::cpu)
+    return updates_of(device).adam(list, adam);
+  for (const Elements& elements : list) HWY_DYNAMIC_DISPATCH(adam_here)(elements, adam);
 }
+
+void update(const Elements& elements, const SgdUpdate& sgd) { update(std::span(&elements, 1), sgd); }
+void update(const Elements& elements, const AdamUpdate& adam) { update(std::span(&elements, 1), adam); }
 
 const char* update_target_name() { return HWY_DYNAMIC_DISPATCH(name_here)(); }
 

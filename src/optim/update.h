@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "lockstep/base/dtype.h"
 #include "lockstep/comm/buffer.h"
@@ -56,6 +57,8 @@ struct SgdUpdate {
   double weight_decay = 0;  // 0: left out
 };
 void update(const Elements& elements, const SgdUpdate& sgd);
+// Many of them, all on one device: there as few launches as their types allow.
+void update(std::span<const Elements> list, const SgdUpdate& sgd);
 
 // g = gradient + weight_decay * p, p = keep * p, first = beta1 * first + (1 - beta1) * g,
 // second = beta2 * second + (1 - beta2) * g², p -= step_size * first / (sqrt(second) / correction + eps).
@@ -69,11 +72,12 @@ struct AdamUpdate {
   double keep = 1;          // 1: left out
 };
 void update(const Elements& elements, const AdamUpdate& adam);
+void update(std::span<const Elements> list, const AdamUpdate& adam);
 
 // The same on another device, put on its current stream. A library that has them adds them when it is linked.
 struct DeviceUpdates {
-  void (*sgd)(const Elements& elements, const SgdUpdate& sgd) = nullptr;
-  void (*adam)(const Elements& elements, const AdamUpdate& adam) = nullptr;
+  void (*sgd)(std::span<const Elements> list, const SgdUpdate& sgd) = nullptr;
+  void (*adam)(std::span<const Elements> list, const AdamUpdate& adam) = nullptr;
 };
 void add_device_updates(Device::Kind kind, DeviceUpdates updates);  // once a kind, before main or from it
 bool has_updates(Device::Kind kind);

@@ -34,6 +34,45 @@ std::int64_t elements(const std::vector<torch::Tensor>& tensors) {
   return count;
 }
 
+// Tensors on a device side by side in memory of one type, each on a boundary of its own, so that what is done
+// to all of them is one operation rather than one each. What can't move, and what is on the processor, where
+// an operation costs next to nothing, stays as it is.
+std::vector<torch::Tensor> side_by_side(const std::vector<torch::Tensor>& tensors) {
+  constexpr std::int64_t kBoundary = 64;  // bytes
+  const auto room = [](const torch::Tensor& tensor) {
+    const auto step = kBoundary / static_cast<std::int64_t>(tensor.element_size());
+    return (tensor.numel() + step - 1) / step * step;
+  };
+  const auto moves = [](const torch::Tensor& tensor) {
+    return !tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_view();
+  };
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> runs;
+  for (std::size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {
+    const torch::Tensor& first = tensors[begin];
+    std::int64_t count = 0;
+    for (end = begin;
+         end < tensors.size() && moves(tensors[end]) && tensors[end].scalar_type() == first.scalar_type();
+         ++end)
+      count += room(tensors[end]);
+    if (end == begin) {
+      runs.push_back(first);
+      ++end;
+      continue;
+    }
+    runs.push_back(torch::zeros({count}, first.options().requires_grad(false)));
+    std::int64_t at = 0;
+    for (std::size_t k = begin; k < end; ++k) {
+      torch::Tensor tensor = tensors[k];
+      const torch::Tensor place = runs.back().narrow(0, at, tensor.numel()).view(tensor.sizes());
+      place.copy_(tensor);
+      tensor.set_data(place);
+      at += room(tensor);
+    }
+  }
+  return runs;
+}
+
 torch::Tensor flat_in(const CommMemory& memory, std::int64_t count, DType dtype) {
   return tensor_at({memory.data(), static_cast<std::size_t>(count), dtype, memory.device()},
                    std::make_shared<CommMemory>(memory));
@@ -70,10 +109,14 @@ BufferAverager::BufferAverager(torch::nn::Module& module, Group group) : group_(
     else
       narrow.push_back(real);
   }
-  doubles_ = elements(reals_);
+  real_runs_ = side_by_side(reals_);
+  doubles_ = elements(real_runs_);
+  const std::vector<torch::Tensor> narrow_runs = side_by_side(narrow);
+  real_runs_.insert(real_runs_.end(), narrow_runs.begin(), narrow_runs.end());
   reals_.insert(reals_.end(), narrow.begin(), narrow.end());
-  const std::int64_t reals = elements(reals_) + 1;
-  const std::int64_t wholes = elements(wholes_);
+  whole_runs_ = side_by_side(wholes_);
+  const std::int64_t reals = elements(real_runs_) + 1;
+  const std::int64_t wholes = elements(whole_runs_);
   const auto bytes = [](std::int64_t count) {
     return static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * 8;
   };
@@ -81,14 +124,59 @@ BufferAverager::BufferAverager(torch::nn::Module& module, Group group) : group_(
   real_flat_ = flat_in(group_.allocate(bytes(reals), device), reals, DType::f64);
   whole_flat_ = flat_in(group_.allocate(bytes(wholes), device), wholes, DType::i64);
   extreme_flat_ = flat_in(group_.allocate(bytes(2 * doubles_), device), 2 * doubles_, DType::f64);
+  find_places();
   keep();
+}
+
+void BufferAverager::find_places() {
+  std::size_t run = 0;
+  const auto find = [&](const std::vector<torch::Tensor>& tensors, const std::vector<torch::Tensor>& runs) {
+    for (const torch::Tensor& tensor : tensors) {
+      const auto offset_in = [&](const torch::Tensor& whole) {
+        return static_cast<const std::byte*>(tensor.data_ptr()) -
+               static_cast<const std::byte*>(whole.data_ptr());
+      };
+      const auto in = std::ranges::find_if(runs, [&](const torch::Tensor& whole) {
+        return whole.is_same(tensor) || (!whole.device().is_cpu() && offset_in(whole) >= 0 &&
+                                         offset_in(whole) < static_cast<std::ptrdiff_t>(whole.nbytes()));
+      });
+      TORCH_INTERNAL_ASSERT(in != runs.end(), "a buffer lies in no run");
+      places_.push_back({run + static_cast<std::size_t>(in - runs.begin()),
+                         offset_in(*in) / static_cast<std::ptrdiff_t>(tensor.element_size())});
+    }
+    run += runs.size();
+  };
+  find(reals_, real_runs_);
+  find(wholes_, whole_runs_);
+}
+
+// Nothing tells a module's buffer that lies elsewhere by now from one that nobody has changed.
+void BufferAverager::check_in_place() const {
+  std::size_t k = 0;
+  for (const auto* list : {&reals_, &wholes_})
+    for (const torch::Tensor& tensor : *list) {
+      const auto [run, offset] = places_[k++];
+      const torch::Tensor& in =
+          run < real_runs_.size() ? real_runs_[run] : whole_runs_[run - real_runs_.size()];
+      if (tensor.device().is_cpu()) continue;
+      if (static_cast<const std::byte*>(in.data_ptr()) + offset * tensor.element_size() != tensor.data_ptr())
+        throw UsageError(
+            "a buffer of the model was given other memory after the model was wrapped, so its average would "
+            "be lost; change it in place (copy_), or wrap the model again");
+    }
+}
+
+torch::Tensor BufferAverager::begin_of(const torch::Tensor& tensor, const Place& place) const {
+  const torch::Tensor& run = begin_[place.run];
+  if (run.sizes() == tensor.sizes()) return run;
+  return run.narrow(0, place.offset, tensor.numel()).view(tensor.sizes());
 }
 
 void BufferAverager::keep() {
   const torch::NoGradGuard no_grad;
-  begin_.resize(reals_.size() + wholes_.size());
+  begin_.resize(real_runs_.size() + whole_runs_.size());
   std::size_t k = 0;
-  for (const auto* list : {&reals_, &wholes_})
+  for (const auto* list : {&real_runs_, &whole_runs_})
     for (const torch::Tensor& tensor : *list) {
       if (begin_[k].defined())
         begin_[k].copy_(tensor);
@@ -105,20 +193,21 @@ void BufferAverager::restore_untouched() {
   bool all = true;
   for (std::size_t k = 0; k < reals_.size(); ++k) {
     if (reals_[k]._version() == versions_[k])
-      reals_[k].copy_(begin_[k]);
+      reals_[k].copy_(begin_of(reals_[k], places_[k]));
     else
       all = false;
   }
   // Counters are written to in every forward; they go with the statistics beside them.
   if (all && !reals_.empty())
-    for (std::size_t k = 0; k < wholes_.size(); ++k) wholes_[k].copy_(begin_[reals_.size() + k]);
+    for (std::size_t k = 0; k < wholes_.size(); ++k)
+      wholes_[k].copy_(begin_of(wholes_[k], places_[reals_.size() + k]));
   keep();
 }
 
 void BufferAverager::restore() {
   const torch::NoGradGuard no_grad;
   std::size_t k = 0;
-  for (const auto* list : {&reals_, &wholes_})
+  for (const auto* list : {&real_runs_, &whole_runs_})
     for (const torch::Tensor& tensor : *list) tensor.copy_(begin_[k++]);
 }
 
@@ -130,9 +219,10 @@ void BufferAverager::begin_lane(int position) {
 }
 
 void BufferAverager::pack() {
-  gather(reals_, real_flat_);
+  check_in_place();
+  gather(real_runs_, real_flat_);
   real_flat_[-1] = 1;
-  gather(wholes_, whole_flat_);
+  gather(whole_runs_, whole_flat_);
   const torch::Tensor doubles = real_flat_.narrow(0, 0, doubles_);
   extreme_flat_.narrow(0, 0, doubles_).copy_(doubles);
   extreme_flat_.narrow(0, doubles_, doubles_).copy_(doubles.neg());
@@ -207,7 +297,7 @@ void BufferAverager::finish() {
     if (on_host) {
       real_flat_.div_(weight);
     } else {
-      gather(reals_, before = torch::empty_like(real_flat_));
+      gather(real_runs_, before = torch::empty_like(real_flat_));
       const torch::Tensor divisor = real_flat_.narrow(0, real_flat_.numel() - 1, 1).clone();
       counts = divisor > 0;
       real_flat_.div_(divisor);
@@ -216,9 +306,9 @@ void BufferAverager::finish() {
     const torch::Tensor largest = extreme_flat_.narrow(0, 0, doubles_);
     const torch::Tensor smallest = extreme_flat_.narrow(0, doubles_, doubles_).neg();
     doubles.copy_(torch::maximum(torch::minimum(doubles, largest), smallest));
-    scatter(on_host ? real_flat_ : torch::where(counts, real_flat_, before), reals_);
+    scatter(on_host ? real_flat_ : torch::where(counts, real_flat_, before), real_runs_);
   }
-  if (sent) scatter(whole_flat_, wholes_);
+  if (sent) scatter(whole_flat_, whole_runs_);
   keep();
 }
 

@@ -38,6 +38,14 @@ class BufferAverager {
   void restore_untouched();
 
  private:
+  // Of a module's tensor in the runs, and in begin_.
+  struct Place {
+    std::size_t run = 0;
+    std::int64_t offset = 0;  // elements
+  };
+  void find_places();
+  void check_in_place() const;
+  torch::Tensor begin_of(const torch::Tensor& tensor, const Place& place) const;
   void keep();        // as the step's beginning
   void pack();        // into the flat tensors
   void merge_last();  // the last two sums become one
@@ -46,11 +54,14 @@ class BufferAverager {
   Group group_;
   std::vector<torch::Tensor> reals_;
   std::vector<torch::Tensor> wholes_;
-  std::int64_t doubles_ = 0;            // elements of reals_ that are f64; they come first
+  // Where they lie: the tensors themselves, or on a device tensors that hold many of them side by side.
+  std::vector<torch::Tensor> real_runs_, whole_runs_;
+  std::vector<Place> places_;           // of reals_, then of wholes_
+  std::int64_t doubles_ = 0;            // elements of real_runs_ that are f64; they come first
   torch::Tensor real_flat_;             // f64, in comm memory; the last element is the weight
   torch::Tensor whole_flat_;            // i64, in comm memory
   torch::Tensor extreme_flat_;          // f64, in comm memory: each f64 element, then each of their negatives
-  std::vector<torch::Tensor> begin_;    // of the step
+  std::vector<torch::Tensor> begin_;    // of the step, run by run
   std::vector<std::int64_t> versions_;  // of reals_ then
   std::vector<torch::Tensor> sums_;     // of lanes, like the digits of a binary counter
   torch::Tensor largest_;               // of whole_flat_ over lanes

@@ -44,19 +44,27 @@ HeldBlocks& held_blocks() {
 
 }  // namespace
 
-OneCopy::OneCopy(const Group& group) : group_(group), node_(group.split_by_node()) {
+std::unique_ptr<OneCopy> OneCopy::where_possible(const Group& group) {
+  Group node = group.split_by_node();
   // Every machine has to have common memory, and one of them a worker to share it with.
-  const bool mine = node_.shares_memory();
-  const auto least = group.all_reduce(mine ? 1 : 0, {.op = ReduceOp::min});
-  const auto most = group.all_reduce(node_.size(), {.op = ReduceOp::max});
-  if (least == 1 && (most > 1 || group.size() == 1)) return;
-  throw UsageError(
-      std::string(
-          "parameters in shards (zero3) are one copy for the workers of a machine, in memory that they "
-          "have in common, and over ") +
-      group.engine() + (least == 1 ? " no machine has two workers" : " they have none") +
-      "; accepted: several workers a machine over shared memory (engine shm, or shm+tcp across machines), or "
-      "zero2");
+  const auto least = group.all_reduce(node.shares_memory() ? 1 : 0, {.op = ReduceOp::min});
+  const auto most = group.all_reduce(node.size(), {.op = ReduceOp::max});
+  if (least == 1 && (most > 1 || group.size() == 1))
+    return std::unique_ptr<OneCopy>(new OneCopy(group, std::move(node)));
+  return nullptr;
+}
+
+OneCopy::OneCopy(const Group& group) {
+  auto copy = where_possible(group);
+  if (!copy)
+    throw UsageError(
+        std::string(
+            "parameters that the workers of a machine have one copy of lie in memory that they have in "
+            "common, and over ") +
+        group.engine() +
+        " no two have; accepted: several workers a machine over shared memory (engine shm, or shm+tcp across "
+        "machines), parameters that are gathered in units (parallel/units.h), or zero2");
+  *this = std::move(*copy);
 }
 
 CommMemory OneCopy::allocate(std::size_t bytes) const {

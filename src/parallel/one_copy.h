@@ -5,7 +5,9 @@
 // block by one of its workers, each worker taking its share of them.
 #pragma once
 
+#include <memory>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/comm/group.h"
 
@@ -15,6 +17,8 @@ class OneCopy {
  public:
   // Throws UsageError where no two workers have memory in common. Collective.
   explicit OneCopy(const Group& group);
+  // The same, and none there. Collective.
+  static std::unique_ptr<OneCopy> where_possible(const Group& group);
 
   // A block for the workers of this machine. Collective.
   CommMemory allocate(std::size_t bytes) const;
@@ -32,6 +36,8 @@ class OneCopy {
   Work bring(std::byte* block, std::size_t bytes, std::byte* scratch, std::string_view purpose) const;
 
  private:
+  OneCopy(Group group, Group node) : group_(std::move(group)), node_(std::move(node)) {}
+
   Group group_;
   Group node_;  // the workers of this machine
 };

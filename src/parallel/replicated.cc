@@ -10,46 +10,14 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/lane_board.h"
 #include "parallel/buffers.h"
+#include "parallel/module_tensors.h"
 #include "parallel/one_copy.h"
+#include "parallel/parameter_units.h"
 #include "parallel/replicas.h"
 #include "parallel/sync_norms.h"
 
 namespace lockstep {
 namespace {
-
-// Tied weights once, under their first name.
-std::vector<NamedTensor> trained(const torch::nn::Module& module) {
-  std::vector<NamedTensor> list;
-  std::unordered_set<const void*> seen;
-  for (const auto& entry : module.named_parameters())
-    if (entry.value().defined() && entry.value().requires_grad() &&
-        seen.insert(entry.value().unsafeGetTensorImpl()).second)
-      list.push_back({entry.key(), entry.value()});
-  return list;
-}
-
-std::vector<NamedTensor> frozen_in(const torch::nn::Module& module) {
-  std::vector<NamedTensor> list;
-  for (const auto& entry : module.named_parameters())
-    if (entry.value().defined() && !entry.value().requires_grad() && entry.value().is_floating_point())
-      list.push_back({entry.key(), entry.value()});
-  return list;
-}
-
-std::vector<NamedTensor> everything(const torch::nn::Module& module) {
-  std::vector<NamedTensor> list;
-  for (const auto& entry : module.named_parameters())
-    if (entry.value().defined()) list.push_back({entry.key(), entry.value().detach()});
-  for (const auto& entry : module.named_buffers())
-    if (entry.value().defined()) list.push_back({entry.key(), entry.value()});
-  return list;
-}
-
-std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
-  std::vector<std::string> names;
-  for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
-  return names;
-}
 
 // What optimizers keep is of the parameters that were trained when the model was wrapped.
 void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,
@@ -90,7 +58,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
         norms(owner_.module_, group, owner_.lanes_ ? &owner_.lanes_->norms : nullptr),
         buffers(*owner_.module_, group),
         frozen(frozen_in(*owner_.module_)),
-        names(names_of(everything(*owner_.module_))),
+        names(names_of(everything_in(*owner_.module_))),
         board(group.lane_board()),
         number(board->add(this)) {}
   ~Lanes() override { board->remove(this); }
@@ -104,6 +72,9 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     buffers.end_lane(position, info.weight, owner.reducer_->lane_has_gradients());
   }
 
+  void backward_over() override {
+    if (owner.traits_.units) owner.traits_.units->passes_over();
+  }
   void begin(bool idle) override {
     for (const NamedTensor& parameter : frozen)
       if (parameter.tensor.requires_grad())
@@ -117,6 +88,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     buffers.exchange_lanes();
   }
   void finish(bool overflowed) override {
+    owner.wait_for_passes();
     pending = false;
     if (overflowed) {
       buffers.abandon();
@@ -137,7 +109,13 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
                      "torch::optim's optimizers find no gradient; accepted: lockstep's own (SGD, Adam, "
                      "AdamW, LARS, LAMB)");
   }
-  void abandon() noexcept override { buffers.abandon(); }
+  void abandon() noexcept override {
+    try {
+      owner.wait_for_passes();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the gathers keep their failure
+    }
+    buffers.abandon();
+  }
   // As the step found them.
   void restore() {
     if (in_step)
@@ -146,6 +124,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
       buffers.restore_untouched();
   }
   void nobody() override {
+    owner.wait_for_passes();
     pending = false;
     if (in_step) buffers.restore();
   }
@@ -222,19 +201,21 @@ Replicated::Replicated(Traits traits, const ModuleRef& module, Group group, Stra
 Replicated::~Replicated() = default;
 
 void Replicated::bind(Group group) {
-  std::vector<NamedTensor> parameters = trained(*module_);
+  std::vector<NamedTensor> parameters = trained_in(*module_);
   if (reducer_) {
     refuse_other(traits_.name, reducer_->parameters(), parameters);
     reset();  // nothing of the old group's is under way any more
   }
   leave_one_copy(parameters);
-  const std::vector<NamedTensor> all = everything(*module_);
+  const std::vector<NamedTensor> all = everything_in(*module_);
   check_form(group, all);
   compare_threads(group, at::get_num_threads());
   {
     const torch::NoGradGuard no_grad;
     broadcast_all(group, all);
   }
+  const std::vector<int> units =
+      traits_.units ? traits_.units->lay_out(*module_, parameters) : std::vector<int>();
   const double cap_mb = options_.bucket_cap_mb != 0
                             ? options_.bucket_cap_mb
                             : bucket_mb_for(group, options_.algorithm, options_.order);
@@ -248,8 +229,9 @@ void Replicated::bind(Group group) {
                      .reduce_precision = options_.reduce_precision,
                      .keep_layout = traits_.keep_layout,
                      .reuse_buckets = traits_.reuse_buckets,
+                     .units = units,
                      .beside = lanes.get(),
-                     .peers_meet_in_backward = !lanes->norms.empty(),
+                     .peers_meet_in_backward = !lanes->norms.empty() || traits_.units != nullptr,
                      .measure_lanes = options_.measure_lanes,
                      .strategy = lanes->number});
   reducer->watch_overflow(overflow_watchers_ > 0);
@@ -272,6 +254,7 @@ void Replicated::begin_lane(const LaneInfo& info) {
   const int position = info.first ? 0 : lanes.position + 1;
   reducer_->begin_lane({.step = info.step,
                         .position = position,
+                        .index = info.index,
                         .weight = info.weight,
                         .total_weight = info.total_weight,
                         .last = info.last});
@@ -308,6 +291,10 @@ void Replicated::end_step() {
 }
 
 void Replicated::reset() {
+  if (traits_.units) try {
+      meet();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the gathers keep their failure
+    }
   reducer_->reset();
   lanes_->buffers.abandon();
   lanes_->restore();
@@ -319,7 +306,8 @@ void Replicated::reset() {
 // Of what the model had when it was wrapped: later ones (a table made in the first forward) are their rank's
 // own.
 void Replicated::check_replicas() {
-  std::vector<NamedTensor> now = everything(*module_);
+  std::vector<NamedTensor> now = everything_in(*module_);
+  if (traits_.units) std::erase_if(now, [&](const NamedTensor& t) { return traits_.units->holds(t.tensor); });
   std::vector<NamedTensor> known;
   for (const std::string& name : lanes_->names) {
     const auto found =
@@ -340,6 +328,19 @@ std::size_t Replicated::parameter_bytes() const {
 }
 std::size_t Replicated::gradient_bytes() const { return reducer_->bucket_bytes(); }
 std::vector<double> Replicated::lane_squares() const { return reducer_->lane_squares(); }
+
+void Replicated::wait_for_passes() {
+  if (traits_.units) traits_.units->wait_over();
+}
+void Replicated::meet() {
+  if (!traits_.units) return;
+  traits_.units->passes_over();
+  traits_.units->wait_over();
+}
+void Replicated::set_whole(bool on) {
+  if (traits_.units) traits_.units->set_whole(on);
+}
+std::size_t Replicated::gathered_bytes() const { return traits_.units ? traits_.units->peak_bytes() : 0; }
 
 bool Replicated::set_sync(bool on) {
   const bool before = reducer_->sync();

@@ -7,6 +7,8 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "parallel/one_copy.h"
+#include "parallel/parameter_units.h"
+#include "parallel/shard_home.h"
 
 namespace lockstep {
 namespace {
@@ -52,13 +54,19 @@ Bytes bytes_of(const torch::Tensor& tensor) {
 
 Sharded::Sharded(const ModuleRef& module, const Group& group, ShardStage stage,
                  const StrategyOptions& options)
+    : Sharded(module, group, stage, options, choose_home(group, stage, options)) {}
+
+Sharded::Sharded(const ModuleRef& module, const Group& group, ShardStage stage,
+                 const StrategyOptions& options, ShardHome home)
     : Replicated(
           {.name = "Sharded",
            .exchange = reduce_scatter_exchange({.algorithm = options.algorithm, .order = options.order}),
            .keep_layout = true,
-           .reuse_buckets = stage >= ShardStage::gradients},
+           .reuse_buckets = stage >= ShardStage::gradients,
+           .units = home.units},
           module, group, options),
-      copy_(stage == ShardStage::parameters ? std::make_unique<OneCopy>(group) : nullptr),
+      copy_(std::move(home.copy)),
+      units_(std::move(home.units)),
       parameters_(parameters()),
       slices_(parameters_.size()),
       gradients_(parameters_.size()) {
@@ -92,30 +100,40 @@ void Sharded::refuse_shared_memory() const {
 void Sharded::move_in() {
   const torch::NoGradGuard no_grad;
   for (const Bucket& bucket : reducer().buckets()) {
+    const bool in_unit = units_ && units_->has(bucket);
     const DType dtype = dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it");
     const std::size_t bytes = bucket.data.count * size_of(dtype);
     if (copy_ && bucket.data.device.kind != Device::Kind::cpu)
       throw UsageError("Sharded: parameters in shards (zero3) are on " + to_string(bucket.data.device) +
                        ", where workers have no memory in common; accepted: on cpu, or zero2");
-    shards_.push_back(
-        {bucket, dtype, copy_ ? copy_->allocate(bytes) : group().allocate(bytes, bucket.data.device)});
+    shards_.push_back({bucket, dtype,
+                       in_unit ? units_->add(bucket, dtype, parameters_)
+                       : copy_ ? copy_->allocate(bytes)
+                               : group().allocate(bytes, bucket.data.device),
+                       in_unit});
   }
-  for (const auto& [bucket, dtype, memory] : shards_) {  // all of it is there: nothing moves halfway
+  if (units_) units_->start();
+  for (const auto& [bucket, dtype, memory, in_unit] : shards_) {  // all of it is there: nothing moves halfway
     const std::size_t size = size_of(dtype);
     const torch::Tensor gradients = reducer().own_part(bucket.index);
     for (const BucketTensor& tensor : bucket.tensors) {
       torch::Tensor& parameter = parameters_[tensor.parameter].tensor;
-      std::byte* const place = memory.as<std::byte>() + tensor.offset * size;
-      const torch::Tensor moved = formed_at(place, dtype, parameter, memory);
-      if (!copy_ || copy_->fills()) moved.copy_(parameter);
-      parameter.set_data(moved);
       const ElementRange own = common(tensor, own_range(bucket));
-      slices_[tensor.parameter] = {
-          .name = tensor.name,
-          .whole = parameter.sizes().vec(),
-          .elements = own,
-          .parameter = flat_at(place + own.begin * size, own.count(), dtype, memory)};
+      // Of the first own element in the own part; of no element anything.
       const std::size_t first = std::max(tensor.offset, own_range(bucket).begin) - own_range(bucket).begin;
+      std::byte* place = memory.as<std::byte>() + (tensor.offset + own.begin) * size;
+      if (in_unit) {
+        place = own.count() == 0 ? memory.as<std::byte>() : units_->own_part(bucket) + first * size;
+      } else {
+        const torch::Tensor moved =
+            formed_at(memory.as<std::byte>() + tensor.offset * size, dtype, parameter, memory);
+        if (!copy_ || copy_->fills()) moved.copy_(parameter);
+        parameter.set_data(moved);
+      }
+      slices_[tensor.parameter] = {.name = tensor.name,
+                                   .whole = parameter.sizes().vec(),
+                                   .elements = own,
+                                   .parameter = flat_at(place, own.count(), dtype, memory)};
       gradients_[tensor.parameter] =
           own.count() == 0
               ? gradients.narrow(0, 0, 0)
@@ -134,10 +152,12 @@ std::span<const Slice> Sharded::slices() {
 }
 
 void Sharded::check_in_place() const {
+  if (units_) units_->check_in_place();
   for (const Shard& shard : shards_)
     for (const BucketTensor& tensor : shard.bucket.tensors)
-      if (tensor.count > 0 && parameters_[tensor.parameter].tensor.data_ptr() !=
-                                  shard.memory.as<std::byte>() + tensor.offset * size_of(shard.dtype))
+      if (tensor.count > 0 && !shard.in_unit &&
+          parameters_[tensor.parameter].tensor.data_ptr() !=
+              shard.memory.as<std::byte>() + tensor.offset * size_of(shard.dtype))
         throw UsageError(
             "parameter '" + tensor.name +
             "' was given other memory after the model was wrapped, so its updates would be lost; "
@@ -171,6 +191,7 @@ void Sharded::begin_updates() {
 void Sharded::share_updates() {
   check_in_place();
   if (!copy_ || copy_->several_machines()) gather_updates();
+  if (units_) units_->share_updates();
   if (copy_ && group().size() > 1) group().barrier({.purpose = "until the parameters are updated"});
   for (std::size_t i = 0; i < parameters_.size(); ++i)  // a graph that saved it must notice
     if (reducer().used(i)) parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
@@ -180,16 +201,19 @@ void Sharded::gather_updates() {
   ExchangeLog& log = reducer().log();
   log.share_begin_ns = now_ns();
   std::vector<Work> works;
-  if (group().size() > 1)
-    for (const Shard& shard : shards_)
-      works.push_back(copy_ ? bring(shard) : gather(shard, shard.memory.as<std::byte>(), shard.dtype));
+  std::vector<const Shard*> moved;
+  for (const Shard& shard : shards_) {
+    if (group().size() == 1 || shard.in_unit) continue;
+    works.push_back(copy_ ? bring(shard) : gather(shard, shard.memory.as<std::byte>(), shard.dtype));
+    moved.push_back(&shard);
+  }
   when_all(works).wait();
   log.share_end_ns = now_ns();
   log.shared.clear();
-  for (std::size_t b = 0; b < works.size(); ++b) {
-    const WorkTiming timing = works[b].timing();
-    log.shared.push_back({.bucket = static_cast<int>(b),
-                          .bytes = shards_[b].bucket.data.count * size_of(shards_[b].dtype),
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    const WorkTiming timing = works[i].timing();
+    log.shared.push_back({.bucket = moved[i]->bucket.index,
+                          .bytes = moved[i]->bucket.data.count * size_of(moved[i]->dtype),
                           .ready_ns = log.share_begin_ns,
                           .start_ns = timing.begin_ns,
                           .running_ns = timing.running_ns,
@@ -235,6 +259,7 @@ torch::Tensor Sharded::cut(std::size_t i, const torch::Tensor& whole) const {
 
 std::size_t Sharded::parameter_bytes() const {
   std::size_t bytes = Replicated::parameter_bytes();
+  if (units_) return bytes - units_->whole_bytes() + units_->shard_bytes();
   if (!copy_) return bytes;
   for (const NamedTensor& parameter : parameters_) bytes -= parameter.tensor.nbytes();
   for (const Shard& shard : shards_)

@@ -13,6 +13,8 @@
 namespace lockstep {
 namespace {
 
+constexpr const char* kHybrid = "hybrid-shard";
+
 [[noreturn]] void refuse(const std::string& name) {
   throw UsageError(fmt::format("strategy '{}'; accepted: {}", name, fmt::join(kStrategyNames, ", ")));
 }
@@ -20,7 +22,7 @@ namespace {
 std::optional<ShardStage> shard_stage(const std::string& name) {
   if (name == "zero1") return ShardStage::optimizer;
   if (name == "zero2") return ShardStage::gradients;
-  if (name == "zero3") return ShardStage::parameters;
+  if (name == "zero3" || name == kHybrid) return ShardStage::parameters;
   return std::nullopt;
 }
 
@@ -29,8 +31,10 @@ std::optional<ShardStage> shard_stage(const std::string& name) {
 std::unique_ptr<Strategy> make_strategy(const std::string& name, const ModuleRef& module, Group group,
                                         const StrategyOptions& options) {
   if (name == "ddp") return std::make_unique<DataParallel>(module, std::move(group), options);
+  StrategyOptions sharded = options;
+  if (name == kHybrid) sharded.shard_inside_nodes = true;
   if (const auto stage = shard_stage(name))
-    return std::make_unique<Sharded>(module, std::move(group), *stage, options);
+    return std::make_unique<Sharded>(module, std::move(group), *stage, sharded);
   refuse(name);
 }
 

@@ -1,6 +1,7 @@
 #include "lockstep/parallel/strategy.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include "lockstep/base/random.h"
 
@@ -9,24 +10,48 @@ namespace lockstep {
 Strategy::LaneScope Strategy::lane(const LaneInfo& info) { return LaneScope(*this, info); }
 Strategy::NoSync Strategy::no_sync() { return NoSync(*this); }
 
+torch::Device Strategy::device() {
+  if (device_) return *device_;
+  device_ = torch::kCPU;
+  if (const auto parameters = module().parameters(); !parameters.empty()) device_ = parameters[0].device();
+  return *device_;
+}
+
+namespace {
+
+// Those that a lane's operations draw from: the processor's, and the GPU's where the model is there.
+std::vector<at::Generator> generators_for(torch::Device device) {
+  std::vector<at::Generator> list = {at::detail::getDefaultCPUGenerator()};
+  if (device.is_cuda()) list.push_back(at::globalContext().defaultGenerator(device));
+  return list;
+}
+
+}  // namespace
+
 // The lane's own stream, and afterwards the program's again.
 Strategy::LaneScope::LaneScope(Strategy& owner, const LaneInfo& info) : owner_(owner) {
   owner_.begin_lane(info);
-  auto generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  generator_state_ = generator.get_state();
-  generator.set_current_seed(
-      stream_seed(info.seed, static_cast<std::uint64_t>(info.step), static_cast<std::uint64_t>(info.index)));
+  const std::uint64_t seed =
+      stream_seed(info.seed, static_cast<std::uint64_t>(info.step), static_cast<std::uint64_t>(info.index));
+  for (at::Generator& generator : generators_for(owner_.device())) {
+    const std::lock_guard lock(generator.mutex());
+    generator_states_.push_back(generator.get_state());
+    generator.set_current_seed(seed);
+  }
 }
 
 Strategy::LaneScope::~LaneScope() {
-  auto generator = at::detail::getDefaultCPUGenerator();
-  {
+  std::size_t i = 0;
+  for (at::Generator& generator : generators_for(owner_.device())) {
     const std::lock_guard lock(generator.mutex());
-    generator.set_state(generator_state_);
+    generator.set_state(generator_states_[i++]);
   }
   owner_.end_lane();
 }
+
+Strategy::Whole Strategy::whole() { return Whole(*this); }
+Strategy::Whole::Whole(Strategy& owner) : owner_(owner) { owner_.set_whole(true); }
+Strategy::Whole::~Whole() noexcept(false) { owner_.set_whole(false); }
 
 Strategy::NoSync::NoSync(Strategy& owner) : owner_(owner), before_(owner.set_sync(false)) {}
 

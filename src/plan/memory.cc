@@ -26,6 +26,7 @@ double optimizer_bytes(const ParameterKind& kind, const StateForm& form) {
 }  // namespace
 
 int stage_of(const std::string& strategy) {
+  if (strategy == "hybrid-shard") return kFirstParameterStage;
   expect_one_of("strategy", strategy, {std::begin(kStageStrategies), std::end(kStageStrategies)});
   return static_cast<int>(std::ranges::find(kStageStrategies, strategy) - std::begin(kStageStrategies));
 }

@@ -27,7 +27,7 @@ namespace lockstep {
 
 // By stage.
 inline constexpr const char* kStageStrategies[] = {"ddp", "zero1", "zero2", "zero3"};
-// Throws UsageError that lists them.
+// hybrid-shard is stage 3, too. Throws UsageError that lists them.
 int stage_of(const std::string& strategy);
 
 // Parameters that are alike. Numbers of them are doubles: exact up to 2^53.
@@ -65,8 +65,8 @@ struct StateForm {
   int master_bytes = 0;          // kept of each 16-bit parameter; 0: none
   int least_gradient_bytes = 0;  // 4 where 16-bit gradients are added up in f32
   double bucket_bytes = kBucketBytes;
-  // Stage 3 has no memory to keep its one copy in where no two workers are on one machine: Lockstep refuses
-  // it there. What is told is what gathering the parameters unit by unit, and letting them go, would take.
+  // Stage 3 has no memory to keep its one copy in where no two workers are on one machine: there it gathers
+  // the parameters unit by unit and lets them go (parallel/units.h).
   bool has_to_gather() const { return stage >= 3 && workers > 1 && machine_workers == 1; }
 };
 

@@ -47,12 +47,11 @@ std::string parameters_note(const MemoryQuestion& q) {
         form.machine_workers,
         form.machine_workers == form.workers ? "nothing is gathered (--machines: how many there are)"
                                              : "what other machines' workers updated arrives in buckets");
-  return fmt::format(
-      "zero3 is refused where no two workers are on one machine; what is shown would be taken if it gathered "
-      "{}",
-      q.size.largest_unit_bytes > 0 ? fmt::format("{} units of up to {} at a time", kGatheredUnits,
-                                                  decimal_bytes(q.size.largest_unit_bytes))
-                                    : "units, whose size is not known (--unit-params says it), not counted");
+  return fmt::format("zero3: no two workers are on one machine, so it gathers {}",
+                     q.size.largest_unit_bytes > 0
+                         ? fmt::format("{} units of up to {} at a time", kGatheredUnits,
+                                       decimal_bytes(q.size.largest_unit_bytes))
+                         : "units, whose size is not known (--unit-params says it), not counted");
 }
 
 std::vector<std::string> notes_on(const MemoryQuestion& q) {
@@ -92,9 +91,7 @@ MemoryPlan plan_memory(const MemoryQuestion& question) {
   for (const int stage : question.stages) {
     form.stage = stage;
     const StateBytes bytes = state_bytes(question.size, form);
-    plan.stages.push_back({.stage = stage,
-                           .bytes = bytes,
-                           .fits = bytes.total() <= question.memory_bytes && !form.has_to_gather()});
+    plan.stages.push_back({.stage = stage, .bytes = bytes, .fits = bytes.total() <= question.memory_bytes});
   }
   return plan;
 }

@@ -22,6 +22,12 @@ bool built(const EngineProfile& engine) {
 #ifdef LOCKSTEP_HAS_GLOO
   if (std::string_view(engine.name) == "gloo") return true;
 #endif
+#ifdef LOCKSTEP_HAS_CUDA
+  if (std::string_view(engine.name) == "ipc") return true;
+#endif
+#ifdef LOCKSTEP_HAS_NCCL
+  if (std::string_view(engine.name) == "nccl") return true;
+#endif
   return *engine.option == '\0';
 }
 

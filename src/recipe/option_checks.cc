@@ -5,10 +5,13 @@
 #include <limits>
 
 #include "base/suggest.h"
+#include "compress/method_names.h"
+#include "compress/method_text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
 #include "lockstep/models/precision_names.h"
 #include "lockstep/parallel/strategy_names.h"
+#include "recipe/device_flag.h"
 #include "recipe/engine_flag.h"
 #include "recipe/rate_options.h"
 #include "recipe/train_options.h"
@@ -69,6 +72,49 @@ void check_ranges(const TrainOptions& o) {
   within<I>("--trace-steps", o.trace_steps, 0, 10000);
 }
 
+void check_arithmetic(const TrainOptions& o) {
+  if (o.device != "cpu") {
+    if (o.strategy == "zero3" || o.strategy == "hybrid-shard")
+      throw UsageError(
+          fmt::format("--strategy {} keeps parameters in shards of the processor's memory; "
+                      "accepted with --device {}: ddp, zero1, zero2",
+                      o.strategy, o.device));
+    if (compresses_by_method(o))
+      throw UsageError(
+          fmt::format("--compress {} is computed on the processor; accepted with --device {}: none, bf16",
+                      o.compress, o.device));
+    return;
+  }
+  for (const auto& [flag, on] : {std::pair("--deterministic", o.deterministic), {"--tf32", o.tf32}})
+    if (on)
+      throw UsageError(
+          fmt::format("{} changes nothing with --device cpu; accepted: with --device cuda", flag));
+}
+
+// Names and the form of it; what a method takes it says itself, where it is made.
+void check_compress(const TrainOptions& o) {
+  within<std::int64_t>("--compress-groups", o.compress_groups, 0, 1 << 20);
+  within("--compress-max-error", o.compress_max_error, 1e-6, 10.0);
+  // It decides inside of backward, where workers that gather parameters must not wait for each other.
+  if (o.compress == "auto" && (o.strategy == "zero3" || o.strategy == "hybrid-shard"))
+    throw UsageError(fmt::format(
+        "--compress auto with --strategy {}; accepted: a method by name, or --strategy ddp, zero1, zero2",
+        o.strategy));
+  if (!compresses_by_method(o) || o.compress == "auto") return;
+  for (const compress::Rule& rule : compress::parse_rules(o.compress)) {
+    std::vector<std::string> names(std::begin(compress::kMethodNames), std::end(compress::kMethodNames));
+    if (o.compress == rule.method.text)
+      names.insert(names.begin() + 1, {"bf16", "auto"});  // for all, without rules
+    expect_one_of("--compress", rule.method.name, names);
+    const bool has_momentum = o.optimizer.ends_with("sgd") || o.optimizer == "lars";
+    if (rule.method.name == "dgc" && has_momentum && o.momentum != 0)
+      throw UsageError(
+          fmt::format("--compress {} takes the momentum itself, and --momentum {} would be taken twice; "
+                      "accepted: --momentum 0",
+                      o.compress, o.momentum));
+  }
+}
+
 void check_precision(const TrainOptions& o) {
   const bool narrow = o.precision == "bf16" || o.precision == "fp16";
   const bool scales = o.loss_scaling == "on" || (o.loss_scaling == "auto" && o.precision == "fp16");
@@ -83,7 +129,7 @@ void check_precision(const TrainOptions& o) {
         "--measure noise is that of the loss's own gradients, and --loss-scaling {} scales them; accepted: "
         "--loss-scaling off",
         o.loss_scaling));
-  if (narrow && o.compress != "none")
+  if (narrow && o.compress == "bf16")
     throw UsageError(
         fmt::format("--compress {} changes nothing with --precision {}, whose gradients are of 16 "
                     "bits; accepted: with --precision fp32 or bf16-autocast",
@@ -99,17 +145,24 @@ void check_values(const TrainOptions& o) {
                 {"sgd", "adam", "adamw", "lars", "lamb", "torch-sgd", "torch-adam", "torch-adamw"});
   expect_one_of("--schedule", o.schedule, {"constant", "cosine", "linear", "poly", "step"});
   expect_one_of("--lr-scaling", o.lr_scaling, {"linear", "sqrt"});
+  expect_one_of("--checkpoint-async", o.checkpoint_async, {"on", "off"});
   expect_one_of("--on-nan", o.on_nan, {"stop", "skip", "go-on"});
   expect_one_of("--last-step", o.last_step, {"short", "drop", "wrap"});
   expect_one_of("--measure", o.measure, {"none", "noise"});
   expect_one_of("--order", o.order, {"canonical", "any"});
   if (!o.engine.empty()) check_engine("--engine", o.engine);
+  if (o.gathered_mb != 0) {
+    within("--gathered-mb", o.gathered_mb, 1e-6, 1e6, ", or 0 (auto)");
+    if (o.strategy != "zero3" && o.strategy != "hybrid-shard")
+      throw UsageError("--gathered-mb is of parameters in shards, and --strategy is " + o.strategy +
+                       "; accepted: zero3, hybrid-shard");
+  }
   expect_one_of("--strategy", o.strategy, {std::begin(kStrategyNames), std::end(kStrategyNames)});
-  expect_one_of("--compress", o.compress, {"none", "bf16"});
+  check_compress(o);
   expect_one_of("--precision", o.precision, {std::begin(kPrecisionNames), std::end(kPrecisionNames)});
   expect_one_of("--reduce-precision", o.reduce_precision, {"same", "fp32"});
   expect_one_of("--loss-scaling", o.loss_scaling, {"auto", "on", "off"});
-  expect_one_of("--device", o.device, {"cpu"});
+  check_device(o.device);
   check_ranges(o);
 }
 
@@ -131,6 +184,7 @@ void check_options(TrainOptions& o) {
         "--last-step short leaves lanes out of an epoch's last step, and --norm sync is over all of them; "
         "accepted: wrap or drop");
   check_precision(o);
+  check_arithmetic(o);
   const bool algorithm = o.algorithm != "auto";
   if (o.compress != "none" && (algorithm || o.order != "canonical"))
     throw UsageError(fmt::format("{} {} changes nothing with --compress {}; accepted: with --compress none",
@@ -148,27 +202,30 @@ void check_of_use(const TrainOptions& o, const Given& given) {
     const char* flag;
     const std::string& value;
     const char* accepted;
-  } cases[] = {{"cifar_stem", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
-               {"norm", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
-               {"channels", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
-               {"layers", mlp, "--model", o.model, "mlp"},
-               {"blocks", gpt, "--model", o.model, "gpt"},
-               {"width", gpt || mlp, "--model", o.model, "gpt or mlp"},
-               {"heads", gpt, "--model", o.model, "gpt"},
-               {"context", gpt, "--model", o.model, "gpt"},
-               {"dropout", gpt, "--model", o.model, "gpt"},
-               {"momentum", sgd || lars, "--optimizer", o.optimizer, "sgd, torch-sgd or lars"},
-               {"exclude", own, "--optimizer", o.optimizer, "sgd, adam, adamw, lars or lamb"},
-               {"trust_coefficient", lars, "--optimizer", o.optimizer, "lars"},
-               {"trust_clip", is_layerwise(o), "--optimizer", o.optimizer, "lars or lamb"},
-               {"min_lr", falls_to_end(o), "--schedule", o.schedule, "cosine, linear or poly"},
-               {"lr_power", o.schedule == "poly", "--schedule", o.schedule, "poly"},
-               {"lr_every", step, "--schedule", o.schedule, "step"},
-               {"lr_factor", step, "--schedule", o.schedule, "step"},
-               {"algorithm", o.compress == "none", "--compress", o.compress, "none"},
-               {"reduce_precision", o.precision == "bf16" || o.precision == "fp16", "--precision",
-                o.precision, "bf16 or fp16"},
-               {"order", o.compress == "none", "--compress", o.compress, "none"}};
+  } cases[] = {
+      {"cifar_stem", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
+      {"norm", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
+      {"channels", resnet, "--model", o.model, "resnet18, resnet34 or resnet50"},
+      {"layers", mlp, "--model", o.model, "mlp"},
+      {"blocks", gpt, "--model", o.model, "gpt"},
+      {"width", gpt || mlp, "--model", o.model, "gpt or mlp"},
+      {"heads", gpt, "--model", o.model, "gpt"},
+      {"context", gpt, "--model", o.model, "gpt"},
+      {"dropout", gpt, "--model", o.model, "gpt"},
+      {"momentum", sgd || lars, "--optimizer", o.optimizer, "sgd, torch-sgd or lars"},
+      {"exclude", own, "--optimizer", o.optimizer, "sgd, adam, adamw, lars or lamb"},
+      {"trust_coefficient", lars, "--optimizer", o.optimizer, "lars"},
+      {"trust_clip", is_layerwise(o), "--optimizer", o.optimizer, "lars or lamb"},
+      {"min_lr", falls_to_end(o), "--schedule", o.schedule, "cosine, linear or poly"},
+      {"lr_power", o.schedule == "poly", "--schedule", o.schedule, "poly"},
+      {"lr_every", step, "--schedule", o.schedule, "step"},
+      {"lr_factor", step, "--schedule", o.schedule, "step"},
+      {"compress_groups", compresses_by_method(o), "--compress", o.compress, "a method such as topk:0.01"},
+      {"compress_max_error", o.compress == "auto", "--compress", o.compress, "auto"},
+      {"algorithm", o.compress == "none", "--compress", o.compress, "none"},
+      {"reduce_precision", o.precision == "bf16" || o.precision == "fp16", "--precision", o.precision,
+       "bf16 or fp16"},
+      {"order", o.compress == "none", "--compress", o.compress, "none"}};
   for (const auto& c : cases)
     if (!c.of_use && given.contains(c.name))
       throw UsageError(fmt::format("{} changes nothing with {} {}; accepted: with {} {}", flag_of(c.name),

@@ -72,22 +72,35 @@ struct TrainOptions {
   std::string order = "canonical";
   std::string engine;  // empty: LOCKSTEP_ENGINE's
   std::string strategy = "ddp";
+  double gathered_mb = 0;  // 0: auto
+  bool recompute = false;
   std::string compress = "none";
+  std::int64_t compress_groups = 0;  // 0: auto
+  double compress_max_error = 0.05;
   std::string precision = "fp32";
   std::string reduce_precision = "same";
   std::string loss_scaling = "auto";
   std::string device = "cpu";
+  bool deterministic = false;
+  bool tf32 = false;
+  bool channels_last = false;
 
   std::string out;
   std::string resume;
   std::string init;
   std::int64_t checkpoint_every = 0;  // steps; 0: at the end of every epoch; -1: never
+  std::string checkpoint_async = "on";
   std::int64_t keep = 2;
   std::int64_t eval_every = 1;  // epochs; 0: never
   std::int64_t trace_steps = 50;
   std::string measure = "none";
   bool overwrite = false;
 };
+
+// By one of the methods of compress.h; bf16 is a plain exchange.
+inline bool compresses_by_method(const TrainOptions& o) {
+  return o.compress != "none" && o.compress != "bf16";
+}
 
 // What an option may change.
 enum class Role : std::uint8_t {
@@ -226,17 +239,42 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"order", comm, Role::runs, "of sums: canonical (the same bits for any workers) or any"},
         o.order);
   visit(OptionInfo{"engine", comm, Role::runs,
-                   "what carries the collectives: auto, shm, tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo, "
-                   "tcp+tcp, tcp+gloo (default: LOCKSTEP_ENGINE, else auto)"},
+                   "what carries the collectives: auto, shm, tcp, mpi, gloo, ipc, nccl, shm+tcp, shm+mpi, "
+                   "shm+gloo, tcp+tcp, tcp+gloo (default: LOCKSTEP_ENGINE, else auto)"},
         o.engine);
   visit(
       OptionInfo{
           "strategy", comm, Role::stays,
           "how workers share the model: ddp; or each keeps a part of the optimizer's state (zero1), of the "
-          "gradients too (zero2), of the parameters too (zero3: one copy a machine)"},
+          "gradients too (zero2), of the parameters too (zero3: one copy a machine, or gathered in units "
+          "where workers have no memory in common; hybrid-shard: in shards inside of nodes)"},
       o.strategy);
-  visit(OptionInfo{"compress", comm, Role::defines, "gradients on the wire: none (as they are) or bf16"},
+  visit(
+      OptionInfo{"gathered_mb", comm, Role::runs,
+                 "what gathered parameters may take at a time, MiB; zero3 then gathers them in units on one "
+                 "machine too (auto: two units, where they have to be gathered)",
+                 "auto"},
+      o.gathered_mb);
+  visit(
+      OptionInfo{
+          "recompute", comm, Role::runs,
+          "keep no activations inside of the model's units, its blocks: compute them again in backward"},
+      o.recompute);
+  visit(OptionInfo{"compress", comm, Role::defines,
+                   "gradients on the wire: none (as they are), bf16, auto (by the links), or "
+                   "METHOD[:OPTIONS] such as topk:0.01, onebit, "
+                   "powersgd:rank=4, with rules by name before it: 'embed.*=topk:0.001,fp8'"},
         o.compress);
+  visit(
+      OptionInfo{
+          "compress_groups", comm, Role::defines,
+          "parts of the lanes that are compressed as one, a power of two (auto: as many as workers at the "
+          "start)",
+          "auto"},
+      o.compress_groups);
+  visit(OptionInfo{"compress_max_error", comm, Role::defines,
+                   "relative error that --compress auto accepts of what it sends"},
+        o.compress_max_error);
   visit(
       OptionInfo{
           "precision", comm, Role::defines,
@@ -249,7 +287,18 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"loss_scaling", comm, Role::defines,
                    "dynamic, with steps that overflow skipped: on, off, or auto (on for fp16)"},
         o.loss_scaling);
-  visit(OptionInfo{"device", comm, Role::defines, "cpu"}, o.device);
+  const char* const device = "Device";
+  visit(OptionInfo{"device", device, Role::defines,
+                   "cpu; cuda (each worker the GPU of its local rank, shared where there are fewer); cuda:N"},
+        o.device);
+  visit(OptionInfo{"deterministic", device, Role::defines,
+                   "cuda: kernels with the same bits each time, or an error that names what has none"},
+        o.deterministic);
+  visit(OptionInfo{"tf32", device, Role::defines, "cuda: products of f32 may round their factors to 10 bits"},
+        o.tf32);
+  visit(OptionInfo{"channels_last", device, Role::defines,
+                   "images and weights of convolutions with their channels side by side"},
+        o.channels_last);
 
   const char* const folder = "Run folder";
   visit(OptionInfo{"out", folder, Role::runs, "the run's folder (default: runs/MODEL-DATA)"}, o.out);
@@ -265,6 +314,9 @@ void visit_options(Options& o, Visit&& visit) {
   visit(
       OptionInfo{"checkpoint_every", folder, Role::stays, "steps (0: at the end of every epoch; -1: never)"},
       o.checkpoint_every);
+  visit(OptionInfo{"checkpoint_async", folder, Role::stays,
+                   "on: written while training goes on; off: training waits for it"},
+        o.checkpoint_async);
   visit(OptionInfo{"keep", folder, Role::stays, "newest checkpoints that stay (0: all)"}, o.keep);
   visit(OptionInfo{"eval_every", folder, Role::stays, "epochs between evaluations (0: none)"}, o.eval_every);
   visit(OptionInfo{"trace_steps", folder, Role::runs, "first steps that trace.json shows"}, o.trace_steps);

@@ -7,6 +7,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "train/optimizer.h"
 #include "train/run_plan.h"
+#include "train/saved_state.h"
 
 namespace lockstep {
 
@@ -16,14 +17,13 @@ struct TrainState {
   std::optional<double> best_accuracy;
 };
 
-// By rank 0 alone. Gives the checkpoint's folder.
-std::filesystem::path save_training(const RunPlan& plan, const DataRecord& data, const TrainState& state,
-                                    const torch::nn::Module& model,
-                                    const TrainOptimizer::Writer& write_optimizer,
-                                    const TrainOptimizer::Writer& write_exchange);
+// All that a checkpoint holds, as this worker has it. Collective.
+SavedState training_state(const RunPlan& plan, const DataRecord& data, const TrainState& state,
+                          Strategy& strategy, TrainOptimizer& optimizer, const SliceOwners& owners);
 
 std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
 TensorMap read_weights(const std::filesystem::path& checkpoint);
+// Tensor by tensor, to where the model has them.
 void load_weights(const std::filesystem::path& checkpoint, torch::nn::Module& model);
 // The same of weights that were read; floating-point numbers of another type become the model's.
 void load_converted(torch::nn::Module& model, TensorMap weights, const std::string& source);

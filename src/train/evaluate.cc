@@ -44,8 +44,11 @@ std::optional<double> accuracy_of(const Task& task, const std::optional<Evaluati
   return {};
 }
 
-Evaluation evaluate(torch::nn::Module& model, const Task& task, std::int64_t batch, const Group& world) {
+Evaluation evaluate(Strategy& strategy, const Task& task, std::int64_t batch,
+                    const std::function<Batch(const Batch&)>& place) {
   const c10::NoGradGuard no_grad;
+  torch::nn::Module& model = strategy.module();
+  const Group& world = strategy.group();
   const Dataset& data = *task.test;
   model.eval();
   const std::int64_t batches = (data.size() + batch - 1) / batch;
@@ -56,7 +59,7 @@ Evaluation evaluate(torch::nn::Module& model, const Task& task, std::int64_t bat
   for (std::int64_t b = world.rank(); b < batches; b += world.size()) {
     std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(batch, data.size() - b * batch)));
     std::iota(indices.begin(), indices.end(), b * batch);
-    const Batch examples = data.get(indices, nullptr);
+    const Batch examples = place(data.get(indices, nullptr));
     const torch::Tensor output = task.forward(examples);
     double* at = &sums[width * static_cast<std::size_t>(b)];
     *at++ = task.loss(output, examples).item<double>() * parts_of(examples);
@@ -68,6 +71,7 @@ Evaluation evaluate(torch::nn::Module& model, const Task& task, std::int64_t bat
     }
   }
   model.train();
+  strategy.meet();  // not all have the same number of batches
   world.all_reduce(buffer(sums));
   std::vector<double> total(width);
   for (std::size_t i = 0; i < sums.size(); ++i) total[i % width] += sums[i];

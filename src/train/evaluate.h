@@ -1,12 +1,11 @@
 // How good the model is on examples that it has not learnt from.
 #pragma once
 
-#include <torch/nn/module.h>
-
+#include <functional>
 #include <optional>
 #include <vector>
 
-#include "lockstep/comm/group.h"
+#include "lockstep/parallel/strategy.h"
 #include "lockstep/train/trainer.h"
 
 namespace lockstep {
@@ -21,6 +20,8 @@ std::optional<double> accuracy_of(const Task& task, const std::optional<Evaluati
 // Of the task's test set. The workers share the batches; the sums are taken in the order of the batches, so
 // the result has the same bits for any number of workers. Collective. The model is in training mode
 // afterwards.
-Evaluation evaluate(torch::nn::Module& model, const Task& task, std::int64_t batch, const Group& world);
+// `place` moves a batch to where the model is.
+Evaluation evaluate(Strategy& strategy, const Task& task, std::int64_t batch,
+                    const std::function<Batch(const Batch&)>& place = std::identity());
 
 }  // namespace lockstep

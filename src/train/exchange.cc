@@ -103,6 +103,10 @@ void check_algorithm(const Group& group, const std::string& strategy, const Stra
                                  option_text("strategy", strategy), to_string(call.what), why));
 }
 
+bool tells_figures(const TrainerOptions& options) {
+  return options.parallel.exchange && options.parallel.exchange(leaves_of(options.strategy)).figures;
+}
+
 std::size_t largest_bucket_bytes(const Strategy& strategy) {
   std::map<int, std::size_t> bytes;
   const std::vector<NamedTensor> parameters = strategy.parameters();

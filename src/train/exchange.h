@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/parallel/strategy.h"
+#include "lockstep/train/trainer.h"
 #include "report/step_figures.h"
 #include "train/prediction.h"
 
@@ -20,6 +21,8 @@ std::vector<BucketTimes> take_shared(const ExchangeLog& log, StepRecord& record)
 // all-reduce, or by a reduce-scatter, as `strategy` does it. A program's own exchange has none to check.
 void check_algorithm(const Group& group, const std::string& strategy, const StrategyOptions& options,
                      std::size_t bucket_bytes);
+// Does the run's exchange tell what it saves (Exchange::figures)?
+bool tells_figures(const TrainerOptions& options);
 // The largest bucket, before the first exchange.
 std::size_t largest_bucket_bytes(const Strategy& strategy);
 

@@ -31,8 +31,13 @@ TensorMap unpacked(const std::string& bytes) {
 
 }  // namespace
 
-void save_exchange(const fs::path& checkpoint, const Exchange& exchange, const TensorMap& state) {
-  if (exchange.state) save_safetensors(checkpoint / kFile, state, {{kName, exchange.name}});
+void add_exchange(SavedState& state, const Exchange& exchange) {
+  if (!exchange.state) return;
+  TensorMap copies;  // it goes on remembering
+  for (const auto& [name, tensor] : exchange.state()) copies.emplace(name, tensor.detach().clone());
+  state.files.emplace_back(kFile, [copies = std::move(copies), name = exchange.name](const fs::path& file) {
+    save_safetensors(file, copies, {{kName, name}});
+  });
 }
 
 std::string load_exchange(const fs::path& checkpoint, const Exchange& exchange, const Group& world) {

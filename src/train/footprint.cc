@@ -40,7 +40,7 @@ nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strat
   const auto parameters = static_cast<std::int64_t>(strategy.parameter_bytes());
   const auto kept = static_cast<std::int64_t>(optimizer.state_bytes());
   const auto buckets = static_cast<std::int64_t>(strategy.gradient_bytes());
-  const std::int64_t own = parameters + buckets + kept;
+  const std::int64_t own = parameters + buckets + kept + static_cast<std::int64_t>(strategy.gathered_bytes());
   const double predicted = predict_state_bytes(options, strategy).total();
   const Group& world = strategy.group();
   return {{"peak_rss_bytes", world.all_gather(memory_bytes("VmHWM"))},
@@ -52,6 +52,7 @@ nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strat
            {{"parameter_bytes", parameters},
             {"gradient_bytes", buckets},
             {"optimizer_bytes", kept},
+            {"gathered_bytes", static_cast<std::int64_t>(strategy.gathered_bytes())},
             {"predicted_bytes", own},
             {"measured_bytes", memory_bytes("VmRSS") - resident_before}}}};
 }

@@ -10,7 +10,8 @@
 
 namespace lockstep {
 
-InferResult infer(const Task& task, std::int64_t batch, std::int64_t examples) {
+InferResult infer(const Task& task, std::int64_t batch, std::int64_t examples,
+                  const std::function<Batch(const Batch&)>& place) {
   const c10::NoGradGuard no_grad;
   InferResult result{.examples = examples == 0 ? task.test->size() : std::min(examples, task.test->size())};
   const auto batch_at = [&](std::int64_t first) {
@@ -18,12 +19,13 @@ InferResult infer(const Task& task, std::int64_t batch, std::int64_t examples) {
     std::iota(indices.begin(), indices.end(), first);
     return task.test->get(indices, nullptr);
   };
-  for (int i = 0; i < 3; ++i) task.forward(batch_at(0));  // memory is touched, kernels are chosen
+  for (int i = 0; i < 3; ++i) task.forward(place(batch_at(0)));  // memory is touched, kernels are chosen
   std::vector<double> ms;
   double targets = 0;
   for (std::int64_t first = 0; first < result.examples; first += batch) {
-    const Batch own = batch_at(first);
+    const Batch made = batch_at(first);
     const std::int64_t begin = now_ns();
+    const Batch own = place(made);
     const torch::Tensor output = task.forward(own);
     const auto [right, count] = count_correct(output, own);
     ms.push_back(static_cast<double>(now_ns() - begin) / 1e6 / static_cast<double>(own.data.size(0)));

@@ -46,13 +46,14 @@ ScheduleOptions schedule_of(const TrainerOptions& options, const Loader& loader)
 }  // namespace
 
 StepLoop::StepLoop(const TrainerOptions& options, const Task& task, Strategy& strategy,
-                   TrainOptimizer& optimizer, Loader& loader, FiniteWatch& finite)
+                   TrainOptimizer& optimizer, Loader& loader, FiniteWatch& finite, DeviceFeed* feed)
     : options_(options),
       task_(task),
       strategy_(strategy),
       optimizer_(optimizer),
       loader_(loader),
       finite_(finite),
+      feed_(feed),
       noise_(options.measure),
       schedule_(schedule_of(options, loader)) {
   const int workers = strategy.group().size();
@@ -87,21 +88,28 @@ StepResult StepLoop::train(Step& step) {
   optimizer_.set_lr(record.lr);
   std::vector<double> losses;  // kPerLane numbers, lane by lane
   finite_.begin_step();
+  lane_losses_.begin_step();
   for (Lane& lane : step) {
     const auto scope = strategy_.lane(lane);
     const std::int64_t begin = now_ns();
+    if (feed_ != nullptr) feed_->arrive(lane);
     const Batch batch = batch_of(lane);
     const torch::Tensor loss = task_.loss(task_.forward(batch), batch);
+    lane_losses_.add(loss);
     const std::int64_t middle = now_.backward_begin_ns = now_ns();
     optimizer_.scaled(loss).backward();
     add_span("forward", begin, middle, step.number, lane.index);
     add_span("backward", middle, now_ns(), step.number, lane.index);
-    losses.insert(losses.end(), {lane.weight, loss.item<double>(), static_cast<double>(lane.index), 0});
+    losses.insert(losses.end(), {lane.weight, 0, static_cast<double>(lane.index), 0});
   }
   strategy_.synchronize();
   take_buckets(step.number);
   noise_.take(strategy_);
-  for (std::size_t i = 0; i * kPerLane < losses.size(); ++i) losses[i * kPerLane + 3] = noise_.lane_square(i);
+  const std::vector<double> values = lane_losses_.take();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    losses[i * kPerLane + 1] = values[i];
+    losses[i * kPerLane + 3] = noise_.lane_square(i);
+  }
   record.loss = share_losses(std::move(losses));
   const std::int64_t synchronized = now_ns();
   if (options_.clip_norm > 0) record.further = {std::numeric_limits<double>::quiet_NaN()};
@@ -119,6 +127,10 @@ StepResult StepLoop::train(Step& step) {
   record.epoch = step.epoch + 1;
   record.samples = step.samples;
   if (scaler != nullptr) record.further.insert(record.further.end(), {scale, record.skipped ? 1.0 : 0.0});
+  if (const auto& figures = strategy_.exchange().figures) {
+    const ExchangeFigures of_step = figures();
+    record.further.insert(record.further.end(), {of_step.dense_bytes, of_step.sent_bytes, of_step.error});
+  }
   if (noise_.on()) record.noise = noise_.finish(step.samples);
   record.end_ns = now_ns();
   const std::uint64_t sent = lockstep::wire_bytes() - sent_before;
@@ -142,6 +154,7 @@ void StepLoop::take_buckets(std::int64_t step) {
 
 // The optimizer's step, and how the workers' updates came together, where each has a part of them.
 void StepLoop::step_and_share(std::int64_t step) {
+  if (saver_ != nullptr) saver_->hold_update();
   if (!optimizer_.step()) {
     now_.record.skipped = true;
     return;
@@ -167,21 +180,25 @@ void StepLoop::add_buckets(const char* name, const std::vector<BucketTimes>& buc
 double StepLoop::share_losses(std::vector<double> mine) {
   mine.resize(kPerLane *
               static_cast<std::size_t>(most_lanes_));  // a weight of 0: no lane, or one of no weight
+  const std::size_t lanes_end = mine.size();
   mine.push_back(static_cast<double>(noted_stop()));
+  mine.push_back(saver_ != nullptr ? saver_->standing() : 0);
   const Group& world = strategy_.group();
   std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
   world.all_gather(buffer(mine), buffer(all));
   bad_lanes_.clear();
+  standings_.clear();
   double loss = 0, weight = 0;
   for (std::size_t at = 0; at < all.size(); at += mine.size()) {
-    for (std::size_t i = at; i + 1 < at + mine.size(); i += kPerLane) {
+    for (std::size_t i = at; i < at + lanes_end; i += kPerLane) {
       if (all[i] == 0) continue;
       if (!std::isfinite(all[i + 1])) bad_lanes_.push_back(static_cast<int>(all[i + 2]));
       loss += all[i] * all[i + 1];
       weight += all[i];
       noise_.add(all[i], all[i + 3]);
     }
-    stop_ = std::max(stop_, static_cast<int>(all[at + mine.size() - 1]));
+    stop_ = std::max(stop_, static_cast<int>(all[at + lanes_end]));
+    standings_.push_back(all[at + lanes_end + 1]);
   }
   if (weight == 0) return 0;
   // Which sign a NaN has is the processor's choice.

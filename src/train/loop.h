@@ -10,9 +10,12 @@
 #include "lockstep/report/trace.h"
 #include "lockstep/train/trainer.h"
 #include "report/step_figures.h"
+#include "train/device_feed.h"
 #include "train/finite.h"
+#include "train/lane_losses.h"
 #include "train/noise.h"
 #include "train/optimizer.h"
+#include "train/saver.h"
 
 namespace lockstep {
 
@@ -26,9 +29,15 @@ struct StepResult {
 
 class StepLoop {
  public:
-  // All of them outlive it. Throws UsageError for a warm-up that is longer than the run.
+  // All of them outlive it. `feed`: what the loader's lanes come through; null: as they are. Throws
+  // UsageError for a warm-up that is longer than the run.
   StepLoop(const TrainerOptions& options, const Task& task, Strategy& strategy, TrainOptimizer& optimizer,
-           Loader& loader, FiniteWatch& finite);
+           Loader& loader, FiniteWatch& finite, DeviceFeed* feed = nullptr);
+
+  // Its standing goes with the losses, and updates wait for it. Outlives this.
+  void set_saver(Saver* saver) { saver_ = saver; }
+  // What the workers' savers said with the last losses.
+  const std::vector<double>& standings() const { return standings_; }
 
   // Null at the end.
   Step* next();
@@ -54,11 +63,15 @@ class StepLoop {
   TrainOptimizer& optimizer_;
   Loader& loader_;
   FiniteWatch& finite_;
+  DeviceFeed* feed_;
   NoiseMeter noise_;
   ScheduleOptions schedule_;    // with the warm-up in steps
   int most_lanes_ = 0;          // that any worker carries
   std::vector<int> bad_lanes_;  // whose loss was not finite in the last step
   int stop_ = 0;
+  LaneLosses lane_losses_;
+  Saver* saver_ = nullptr;
+  std::vector<double> standings_;
   std::optional<std::uint64_t> wire_bytes_;
   StepResult now_;
 };

@@ -11,11 +11,13 @@
 #include "base/option_name.h"
 #include "checkpoint/training_files.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/optimizer.h"
 #include "train/exclusions.h"
+#include "train/load_parts.h"
 #include "train/precision.h"
 
 namespace lockstep {
@@ -38,26 +40,41 @@ class OwnOptimizer final : public TrainOptimizer {
   }
   const GradScaler* scaler() const override { return scaler_ ? &*scaler_ : nullptr; }
   void zero_grad() override { optimizer_->zero_grad(); }
-  Writer writer(const Group& world) override {
-    return [state = optimizer_->state_dict(world.rank() == 0),
-            scale = scaler_ ? scaler_->state_dict() : StateDict()](const fs::path& folder) {
-      save_safetensors(folder / kOptimizerFile, state);
-      if (!scale.empty()) save_safetensors(folder / kScalerFile, scale);
+  void save(SavedState& state, const SliceOwners& owners, const Group& world) override {
+    SavedState::Set& set = state.sets[kOptimizerFile];
+    struct Joined {
+      std::vector<torch::Tensor> parts;
+      std::vector<std::string> names;
     };
+    std::map<std::string, Joined> joined;  // by kind: of parameters that are not contiguous
+    for (const StatePart& part : optimizer_->state_parts()) {
+      if (part.everywhere) {
+        add_whole(set, world.rank(), part.name, part.tensor);
+      } else if (part.plain) {
+        add_run(set, owners, part.name, part.slice, part.tensor);
+      } else {
+        Joined& kind = joined[part.name.substr(0, part.name.find('/'))];
+        kind.parts.resize(owners.slices().size());
+        kind.names.resize(owners.slices().size());
+        kind.parts[part.slice] = part.tensor;
+        kind.names[part.slice] = part.name;
+      }
+    }
+    for (const auto& [kind, one] : joined)
+      add_joined(set, optimizer_->source(), world.rank(), one.parts, one.names);
+    if (scaler_)
+      state.files.emplace_back(kScalerFile, [scale = scaler_->state_dict()](const fs::path& file) {
+        save_safetensors(file, scale);
+      });
   }
-  void load(const fs::path& folder) override {
-    loaded_ = load_safetensors(folder / kOptimizerFile).tensors;
-    optimizer_->load_state_dict(loaded_);  // says what is wrong with it
-    if (scaler_) scaler_->load_state_dict(load_safetensors(folder / kScalerFile).tensors);
-  }
-  void share(const Group& world) override {
-    StateDict state = optimizer_->state_dict(world.rank() != 0);
-    if (world.rank() == 0) state = std::move(loaded_);  // the same names in the same order everywhere
-    broadcast(world, state);
-    optimizer_->load_state_dict(state);
+  void load(const fs::path& checkpoint, const SliceOwners& owners, const Group& world) override {
+    load_optimizer_state(checkpoint, *optimizer_, owners, world);
     if (!scaler_) return;
+    run_on_leader(world, "reading the scale of the loss",
+                  [&] { scaler_->load_state_dict(load_safetensors(checkpoint / kScalerFile).tensors); });
     const StateDict scale = scaler_->state_dict();
-    broadcast(world, scale);
+    for (const auto& [name, tensor] : scale)  // the same in number and form everywhere
+      world.broadcast({tensor.data_ptr(), tensor.nbytes(), DType::u8}, 0);
     scaler_->load_state_dict(scale);
   }
   std::size_t state_bytes() const override { return optimizer_->state_bytes(); }
@@ -65,15 +82,8 @@ class OwnOptimizer final : public TrainOptimizer {
  private:
   static constexpr const char* kScalerFile = "scaler.safetensors";
 
-  // Of tensors that are the same in number and form everywhere: rank 0's values.
-  static void broadcast(const Group& world, const StateDict& state) {
-    for (const auto& [name, tensor] : state)
-      world.broadcast({tensor.data_ptr(), tensor.nbytes(), DType::u8}, 0);
-  }
-
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<GradScaler> scaler_;
-  StateDict loaded_;  // until it is shared
 };
 
 class TorchOptimizer final : public TrainOptimizer {
@@ -93,17 +103,17 @@ class TorchOptimizer final : public TrainOptimizer {
   }
   const GradScaler* scaler() const override { return nullptr; }
   void zero_grad() override { optimizer_->zero_grad(); }
-  Writer writer(const Group& world) override {
-    return [state = world.rank() == 0 ? bytes() : ""](const fs::path& folder) {
-      write_file(folder / "optimizer.pt", state);
-    };
+  void save(SavedState& state, const SliceOwners&, const Group& world) override {
+    if (world.rank() == 0)
+      state.files.emplace_back(kFile,
+                               [archive = bytes()](const fs::path& file) { write_file(file, archive); });
   }
-  void load(const fs::path& folder) override {
-    torch::serialize::InputArchive archive;
-    archive.load_from((folder / "optimizer.pt").string());
-    optimizer_->load(archive);
-  }
-  void share(const Group& world) override {
+  void load(const fs::path& checkpoint, const SliceOwners&, const Group& world) override {
+    run_on_leader(world, "reading the optimizer's state", [&] {
+      torch::serialize::InputArchive archive;
+      archive.load_from((checkpoint / kFile).string());
+      optimizer_->load(archive);
+    });
     std::string state = world.rank() == 0 ? bytes() : "";
     world.broadcast(state, 0);
     if (world.rank() == 0) return;
@@ -115,6 +125,8 @@ class TorchOptimizer final : public TrainOptimizer {
   std::size_t state_bytes() const override { return state_bytes_; }
 
  private:
+  static constexpr const char* kFile = "optimizer.pt";
+
   std::string bytes() {
     std::ostringstream stream;
     torch::serialize::OutputArchive archive;
@@ -217,6 +229,12 @@ std::unique_ptr<TrainOptimizer> make_optimizer(const TrainerOptions& o, Strategy
 std::unique_ptr<TrainOptimizer> make_local_optimizer(const TrainerOptions& o, Strategy& strategy) {
   if (is_torch(o)) return torch_optimizer(o, strategy, nullptr);
   const std::vector<NamedTensor> parameters = strategy.parameters();
+  for (const NamedTensor& parameter : parameters)
+    if (parameter.tensor.numel() > 0 && parameter.tensor.data_ptr() == nullptr)
+      throw UsageError("'" + parameter.name + "' is gathered only while it is computed with (" +
+                       option_text("strategy", o.strategy) +
+                       " over this engine), so no worker can take a step alone; accepted: a strategy whose "
+                       "parameters are there (ddp, zero1, zero2)");
   return std::make_unique<OwnOptimizer>(make_own(o, parameters, parameters));
 }
 

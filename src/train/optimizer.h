@@ -2,12 +2,12 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <memory>
 
 #include "lockstep/optim/grad_scaler.h"
 #include "lockstep/parallel/strategy.h"
 #include "lockstep/train/trainer.h"
+#include "train/saved_state.h"
 
 namespace lockstep {
 
@@ -25,14 +25,11 @@ class TrainOptimizer {
     return scaler() != nullptr ? scaler()->scale(loss) : loss;
   }
   virtual void zero_grad() = 0;
-  // The state as it is now, for rank 0 to write its files into a checkpoint's folder. Collective; on other
-  // ranks there is nothing to write.
-  using Writer = std::function<void(const std::filesystem::path& folder)>;
-  virtual Writer writer(const Group& world) = 0;
-  // By rank 0 alone; then share().
-  virtual void load(const std::filesystem::path& folder) = 0;
-  // Everybody's state becomes what rank 0 has loaded. Collective.
-  virtual void share(const Group& world) = 0;
+  // Adds what this worker has of the state: to be saved as it is now. Collective.
+  virtual void save(SavedState& state, const SliceOwners& owners, const Group& world) = 0;
+  // Every worker takes its part of what the checkpoint of rank 0 has. Collective; throws Error on every rank.
+  virtual void load(const std::filesystem::path& checkpoint, const SliceOwners& owners,
+                    const Group& world) = 0;
   // That this worker holds for its state, master weights included.
   virtual std::size_t state_bytes() const = 0;
 };

@@ -17,16 +17,18 @@ void apply_precision(Precision precision, torch::nn::Module& model) {
     to_low_precision(model, type);
 }
 
-Task in_precision(Task task, Precision precision) {
+Task in_precision(Task task, Precision precision, torch::Device device) {
   if (precision == Precision::fp32) return task;
-  task.forward = [forward = std::move(task.forward), type = parameter_type(precision),
-                  autocast = precision == Precision::bf16_autocast](const Batch& batch) {
+  task.forward = [forward = std::move(task.forward), type = parameter_type(precision), device,
+                  autocast = precision == Precision::bf16_autocast,
+                  as_it_is = task.takes_low_precision](const Batch& batch) {
     std::optional<Autocast> scope;
-    if (autocast) scope.emplace(torch::kBFloat16);
+    if (autocast) scope.emplace(torch::kBFloat16, device);
     Batch inputs = batch;
     inputs.data = narrowed(batch.data, type);
     for (auto& [name, tensor] : inputs.more) tensor = narrowed(tensor, type);
-    return forward(inputs).to(torch::kFloat32);
+    const torch::Tensor output = forward(inputs);
+    return as_it_is && output.is_cuda() ? output : output.to(torch::kFloat32);
   };
   return task;
 }

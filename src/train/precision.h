@@ -12,7 +12,7 @@ namespace lockstep {
 void apply_precision(Precision precision, torch::nn::Module& model);
 // Its forward takes inputs of the model's type, or runs under autocast, and gives f32: so do loss and
 // metrics.
-Task in_precision(Task task, Precision precision);
+Task in_precision(Task task, Precision precision, torch::Device device = torch::kCPU);
 
 bool keeps_masters(const TrainerOptions& options);
 bool scales_loss(const TrainerOptions& options);

@@ -14,6 +14,7 @@
 #include "lockstep/models/precision_names.h"
 #include "lockstep/parallel/strategies.h"
 #include "report/folder_content.h"
+#include "train/device.h"
 #include "train/precision.h"
 #include "train/run_plan.h"
 
@@ -59,6 +60,7 @@ void check_values(const TrainerOptions& o) {
                 {"sgd", "adam", "adamw", "lars", "lamb", "torch-sgd", "torch-adam", "torch-adamw"});
   expect_one_of("on_nan:", o.on_nan, {"stop", "skip", "go-on"});
   expect_one_of("precision:", o.precision, {std::begin(kPrecisionNames), std::end(kPrecisionNames)});
+  expect_one_of("checkpoint_async:", o.checkpoint_async, {"on", "off"});
   expect_one_of("loss_scaling:", o.loss_scaling, {"auto", "on", "off"});
   if (o.optimizer.starts_with("torch-") && (keeps_masters(o) || scales_loss(o)))
     throw UsageError("optimizer: " + o.optimizer +
@@ -79,6 +81,7 @@ void check_values(const TrainerOptions& o) {
   within("checkpoint_every", o.checkpoint_every, -1, kMany);
   within("keep", o.keep, 0, 1 << 20);
   within("trace_steps", o.trace_steps, 0, 10'000);
+  (void)find_device(o.device, 0);
   check(o.schedule);
   check_rate(o);
   if (o.nesterov && (!o.optimizer.ends_with("sgd") || o.momentum == 0))
@@ -125,6 +128,10 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"precision", o.precision},
           {"reduce_precision", o.parallel.reduce_precision == ReducePrecision::f32 ? "fp32" : "same"},
           {"loss_scaling", o.loss_scaling},
+          {"device", o.device},
+          {"deterministic", o.deterministic},
+          {"tf32", o.tf32},
+          {"channels_last", o.channels_last},
           {"scaler",
            {o.scaler.init_scale, o.scaler.growth_factor, o.scaler.backoff_factor, o.scaler.growth_interval}},
           {"on_nan", o.on_nan},
@@ -135,6 +142,7 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"out", o.out},
           {"init", o.init},
           {"checkpoint_every", o.checkpoint_every},
+          {"checkpoint_async", o.checkpoint_async},
           {"keep", o.keep},
           {"eval_every", o.eval_every}};
 }
@@ -144,7 +152,8 @@ constexpr const char* kDefines[] = {
     "optimizer",        "lr",           "momentum", "nesterov",     "weight_decay",  "exclude",
     "trust_clip",       "clip_norm",    "schedule", "warmup_steps", "warmup_epochs", "trust_coefficient",
     "clip_value",       "min_lr",       "lr_power", "lr_every",     "lr_factor",     "precision",
-    "reduce_precision", "loss_scaling", "scaler"};
+    "reduce_precision", "loss_scaling", "scaler",   "device",       "deterministic", "tf32",
+    "channels_last"};
 
 void expect_same_run(const Json& now, const Json& then, const TrainerOptions& o) {
   const TrainerOptions fresh;
@@ -179,6 +188,8 @@ void expect_text(const Json& recipe) {
 // uses may differ.
 void expect_same_on_all(const Group& world, Json own) {
   for (const char* name : {"model", "data", "lanes", "out", "init", "keep"}) own.erase(name);
+  std::string device = own.at("device").get<std::string>();
+  own["device"] = device.substr(0, device.find(':'));  // each may name its own GPU
   const std::vector<std::string> all = world.all_gather(own.dump());
   const Json first = Json::parse(all[0]);
   for (int rank = 1; rank < world.size(); ++rank) {
@@ -204,7 +215,7 @@ void go_on(RunPlan& plan) {
   }
   plan.resumed = o.out;
   plan.checkpoint = find_checkpoint(o.out);
-  verify_checkpoint(plan.checkpoint);
+  check_frame(plan.checkpoint);  // the rest when it is read
   const Json state = read_state(plan.checkpoint);
   const Json& then = state.at("options");
   if (o.lanes == 0 && then.value("lanes", Json()).is_number_integer()) o.lanes = then.at("lanes").get<int>();

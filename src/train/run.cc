@@ -7,7 +7,9 @@
 #include <fstream>
 
 #include "base/option_name.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/identity.h"
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"
@@ -27,8 +29,10 @@ using Json = nlohmann::ordered_json;
 
 Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
-LoaderOptions loader_options(const RunPlan& plan) {
+LoaderOptions loader_options(const RunPlan& plan, std::optional<DeviceFeed>& feed) {
   const TrainerOptions& o = plan.options;
+  std::function<void(Lane&)> place;
+  if (feed) place = [&feed](Lane& lane) { feed->place(lane); };
   return {.lanes = o.lanes,
           .lane_batch = o.lane_batch,
           .seed = o.seed,
@@ -37,7 +41,20 @@ LoaderOptions loader_options(const RunPlan& plan) {
           .epochs = o.epochs,
           .steps = o.steps,
           .first_step = plan.first_step,
-          .threads = o.loader_threads};
+          .threads = o.loader_threads,
+          .place = std::move(place)};
+}
+
+// This worker's, as the libraries there are to compute.
+torch::Device begin_device(const TrainerOptions& o) {
+  const torch::Device device = find_device(o.device, Identity::from_environment().local_rank);
+  if (!device.is_cpu() && o.strategy == "zero3")
+    throw UsageError(option_text("strategy", o.strategy) +
+                     " keeps one copy of the parameters in memory that all workers of a machine share, which "
+                     "GPUs have not; accepted on " +
+                     device.str() + ": ddp, zero1, zero2");
+  set_arithmetic(device, {o.deterministic, o.tf32});
+  return device;
 }
 
 DataRecord record_data(const RunPlan& plan, const Task& task) {
@@ -67,21 +84,25 @@ TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Mod
     : plan_(std::move(plan)),
       options_(plan_->options),
       world_(std::move(world)),
-      task_(in_precision(std::move(task), parse_precision(plan_->options.precision))),
+      device_(begin_device(options_)),
+      task_(in_precision(std::move(task), parse_precision(plan_->options.precision), device_)),
       data_record_(record_data(*plan_, task_)),
       rss_before_(plan_->resident_before >= 0 ? plan_->resident_before : memory_bytes("VmRSS")),
       model_(std::move(model)),
       strategy_(begin_strategy()),
       optimizer_(make_optimizer(options_, *strategy_)),
-      loader_(task_.train, world_.rank(), world_.size(), loader_options(*plan_)),
+      feed_(device_.is_cpu() && !options_.channels_last
+                ? std::nullopt
+                : std::optional<DeviceFeed>(std::in_place, device_, options_.channels_last)),
+      loader_(task_.train, world_.rank(), world_.size(), loader_options(*plan_, feed_)),
       finite_(options_.on_nan, *strategy_,
               optimizer_->scaler() != nullptr ? FiniteWatch::Loss::scaled : FiniteWatch::Loss::plain,
               leads() ? plan_->sink : EventSink()),
-      loop_(options_, task_, *strategy_, *optimizer_, loader_, finite_),
+      loop_(options_, task_, *strategy_, *optimizer_, loader_, finite_, feed_ ? &*feed_ : nullptr),
       state_{.step = plan_->first_step, .epoch = 0, .best_accuracy = plan_->best_accuracy} {
+  owners_.emplace(*strategy_);
   if (!plan_->checkpoint.empty()) {
-    run_on_leader(world_, "reading the optimizer's state", [&] { optimizer_->load(plan_->checkpoint); });
-    optimizer_->share(world_);
+    optimizer_->load(plan_->checkpoint, *owners_, world_);
     about_exchange_ = load_exchange(plan_->checkpoint, strategy_->exchange(), world_);
   }
   check_algorithm(world_, options_.strategy, options_.parallel, largest_bucket_bytes(*strategy_));
@@ -98,6 +119,11 @@ TrainerResult TrainRun::run() {
                              .steps_per_epoch = loader_.steps_per_epoch(),
                              .loss_floor = task_.test ? task_.test->loss_floor() : std::nullopt});
   announce();
+  saver_.emplace(world_,
+                 CheckpointStore(RunFolder::checkpoints_of(options_.out), static_cast<int>(options_.keep)),
+                 options_.checkpoint_async == "on" ? Saver::Mode::in_background : Saver::Mode::at_once,
+                 [this](const SaveReport& report) { checkpoint_is_there(report); });
+  loop_.set_saver(&*saver_);
   const StopWatch watch;
   while (Step* const step = loop_.next()) {
     train_step(*step);
@@ -107,6 +133,7 @@ TrainerResult TrainRun::run() {
                                                    : options_.checkpoint_every == 0 && ended;
     if (loop_.stop() != 0 || due) checkpoint();
     if (loop_.stop() != 0 && state_.step < loader_.steps()) {
+      saver_->wait();
       stop_early();
       return result();
     }
@@ -115,6 +142,7 @@ TrainerResult TrainRun::run() {
     evaluate_now();
   else if (saved_step_ != state_.step && options_.checkpoint_every >= 0)
     checkpoint();
+  saver_->wait();
   const Json summary = finish();
   tell({{"event", "done"},
         {"summary", summary},
@@ -132,6 +160,7 @@ std::unique_ptr<Strategy> TrainRun::begin_strategy() const {
   check_same_data(world_, data_record_);
   check_same_data(plan_->data, data_record_, options_.data_name, plan_->resumed);
   apply_precision(parse_precision(options_.precision), *model_);
+  move_model(*model_, device_, options_.channels_last);
   // Everybody gets rank 0's weights: only its machine needs the checkpoint.
   if (!plan_->checkpoint.empty())
     run_on_leader(world_, "reading the weights", [&] { load_weights(plan_->checkpoint, *model_); });
@@ -163,7 +192,9 @@ bool TrainRun::summarised() const {
 void TrainRun::evaluate_now() {
   evaluation_.reset();
   if (options_.eval_every > 0 && task_.test)
-    evaluation_ = evaluate(*model_, task_, options_.eval_batch, world_);
+    evaluation_ = evaluate(*strategy_, task_, options_.eval_batch, [this](const Batch& batch) {
+      return moved(batch, device_, options_.channels_last);
+    });
 }
 
 void TrainRun::train_step(Step& step) {
@@ -173,6 +204,7 @@ void TrainRun::train_step(Step& step) {
   profiler_.add(state_.step - plan_->first_step, done.record, done.buckets, done.backward_begin_ns,
                 strategy_->last_exchange());
   recorder_->add_step(done.record, std::move(done.buckets), std::move(done.spans));
+  saver_->advance(loop_.standings());
   if (const std::string found = finite_.end_step(state_.step); !found.empty()) stop_not_finite(found);
 }
 
@@ -193,6 +225,7 @@ std::string TrainRun::newest_checkpoint() const {
 // Rank 0 knows the checkpoints; all say what it says.
 void TrainRun::stop_not_finite(const std::string& found) {
   recorder_->end_epoch(state_.epoch, {});
+  saver_->wait();
   run_on_leader(world_, "stopping", [&] {
     const std::string newest = newest_checkpoint();
     // To go on as it was would lead to the same place.
@@ -208,24 +241,36 @@ void TrainRun::stop_not_finite(const std::string& found) {
 
 // Weights that are not finite never push out those that are.
 void TrainRun::checkpoint() {
+  const std::int64_t since = now_ns();
   saved_step_ = state_.step;
-  if (const std::string weights = first_not_finite(*model_); !weights.empty()) {
+  std::string weights;
+  {
+    const auto whole = strategy_->whole();  // its end writes where the saver's thread will read
+    weights = first_not_finite(*model_);
+  }
+  if (!weights.empty()) {
     const std::string found =
         fmt::format("step {}: the first weight that is not finite is {}", state_.step, weights);
     if (options_.on_nan != "go-on") stop_not_finite(found);
     tell({{"event", "note"}, {"text", found + "; no checkpoint is written"}});
     return;
   }
-  const TrainOptimizer::Writer write_optimizer = optimizer_->writer(world_);
-  const Exchange& exchange = strategy_->exchange();
-  const TensorMap remembered = exchange.state ? exchange.state() : TensorMap();
-  // Nobody changes the weights, or ends, before they are on disk.
-  run_on_leader(world_, "writing a checkpoint", [&] {
-    checkpoint_ = save_training(*plan_, data_record_, state_, *model_, write_optimizer,
-                                [&](const auto& folder) { save_exchange(folder, exchange, remembered); });
-    // Here, where it is there: a peer that was lost meanwhile is told only behind it.
-    tell({{"event", "checkpoint"}, {"path", checkpoint_.string()}, {"resume", plan_->how_to_resume}});
-  });
+  saver_->begin(state_.step, training_state(*plan_, data_record_, state_, *strategy_, *optimizer_, *owners_),
+                *owners_, since);
+}
+
+void TrainRun::checkpoint_is_there(const SaveReport& report) {
+  ++saves_.count;
+  saves_.pause_ms = std::max(saves_.pause_ms, report.pause_ms);
+  saves_.write_ms = std::max(saves_.write_ms, report.write_ms);
+  saves_.copied_bytes = std::max(saves_.copied_bytes, report.copied_bytes);
+  if (!leads()) return;
+  checkpoint_ = report.folder;
+  tell({{"event", "checkpoint"},
+        {"path", checkpoint_.string()},
+        {"resume", plan_->how_to_resume},
+        {"pause_ms", report.pause_ms},
+        {"write_ms", report.write_ms}});
 }
 
 void TrainRun::stop_early() {
@@ -241,11 +286,12 @@ void TrainRun::stop_early() {
 
 // The summary, on rank 0.
 Json TrainRun::finish() {
+  const std::string hash = hash_parameters();
   Json rest = {
       {"accuracy", or_null(accuracy_of(task_, evaluation_))},
       {"validation_loss", evaluation_ ? Json(evaluation_->loss) : Json()},
       {"best_accuracy", or_null(state_.best_accuracy)},
-      {"params_sha256", params_sha256(*model_)},
+      {"params_sha256", hash},
       {"steps_not_finite", finite_.steps_told()},
       {"precision", options_.precision},
       {"wire_bytes", wire_bytes_a_step(world_, loop_.wire_bytes(), state_.step - plan_->first_step)}};
@@ -258,6 +304,18 @@ Json TrainRun::finish() {
   profiler_.add_prediction(*strategy_, rest);
   rest["bucket_cap_mb"] = strategy_->bucket_cap_mb();
   rest["engine"] = world_.engine();
+  if (!device_.is_cpu()) rest["device"] = device_figures(device_, arithmetic());
+  const auto copied = world_.all_gather(static_cast<std::int64_t>(saves_.copied_bytes));
+  if (saves_.count > 0)
+    rest.update({{"checkpoints_written", saves_.count},
+                 {"checkpoint_pause_ms", saves_.pause_ms},
+                 {"checkpoint_write_ms", saves_.write_ms},
+                 {"checkpoint_copied_bytes", copied}});
+  if (const auto& figures = strategy_->exchange().figures) {
+    const ExchangeFigures last = figures();
+    rest["compress"] = {{"method", last.about},
+                        {"ratio", last.sent_bytes > 0 ? Json(last.dense_bytes / last.sent_bytes) : Json()}};
+  }
   Json summary = recorder_->finish(rest);
   std::vector<double> loss = {NAN};
   if (leads() && summary.at("final_loss").is_number()) loss[0] = summary.at("final_loss").get<double>();
@@ -266,10 +324,15 @@ Json TrainRun::finish() {
   return summary;
 }
 
+std::string TrainRun::hash_parameters() const {
+  const auto whole = strategy_->whole();
+  return params_sha256(*model_);
+}
+
 TrainerResult TrainRun::result() const {
   TrainerResult result{.steps = state_.step,
                        .final_loss = final_loss_,
-                       .params_sha256 = params_sha256(*model_),
+                       .params_sha256 = hash_parameters(),
                        .stopped_by = stopped_by_};
   if (!evaluation_) return result;
   result.validation_loss = evaluation_->loss;

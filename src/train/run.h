@@ -10,6 +10,8 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/strategy.h"
 #include "train/checkpoint.h"
+#include "train/device.h"
+#include "train/device_feed.h"
 #include "train/evaluate.h"
 #include "train/finite.h"
 #include "train/loop.h"
@@ -17,8 +19,17 @@
 #include "train/profiler.h"
 #include "train/recorder.h"
 #include "train/run_plan.h"
+#include "train/saver.h"
 
 namespace lockstep {
+
+// Of all checkpoints that the run has written.
+struct SaveFigures {
+  std::int64_t count = 0;
+  double pause_ms = 0;  // the longest
+  double write_ms = 0;  // likewise
+  std::uint64_t copied_bytes = 0;
+};
 
 class TrainRun {
  public:
@@ -32,6 +43,7 @@ class TrainRun {
 
  private:
   bool leads() const { return world_.rank() == 0; }
+  GpuArithmetic arithmetic() const { return {options_.deterministic, options_.tf32}; }
   void tell(const nlohmann::ordered_json& event) const;  // on rank 0
   std::unique_ptr<Strategy> begin_strategy() const;      // of the right data, with the plan's weights
   bool summarised() const;
@@ -41,21 +53,25 @@ class TrainRun {
   void train_step(Step& step);
   void end_epoch(const Step& step);
   void checkpoint();
+  void checkpoint_is_there(const SaveReport& report);
   void stop_early();
   nlohmann::ordered_json finish();
   std::string newest_checkpoint() const;
   [[noreturn]] void stop_not_finite(const std::string& found);
   TrainerResult result() const;
+  std::string hash_parameters() const;  // collective
 
   std::unique_ptr<RunPlan> plan_;
   const TrainerOptions& options_;
   Group world_;
+  torch::Device device_;
   Task task_;
   DataRecord data_record_;
   std::int64_t rss_before_;  // before the model was made
   std::shared_ptr<torch::nn::Module> model_;
   std::unique_ptr<Strategy> strategy_;
   std::unique_ptr<TrainOptimizer> optimizer_;
+  std::optional<DeviceFeed> feed_;  // where lanes don't stay as they are made
   Loader loader_;
   FiniteWatch finite_;
   StepLoop loop_;
@@ -68,6 +84,9 @@ class TrainRun {
   std::optional<double> final_loss_;
   std::string about_exchange_;  // what is to be told of what it remembers
   int stopped_by_ = 0;
+  SaveFigures saves_;
+  std::optional<SliceOwners> owners_;
+  std::optional<Saver> saver_;  // last: its thread reads what the others hold
 };
 
 }  // namespace lockstep

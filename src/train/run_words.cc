@@ -79,7 +79,8 @@ void TrainRun::announce() const {
                                each(bytes.gradients), each(bytes.optimizer))}});
   }
   if (!about_exchange_.empty()) tell({{"event", "note"}, {"text", about_exchange_}});
-  if (world_.size() == 1 && options_.parallel.exchange)
+  if (world_.size() == 1 && options_.parallel.exchange &&
+      !strategy_->exchange().bind)  // that cuts no lanes' tree
     tell({{"event", "note"},
           {"text", fmt::format("one worker has nobody to exchange gradients with: {} changes nothing",
                                strategy_->exchange().name)}});

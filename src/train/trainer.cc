@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
 #include "report/run_display.h"
+#include "train/device.h"
 #include "train/run.h"
 #include "train/stop_watch.h"
 #include "train/threads.h"
@@ -54,7 +55,7 @@ struct Trainer::Impl {
 Trainer::Trainer(ModuleRef model, Task task, TrainerOptions options, Group world)
     : impl_(std::make_unique<Impl>()) {
   check(model, task);
-  if (!world) world = init();
+  if (!world) world = init({.device = device_kind(options.device)});
   impl_->world = world;
   auto plan = std::make_unique<RunPlan>(plan_program(std::move(options), world));
   pin_threads(plan->options.threads);

@@ -1,7 +1,8 @@
 #include "checkpoint/inspect/export.h"
 
-#include "checkpoint/inspect/tensor_source.h"
+#include "checkpoint/safetensors_file.h"
 #include "checkpoint/sample_checkpoint.h"
+#include "checkpoint/stored_tensors.h"
 #include "checkpoint/temp_folder.h"
 #include "lockstep/base/error.h"
 
@@ -20,16 +21,19 @@ class ExportWeights : public ::testing::Test {
   // "name dtype fill" of each tensor, in the order of their bytes.
   std::vector<std::string> exported() const {
     std::vector<std::string> found;
-    const TensorSource source(out_);
-    for (const TensorEntry& entry : source.header().tensors) {
-      std::string bytes;
-      source.read(entry, [&](std::span<const std::byte> piece) {
-        bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-      });
+    const std::string file = test::bytes_of(out_);
+    const SafetensorsHeader header = this->header();
+    const std::size_t data = file.size() - (header.tensors.empty() ? 0 : header.tensors.back().end);
+    for (const TensorEntry& entry : header.tensors) {
+      const std::string bytes = file.substr(data + entry.begin, entry.end - entry.begin);
       EXPECT_EQ(bytes, std::string(entry.end - entry.begin, bytes.at(0))) << entry.name;
       found.push_back(entry.name + " " + to_string(entry.dtype) + " " + bytes.at(0));
     }
     return found;
+  }
+  SafetensorsHeader header() const {
+    InputFile input(out_);
+    return read_header(input);
   }
   std::string refusal(ExportOptions options) const {
     return message_of<UsageError>([&] { export_weights(temp_.path(), options); });
@@ -53,8 +57,7 @@ TEST_F(ExportWeights, AsTheModelHasThem) {
         announced = total;
       });
   EXPECT_EQ(exported(), (std::vector<std::string>{"norm.mean F32 n", "a.weight BF16 w", "b.bias BF16 b"}));
-  EXPECT_EQ(TensorSource(out_).header().metadata,
-            (std::map<std::string, std::string>{{"format", "pt"}, {"step", "9"}}));
+  EXPECT_EQ(header().metadata, (std::map<std::string, std::string>{{"format", "pt"}, {"step", "9"}}));
   EXPECT_EQ(report.checkpoint, checkpoint);
   EXPECT_EQ(report.step, 9);
   EXPECT_EQ(report.tensors, 3u);
@@ -89,16 +92,17 @@ TEST_F(ExportWeights, TensorsLargerThanAPiece) {
                {{"model.safetensors", tensor_file({{"none", FileDType::f32, {0, 4}, 'x'},
                                                    {"large", FileDType::u8, {(5 << 20) / 2}, 'l'}})}});
   export_weights(temp_.path(), {.out = out_});
-  const TensorSource source(out_);
-  std::string bytes;
+  const SafetensorsHeader header = this->header();
+  ASSERT_EQ(header.tensors.size(), 2u);
+  EXPECT_EQ(header.tensors[0].shape, (std::vector<std::int64_t>{0, 4}));
+  EXPECT_TRUE(test::bytes_of(out_).ends_with(std::string((5 << 20) / 2, 'l')));
+  EXPECT_EQ(header.tensors[1].end, std::uint64_t{(5 << 20) / 2});
+  // It was read piece by piece, too.
   std::size_t largest = 0;
-  source.read(*source.find("large"), [&](std::span<const std::byte> piece) {
-    bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
-    largest = std::max(largest, piece.size());
-  });
-  EXPECT_EQ(bytes, std::string((5 << 20) / 2, 'l'));
+  StoredTensors(run_ / "step-00000009", "model.safetensors")
+      .read_whole("large",
+                  [&](std::span<const std::byte> piece) { largest = std::max(largest, piece.size()); });
   EXPECT_LE(largest, 1u << 20);
-  EXPECT_EQ(source.find("none")->shape, (std::vector<std::int64_t>{0, 4}));
 }
 
 TEST_F(ExportWeights, WritesOverNothingUnlessTold) {

@@ -146,7 +146,7 @@ TEST(Verify, NamesTheFileAndOffersTheOneBefore) {
        "is cut off or altered"},
       {"manifest.json", [](const fs::path& f) { overwrite(f, ""); }, "is cut off or altered"},
       {"manifest.json", [](const fs::path& f) { overwrite(f, content(f) + " "); }, "was altered"},
-      {"manifest.json", [](const fs::path& f) { fs::resize_file(f, 17 << 20); }, "more than the 16 MiB"},
+      {"manifest.json", [](const fs::path& f) { fs::resize_file(f, 65 << 20); }, "more than the 64 MiB"},
   };
   for (const auto& [file, damage, says] : cases) {
     const TempFolder temp;

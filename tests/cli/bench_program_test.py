@@ -240,7 +240,7 @@ class Tune(unittest.TestCase):
         self.assertRegex(text, r"(?m)^  eager +all_reduce, .*; at most 256 KiB a rank$")
         self.assertRegex(text, r"(?m)^  ring +all_reduce, .*; sums in an order of its own$")
         self.assertEqual(len(re.findall("not in this build: install lib", text)),
-                         len([e for e in ("mpi", "gloo") if not rows[e]["here"]]))
+                         len([e for e in ("mpi", "gloo", "nccl") if not rows[e]["here"]]))
         done = self.tune("--engines", "-n", "3", "--sizes", "4K")
         self.assertEqual(done.returncode, 2)
         self.assertIn("--engines and --workers, --sizes: nothing is measured; accepted with --engines: --json", done.stderr)
@@ -256,6 +256,55 @@ class Tune(unittest.TestCase):
                             (["--sizes", "4Q"], ["--sizes", "4Q"]), (["--memory", "gpu"], ["--memory", "comm"])]:
             with self.subTest(args=args):
                 done = self.tune(*args)
+                self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+                self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+                for word in words:
+                    self.assertIn(word, done.stderr)
+
+
+class BenchCompress(unittest.TestCase):
+    FAST = ("--min-time", "0.001")
+    # Off by how much of normal numbers: int8 and fp8 by their roundings, a sign by sqrt(1 - 2 / pi), the largest 1 %
+    # leave 1 - (what they hold, 8.5 % of the squares), QSGD by its variance.
+    ERRORS = {"int8": (0.005, 0.01), "fp8": (0.02, 0.03), "qsgd:16": (0.5, 0.65), "terngrad": (1.3, 2.2),
+              "onebit": (0.58, 0.63), "topk:0.01": (0.95, 0.965)}
+
+    def rows(self, *args):
+        done = run("compress", *args, *self.FAST, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def test_a_row_a_method_and_size(self):
+        rows = self.rows("--sizes", "256K,4K", "--methods", ",".join(self.ERRORS))
+        self.assertEqual([(row["bytes"], row["method"]) for row in rows],
+                         [(size, method) for size in (4096, 262144) for method in self.ERRORS])
+        for row in rows:
+            self.assertAlmostEqual(row["ratio"], row["bytes"] / row["payload_bytes"])
+            self.assertAlmostEqual(row["encode_gbs"], row["bytes"] / row["encode_us"] / 1e3)
+            self.assertAlmostEqual(row["decode_gbs"], row["bytes"] / row["decode_us"] / 1e3)
+            # encode + 2 decode + payload / link = bytes / link
+            link = row["pays_below_gbits"] / 8 * 1e3  # bytes a microsecond
+            work = row["encode_us"] + 2 * row["decode_us"]
+            self.assertAlmostEqual((work + row["payload_bytes"] / link) / (row["bytes"] / link), 1)
+            self.assertGreater(min(row["encode_of_copy"], row["decode_of_copy"]), 0)
+            if row["bytes"] == 262144:
+                low, high = self.ERRORS[row["method"]]
+                self.assertTrue(low < row["relative_error"] < high, row)
+                self.assertGreater(row["ratio"], 3.9)
+
+    def test_what_saves_nothing_never_pays(self):
+        self.assertEqual(self.rows("--sizes", "4K", "--methods", "topk:0.5")[0]["pays_below_gbits"], 0)
+        done = run("compress", "--sizes", "4K", "--methods", "topk:0.5,int8", *self.FAST)
+        self.assertRegex(done.stdout, r"(?m)^ *4 KiB +topk:0.5 .* never$")
+        self.assertRegex(done.stdout, r"(?m)^ +int8 .* Gbit/s$")
+
+    def test_bad_usage_is_one_line_and_status_2(self):
+        for args, words in [(["--methods", "topk:0"], ["--methods", "topk:0", "above 0"]),
+                            (["--methods", "int9"], ["--methods", "'int9'", "int8"]),
+                            (["--sizes", "3"], ["--sizes", "4 bytes"]), (["--sizes", "4K,"], ["--sizes", "64K"]),
+                            (["--min-time", "-1"], ["--min-time", "-1", "3600"])]:
+            with self.subTest(args=args):
+                done = run("compress", *args)
                 self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
                 self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
                 for word in words:

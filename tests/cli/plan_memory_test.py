@@ -30,8 +30,8 @@ class PlanMemory(Case):
                          "--machines", 4, "--precision", "fp16", "--memory", "1G")  # for which the processor may have no kernels
         block = 12 * 64 * 64 + 13 * 64
         self.assertEqual(plan["params"], 2 * block + (256 + 32) * 64 + 2 * 64 + 64 * 256 + 256)
-        self.assertEqual([row["fits"] for row in plan["stages"]], [True, True, True, False])
-        # Of the small model all gradients may be in flight; and two units, were zero3 to gather.
+        self.assertEqual([row["fits"] for row in plan["stages"]], [True, True, True, True])
+        # Of the small model all gradients may be in flight; and two units, which zero3 gathers where workers share no memory.
         self.assertEqual(plan["stages"][3]["in_flight_bytes"], 2 * plan["params"] + 2 * 2 * block)
         self.assertIn("not counted: activations", plan["notes"][-1])
 

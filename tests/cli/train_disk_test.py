@@ -21,7 +21,7 @@ class Disk(Case):
 
     def test_a_slow_one_is_no_lost_rank(self):
         slow = self.faults("fsync .staging/model.safetensors@1 delay_ms=3500; "
-                           "read step-00000002/model.safetensors@1 delay_ms=3500", LOCKSTEP_TIMEOUT_S="2")
+                           "open step-00000002/model.safetensors@1 delay_ms=3500", LOCKSTEP_TIMEOUT_S="2")
         args = [*LANES, "--checkpoint-every", 2]
         done = self.run_program("train", "-n", 2, *args, "--steps", 2, "--out", self.path("run"), env=slow)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -43,7 +43,7 @@ class Disk(Case):
         self.assertRegex(err, "rank 0 of group world died")
 
     def test_told_twice_while_it_hangs(self):
-        stuck = self.faults("fsync .staging/model.safetensors@3 delay_ms=600000")
+        stuck = self.faults("fsync .staging/model.safetensors@2 delay_ms=600000")
         with subprocess.Popen([PROGRAM, "train", "--out", self.path("run"), "-n", "2", *LANES, "--steps", "8",
                                "--checkpoint-every", "2"], env=stuck, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               text=True) as process:
@@ -60,6 +60,24 @@ class Disk(Case):
         newest = self.path("run", "checkpoints", "step-00000002")
         self.assertIn(f"SIGINT again: stopping at once; what came after {newest} is lost", err)
         self.assertIn(f"stopped by SIGINT; the newest checkpoint is {newest}; to resume: lockstep train --resume", err)
+
+    def test_a_worker_that_is_killed_while_it_writes_its_part(self):
+        args = [*LANES, "--strategy", "zero2", "--checkpoint-every", 2]
+        for number, instant in enumerate(("open .staging/optimizer-00001", "fsync .staging/model-00001",
+                                          "fsync .staging/model-00000", "fsync .staging/manifest.json")):
+            name = f"run{number}"
+            done = self.run_program("train", "-n", 2, *args, "--steps", 8, "--out", self.path(name),
+                                    env=self.faults(f"{instant}@2 kill"))
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            # The one before it is there, and whole.
+            self.assertIn("step-00000002", self.checkpoints(name), instant)
+            self.assertEqual(self.run_program("checkpoint", "verify", self.path(name)).returncode, 0, instant)
+            done = self.run_program("train", "--resume", self.path(name), "-n", 1, "--strategy", "ddp", "--steps", 8)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertFalse(any(entry.startswith(".") for entry in self.checkpoints(name)), self.checkpoints(name))
+            if number == 0:
+                whole = self.train("whole", *args, "--steps", 8)["params_sha256"]
+            self.assertEqual(self.summary(name)["params_sha256"], whole, instant)
 
     def test_a_full_one(self):
         """A file system of its own, which really has no room left."""

@@ -8,7 +8,7 @@ from train_case import MLP, PROGRAM, Case
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 RUN = [*MLP, "--lanes", 3, "--steps", 2, "--eval-every", 0, "-n", 2]
-WORDS = "auto, shm, tcp, mpi, gloo, shm+tcp, shm+mpi, shm+gloo, tcp+tcp, tcp+gloo"
+WORDS = "auto, shm, tcp, mpi, gloo, ipc, nccl, shm+tcp, shm+mpi, shm+gloo, tcp+tcp, tcp+gloo"
 
 
 class Engines(Case):

@@ -67,6 +67,31 @@ class Tools(Case):
         self.refused("train", *MLP, "--measure", "noise", words=["--measure noise", "--lanes 2"])
         self.refused("train", *MLP, "--measure", "loss", words=["--measure 'loss'", "none, noise"])
 
+    def test_sweep_over_methods_of_compression(self):
+        sweep = ["sweep", "compress", "-n", 2, *MLP, "--lanes", 2, "--optimizer", "sgd", "--lr", 0.01, "--steps", 8,
+                 "--out", self.path("sweep")]
+        done = self.run_program(*sweep, "--methods", "none,bf16", "--factors", "2,1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = self.rows("sweep", "sweep.csv")
+        self.assertEqual([(r["factor"], r["batch"], r["method"], r["steps"], r["lr"]) for r in rows],
+                         [("1", "8", "none", "8", "0.01"), ("1", "8", "bf16", "8", "0.01"),
+                          ("2", "16", "none", "4", "0.02"), ("2", "16", "bf16", "4", "0.02")])
+        for dense, half in (rows[:2], rows[2:]):
+            # Two bytes instead of four, and the same framing, which is the rest.
+            self.assertEqual(float(dense["times_less"]), 1)
+            self.assertTrue(1.8 < float(half["times_less"]) < 2, half)
+            self.assertEqual(float(half["wire_bytes"]), float(half["wire_bytes_a_step"]) * int(half["steps"]))
+            self.assertNotEqual(dense["params_sha256"], half["params_sha256"])
+        for row in rows:  # the row is the run's
+            summary = self.summary(f"sweep/{row['factor']}x-{row['method']}")
+            self.assertEqual(float(row["wire_bytes_a_step"]), summary["wire_bytes"])
+            self.assertEqual(float(row["validation_loss"]), summary["validation_loss"])
+        xml.etree.ElementTree.parse(self.path("sweep", "sweep.svg"))
+        self.refused(*sweep, "--methods", "none", words=["--out", "not empty"])
+        self.refused(*sweep, "--overwrite", "--methods", "none,zip", words=["--compress", "zip", "bf16"])
+        self.refused(*sweep, "--methods", "none,", words=["--methods", "empty item"])
+        self.refused(*sweep, "--compress", "bf16", words=["--compress", "--methods"])
+
     def test_a_sweep_that_fails_keeps_what_it_found(self):
         done = self.run_program("sweep", "lr", "--values", "0.001,1e6", *MLP, "--optimizer", "sgd", "--out", self.path("sweep"))
         self.assertEqual(done.returncode, 1, done.stderr)

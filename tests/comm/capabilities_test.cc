@@ -109,14 +109,16 @@ TEST(Engines, SayWhatTheyCanDoOrHowToGetThem) {
 }
 
 TEST(Engines, AreNamedAloneOrByTwo) {
-  EXPECT_EQ(engine_words(), (std::vector<std::string>{"auto", "shm", "tcp", "mpi", "gloo", "shm+tcp",
-                                                      "shm+mpi", "shm+gloo", "tcp+tcp", "tcp+gloo"}));
+  EXPECT_EQ(engine_words(),
+            (std::vector<std::string>{"auto", "shm", "tcp", "mpi", "gloo", "ipc", "nccl", "shm+tcp",
+                                      "shm+mpi", "shm+gloo", "tcp+tcp", "tcp+gloo"}));
   const auto why = [](const char* inside, const char* across) {
     return why_not_composed(*known_engine(inside), *known_engine(across), kKnownEngines);
   };
   EXPECT_EQ(why("shm", "gloo"), "");
   EXPECT_EQ(why("shm", "shm"), "shm can't be across nodes: its ranks are on one machine");
   EXPECT_EQ(why("gloo", "tcp"), "gloo is not made for the inside of nodes");
+  EXPECT_EQ(why("shm", "nccl"), "nccl carries all ranks by itself");
   EXPECT_EQ(why("tcp", "mpi"),
             "tcp inside nodes is a part of tcp over all workers, which is not there with mpi across");
 }

@@ -39,6 +39,7 @@ class TestDevice final : public DeviceRuntime {
   DeviceEvent record(const DeviceStream& stream) override;
   void wait(const DeviceStream& stream, const DeviceEvent& event) override;
   bool passed(const DeviceEvent& event) override;
+  std::optional<std::int64_t> time_of(const DeviceEvent&) override { return std::nullopt; }
   bool wait_on_host(const DeviceEvent& event, std::chrono::milliseconds timeout) override;
 
   // A kernel: `body` runs on the stream's thread.

@@ -324,6 +324,7 @@ TEST(Reducer, WeightsOfLanesMayBeLargerThanSixteenBits) {
 // What travels beside the gradients is waited for when their exchange fails: its memory is used again.
 TEST(Reducer, AFailedExchangeAbandonsWhatTravelsBeside) {
   struct Beside final : BesideGradients {
+    void backward_over() override {}
     void begin(bool) override { begun = true; }
     void finish(bool) override { finished = true; }
     void abandon() noexcept override { abandoned = true; }

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/checkpoint/state.h"
+#include "lockstep/models/cross_entropy.h"
 
 namespace lockstep {
 namespace {
@@ -112,6 +113,30 @@ TEST(Gpt, HasThePeersSizeAndShape) {
   const auto logits = make_gpt({.blocks = 1, .width = 16, .heads = 2, .context = 12, .vocabulary = 30})
                           ->forward(torch::zeros({3, 12}, torch::kLong));
   EXPECT_EQ(logits.sizes(), (std::vector<std::int64_t>{3, 12, 30}));
+}
+
+TEST(Gpt, MayHaveAHeadWithoutBias) {
+  const GptOptions with{.blocks = 1, .width = 16, .heads = 2, .context = 12, .vocabulary = 30};
+  GptOptions without = with;
+  without.head_bias = false;
+  EXPECT_EQ(count_parameters(*make_gpt(with)) - count_parameters(*make_gpt(without)), 30);
+  EXPECT_FALSE(model_state(*make_gpt(without)).contains("head.bias"));
+}
+
+// On the processor it is libtorch's, bit by bit, of tokens too; -100 does not count.
+TEST(CrossEntropy, IsLibtorchsOnTheProcessor) {
+  torch::manual_seed(4);
+  const auto logits = torch::randn({3, 5, 7}).set_requires_grad(true);
+  const auto target = torch::randint(0, 7, {3, 5}, torch::kLong);
+  target[1][2] = -100;
+  const auto rows = logits.detach().view({15, 7}).clone().set_requires_grad(true);
+  const auto loss = cross_entropy(logits, target);
+  const auto expected = at::cross_entropy_loss(rows, target.flatten());
+  EXPECT_TRUE(torch::equal(loss, expected));
+  EXPECT_TRUE(torch::equal(cross_entropy(rows, target.flatten()), expected));
+  loss.backward();
+  expected.backward();
+  EXPECT_TRUE(torch::equal(logits.grad().view({15, 7}), rows.grad()));
 }
 
 TEST(Gpt, BeginsSmall) {

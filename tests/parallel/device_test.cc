@@ -5,6 +5,7 @@
 #include "comm/thread_ranks.h"
 #include "lockstep/compress/bf16.h"
 #include "lockstep/optim/clip.h"
+#include "lockstep/optim/grad_scaler.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/strategies.h"
 #include "lockstep/parallel/tensor.h"
@@ -53,6 +54,7 @@ struct Plan {
   bool adam = true;
   bool clip = false;
   bool buffers = true;
+  int ranks = 3;
 };
 
 Tensors train_net(const Group& g, torch::Device device, const Plan& plan) {
@@ -84,19 +86,19 @@ Tensors train_net(const Group& g, torch::Device device, const Plan& plan) {
 }
 
 void expect_the_processors_bits(const Plan& plan) {
-  constexpr int kRanks = 3;
-  std::vector<Tensors> plain(kRanks);
-  std::vector<Tensors> on_device(kRanks);
-  on_threads(thread_groups(kRanks), [&](const Group& g) {
+  const auto ranks = static_cast<std::size_t>(plan.ranks);
+  std::vector<Tensors> plain(ranks);
+  std::vector<Tensors> on_device(ranks);
+  on_threads(thread_groups(plan.ranks), [&](const Group& g) {
     plain[static_cast<std::size_t>(g.rank())] = train_net(g, torch::kCPU, plan);
   });
   const std::int64_t waits = TestDevice::get().host_waits();
-  on_threads(test_device_groups(kRanks), [&](const Group& g) {
+  on_threads(test_device_groups(plan.ranks), [&](const Group& g) {
     on_device[static_cast<std::size_t>(g.rank())] = train_net(g, torch_test_device(g), plan);
   });
   EXPECT_EQ(TestDevice::get().host_waits(), waits);
   EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
-  for (std::size_t r = 0; r < kRanks; ++r) {
+  for (std::size_t r = 0; r < ranks; ++r) {
     ASSERT_EQ(on_device[r].size(), plain[r].size());
     for (std::size_t k = 0; k < plain[r].size(); ++k)
       EXPECT_TRUE(torch::equal(on_device[r][k], plain[r][k]))
@@ -116,6 +118,109 @@ TEST(DeviceTraining, SoHaveGradientsOn16Bits) {
 }
 
 TEST(DeviceTraining, SoHasClipping) { expect_the_processors_bits({.adam = false, .clip = true}); }
+
+// Whose gradients stay where they are.
+TEST(DeviceTraining, SoHasASingleWorker) { expect_the_processors_bits({.ranks = 1}); }
+TEST(DeviceTraining, SoHasASingleWorkerInOnePart) {
+  expect_the_processors_bits({.strategy = "zero1", .ranks = 1});
+}
+TEST(DeviceTraining, SoHasASingleWorkerWithAnExchangeOfItsOwn) {
+  StrategyOptions options;
+  options.hook = [](const Bucket& bucket) {
+    EXPECT_NE(bucket.data.data, nullptr);  // it is there to be looked at
+    return bucket.group.all_reduce_async(bucket.data, {.op = ReduceOp::avg, .divisor = 2});
+  };
+  expect_the_processors_bits({.options = options, .ranks = 1});
+}
+
+// A single worker's only lane stays where it is, too; several are added up; then it stays again.
+TEST(DeviceTraining, SoHaveTheLanesOfASingleWorker) {
+  const auto run = [](const Group& g, torch::Device device) {
+    auto net = std::make_shared<DeviceNet>(device);
+    const auto strategy = make_strategy("ddp", net, g);
+    AdamW optimizer(*strategy);
+    for (const int lanes : {1, 3, 2, 1, 0}) {
+      for (int lane = 0; lane < lanes; ++lane) {
+        const double total = lanes == 2 ? 1 : lanes;  // of two the second weighs nothing
+        const auto scope = strategy->lane({.step = lanes,
+                                           .index = lane,
+                                           .weight = lanes == 2 && lane == 1 ? 0.0 : 1.0,
+                                           .total_weight = total,
+                                           .first = lane == 0,
+                                           .last = lane == lanes - 1});
+        net->forward(waves({5, 6}, 3 * lane + lanes, device), lane == 0).pow(2).sum().backward();
+      }
+      if (lanes == 0) net->forward(waves({5, 6}, 1, device), true).pow(2).sum().backward();  // without any
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    Tensors result;
+    for (const torch::Tensor& tensor : net->parameters()) result.push_back(tensor.detach().cpu());
+    for (const torch::Tensor& tensor : net->buffers()) result.push_back(tensor.cpu());
+    return result;
+  };
+  Tensors plain, on_device;
+  on_threads(thread_groups(1), [&](const Group& g) { plain = run(g, torch::kCPU); });
+  on_threads(test_device_groups(1), [&](const Group& g) { on_device = run(g, torch_test_device(g)); });
+  EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
+  for (std::size_t k = 0; k < plain.size(); ++k)
+    EXPECT_TRUE(torch::equal(on_device[k], plain[k])) << "tensor " << k << ": " << on_device[k] << plain[k];
+}
+
+// Of one worker in one step: all skip it, and nothing has changed.
+TEST(DeviceTraining, AStepThatOverflowsIsSkippedByAll) {
+  for (const int ranks : {1, 2})
+    for (const char* const name : {"ddp", "zero1"})
+      on_threads(test_device_groups(ranks), [&](const Group& g) {
+        const torch::Device device = torch_test_device(g);
+        auto net = std::make_shared<DeviceNet>(device);
+        const auto strategy = make_strategy(name, net, g, {});
+        AdamW optimizer(*strategy);
+        GradScaler scaler(optimizer, {.init_scale = 8});
+        const auto step = [&](double times) {
+          {
+            const auto scope = strategy->lane({.index = g.rank(),
+                                               .weight = 1,
+                                               .total_weight = static_cast<double>(ranks),
+                                               .first = true,
+                                               .last = true});
+            const torch::Tensor out = net->forward(waves({5, 6}, g.rank(), device), true);
+            scaler.scale(out.pow(2).sum() * times).backward();
+          }
+          return scaler.step();
+        };
+        EXPECT_TRUE(step(1));
+        Tensors before;
+        for (const auto& [key, tensor] : optimizer.state_dict()) before.push_back(tensor);
+        const torch::Tensor mean = net->mean.cpu().clone();
+        EXPECT_FALSE(step(g.rank() == ranks - 1 ? 1e38 : 1));
+        std::size_t k = 0;
+        for (const auto& [key, tensor] : optimizer.state_dict())
+          EXPECT_TRUE(torch::equal(tensor, before[k++])) << key;
+        EXPECT_TRUE(torch::equal(net->mean.cpu(), mean));
+        EXPECT_EQ(scaler.scale(), 4);
+        EXPECT_TRUE(step(1));
+      });
+  EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
+}
+
+TEST(DeviceTraining, BuffersThatWereMovedAwayAreNamed) {
+  on_threads(test_device_groups(1), [](const Group& g) {
+    const torch::Device device = torch_test_device(g);
+    auto net = std::make_shared<DeviceNet>(device);
+    const auto strategy = make_strategy("ddp", net, g);
+    const torch::NoGradGuard no_grad;
+    net->mean.set_data(torch::zeros({8}).to(device));
+    const auto scope_of_a_lane = [&] {
+      const torch::AutoGradMode with_grad(true);
+      {
+        const auto scope = strategy->lane({.weight = 1, .total_weight = 1, .first = true, .last = true});
+        net->forward(waves({5, 6}, 0, device), true).pow(2).sum().backward();
+      }
+    };
+    expect_error<UsageError>(scope_of_a_lane, {"a buffer of the model was given other memory"});
+  });
+}
 
 // Lanes add up in spare sets of buckets, weighted.
 TEST(DeviceTraining, SoHaveLanes) {
@@ -201,7 +306,8 @@ TEST(DeviceTraining, WhereSomethingIsMissingOneLineSaysSo) {
   });
   float x = 0;
   const kernel::Elements far{.parameter = &x, .gradient = &x, .count = 1, .device = {Device::Kind::cuda, 0}};
-  expect_error<UsageError>([&] { kernel::update(far, kernel::SgdUpdate{}); }, {"without kernels"});
+  if (!kernel::has_updates(Device::Kind::cuda))
+    expect_error<UsageError>([&] { kernel::update(far, kernel::SgdUpdate{}); }, {"without kernels"});
 }
 
 }  // namespace

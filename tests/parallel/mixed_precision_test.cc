@@ -11,6 +11,7 @@
 #include "lockstep/models/precision.h"
 #include "lockstep/optim/grad_scaler.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/strategies.h"
 #include "parallel/alike_on.h"
 #include "parallel/small_net.h"

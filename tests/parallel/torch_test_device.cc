@@ -164,7 +164,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 // The optimizers' kernels: the processor's, on the stream.
 template <class Update>
-void update(const kernel::Elements& elements, const Update& how) {
+void update_one(const kernel::Elements& elements, const Update& how) {
   TestDevice& device = TestDevice::get();
   const std::size_t bytes = elements.count * size_of(elements.dtype);
   const std::size_t kept_bytes = elements.count * size_of(elements.kept_dtype());
@@ -180,6 +180,11 @@ void update(const kernel::Elements& elements, const Update& how) {
   if (elements.master != nullptr) there.master = device.reached(elements.master);
   device.give(device.current_stream(elements.device.index), touches,
               [there, how] { kernel::update(there, how); });
+}
+
+template <class Update>
+void update(std::span<const kernel::Elements> list, const Update& how) {
+  for (const kernel::Elements& elements : list) update_one(elements, how);
 }
 
 [[maybe_unused]] const bool kUpdatesAreThere = [] {

@@ -95,10 +95,10 @@ TEST(MemoryPlan, KnowsWhereParametersCanBeShared) {
   expect_words(said(request),
                {"64 workers on 16 machines", "the 4 workers of a machine", "arrives in buckets"});
   request.machines = 64;
-  expect_words(said(request), {"fits    none of these", "refused where no two workers", "--unit-params"});
+  expect_words(said(request), {"fits    zero3", "no two workers are on one machine", "gathers units", "--unit-params"});
   request.unit_params = "200M";
   row = ask(request).at("stages")[0];
-  EXPECT_EQ(row.at("fits"), false);
+  EXPECT_EQ(row.at("fits"), true);
   EXPECT_EQ(row.at("in_flight_bytes"), 3 * (25 << 20) + 2 * 400'000'000);
   expect_words(said(request), {"2 units of up to 400.0 MB"});
   request.machines = 3;

@@ -131,7 +131,8 @@ TEST(StateBytes, LanesKeepGradientsWhole) {
 }
 
 TEST(StateBytes, EveryStrategyIsAStage) {
-  for (const char* name : kStrategyNames) EXPECT_EQ(kStageStrategies[stage_of(name)], std::string(name));
+  for (const char* name : kStageStrategies) EXPECT_EQ(kStageStrategies[stage_of(name)], std::string(name));
+  for (const char* name : kStrategyNames) EXPECT_GE(stage_of(name), 0);
   EXPECT_EQ(stage_of("zero3"), 3);
   EXPECT_THROW(stage_of("zero4"), UsageError);
 }

@@ -167,7 +167,15 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
   expect_words(message([](auto& o) { o.precision = "fp16", o.compress = "bf16"; }),
                {"--compress bf16", "--precision fp16", "16 bits"});
   expect_words(message([](auto& o) { o.loss_scaling = "yes"; }), {"--loss-scaling", "auto, on, off"});
-  expect_words(message([](auto& o) { o.device = "cuda"; }), {"--device", "cuda", "cpu"});
+#ifndef LOCKSTEP_HAS_TORCH_CUDA
+  for (const char* const name : {"cuda", "cuda:1"})
+    expect_words(message([&](auto& o) { o.device = name; }),
+                 {"--device", name, "this build has no CUDA (accepted: cpu)"});
+#endif
+  for (const char* const name : {"gpu", "cuda:", "cuda:x", "cuda:1x", "CUDA", ""})
+    expect_words(message([&](auto& o) { o.device = name; }), {"--device", "is not understood", "cpu"});
+  expect_words(message([](auto& o) { o.deterministic = true; }), {"--deterministic", "--device cuda"});
+  expect_words(message([](auto& o) { o.tf32 = true; }), {"--tf32", "--device cuda"});
   expect_words(message([](auto& o) { o.strategy = "zero4"; }),
                {"--strategy", "zero4", "ddp, zero1, zero2, zero3"});
   expect_words(message([](auto& o) { o.norm = "layer"; }), {"--norm", "layer", "batch, sync, group"});

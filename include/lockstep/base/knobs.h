@@ -19,8 +19,9 @@ struct Knobs {
   std::string algorithm;
 
   // LOCKSTEP_ENGINE: what carries the collectives. auto: shared memory on one machine; on several, shared
-  // memory inside each and across them MPI where MPI started the job, TCP elsewhere. Or one by name: shm,
-  // tcp, mpi, gloo or, inside nodes and across them, two: shm+tcp. init() says what the program has.
+  // memory inside each and across them MPI where MPI started the job, TCP elsewhere; for a program on GPUs
+  // (InitOptions::device) ipc on one machine, nccl on several. Or one by name: shm, tcp, mpi, gloo, ipc, nccl
+  // or, inside nodes and across them, two: shm+tcp. init() says what the program has.
   std::string engine = "auto";
 
   // LOCKSTEP_TLS: on or off for connections between workers; auto: on when they are on several machines.

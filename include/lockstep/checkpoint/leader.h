@@ -1,4 +1,5 @@
-// What one rank does for all while the others wait, however long it takes: a checkpoint on a slow disk.
+// What one rank does for all while the others wait, or each for itself, however long it takes: a checkpoint
+// on a slow disk.
 #pragma once
 
 #include <functional>
@@ -18,5 +19,9 @@ namespace lockstep {
 // Collective; the group is not to be used in `work`. What `work` throws is thrown on rank 0, and with the
 // same words on the others: as a UsageError where it is one, else as a SystemError. The group stays usable.
 void run_on_leader(const Group& group, const std::string& what, const std::function<void()>& work);
+
+// The same of work that every rank has: returns when all are through. What the first of them throws is thrown
+// on all.
+void run_on_all(const Group& group, const std::string& what, const std::function<void()>& work);
 
 }  // namespace lockstep

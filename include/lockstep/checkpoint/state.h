@@ -17,6 +17,9 @@ TensorMap model_state(const torch::nn::Module& module);
 // copied and a UsageError names the first difference, with both sides, and says how many there are. `source`
 // is what the message calls the state: the file it came from.
 void load_model_state(torch::nn::Module& module, const TensorMap& state, const std::string& source = "state");
+// Just the look: of the tensors only names, shapes and dtypes count.
+void check_model_state(const torch::nn::Module& module, const TensorMap& state,
+                       const std::string& source = "state");
 
 // What the bits of a run depend on besides its model and its data: how many threads the calling thread's
 // libtorch computes with. Saved with the weights it can be compared when they are loaded:

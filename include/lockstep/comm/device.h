@@ -8,7 +8,9 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lockstep/comm/buffer.h"
@@ -50,6 +52,9 @@ class DeviceRuntime {
   // What the stream is given from now on comes after the event.
   virtual void wait(const DeviceStream& stream, const DeviceEvent& event) = 0;
   virtual bool passed(const DeviceEvent& event) = 0;
+  // When it passed, in nanoseconds of the steady clock (now_ns()); none: it has not, or the device does not
+  // say.
+  virtual std::optional<std::int64_t> time_of(const DeviceEvent& event) = 0;
   // False: it has not passed within `timeout`. Throws what the device failed with.
   virtual bool wait_on_host(const DeviceEvent& event, std::chrono::milliseconds timeout) = 0;
 };

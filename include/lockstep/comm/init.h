@@ -12,6 +12,9 @@ namespace lockstep {
 struct InitOptions {
   std::chrono::milliseconds timeout = {};       // for every operation; zero: LOCKSTEP_TIMEOUT_S
   std::chrono::milliseconds init_timeout = {};  // for all to come; zero: LOCKSTEP_INIT_TIMEOUT_S
+  // Where the program's large buffers are, the same on all ranks. With `cuda` LOCKSTEP_ENGINE=auto is ipc on
+  // one machine and nccl on several, and an engine that knows no GPUs is refused at once.
+  Device::Kind device = Device::Kind::cpu;
 };
 
 // The group of all workers of the job, from the variables of `lockstep run`, torchrun, Open MPI, PMI or

@@ -26,7 +26,9 @@
 //    the operation. Who reads the result on the host waits for it there: wait_on_host().
 //  - A function given to then() puts what it has to do on the current stream of the thread that it runs on,
 //    which comes after the operation; the Work that then() gives ends after that.
-//  - on_done() tells the former; timing() too knows of the host alone.
+//  - on_done() tells the former. timing() tells when the device began and ended, where it knows and has
+//  ended;
+//    else what the host knows.
 #pragma once
 
 #include <chrono>
@@ -58,6 +60,7 @@ struct DeviceEnd {
   std::string operation;  // in words, for messages
   // How long the host waits for it at most, once it has been put there.
   std::chrono::milliseconds timeout = std::chrono::hours(1);
+  DeviceEvent begin = {};  // where it began, for its timing
 };
 
 // A value handle; copies refer to the same operation. Dropping it does not cancel the operation: the

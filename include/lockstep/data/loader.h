@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,6 +21,8 @@
 #include "lockstep/data/sampler.h"
 
 namespace lockstep {
+
+struct Lane;
 
 struct LoaderOptions {
   int lanes = 0;  // 0: one a worker
@@ -34,6 +37,8 @@ struct LoaderOptions {
   std::int64_t first_step = 0;  // resume: steps done before
   int prefetch = 2;             // steps made ahead, 1 or more
   int threads = 1;  // that make steps, beside those made ahead; the dataset is asked by all of them
+  // What else is done to a lane that was made, on the thread that made it: it moves to a device.
+  std::function<void(Lane& lane)> place = {};
 };
 
 // data, target and whatever else the dataset gives: lane.data, lane["mask"].

@@ -20,13 +20,18 @@
 #include <torch/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/comm/group.h"
+#include "lockstep/grad/gradient_source.h"
+#include "lockstep/grad/subtrees.h"
 
 namespace lockstep {
 
@@ -36,6 +41,14 @@ struct BucketTensor {
   std::size_t parameter = 0;  // its place in the list of parameters
   std::size_t offset = 0;     // elements
   std::size_t count = 0;
+};
+
+// One subtree's sum of lanes, or this worker's part of it, laid out as the bucket.
+struct SubtreeSum {
+  int subtree = 0;
+  void* data = nullptr;
+  // One a tensor of the bucket: did a lane have a gradient? Where none did the elements mean nothing.
+  std::vector<char> has = {};
 };
 
 // A full bucket. It lies in comm memory, and stays there until its exchange is done.
@@ -48,12 +61,28 @@ struct Bucket {
   std::span<const BucketTensor> tensors = {};
   int layout = 0;  // counts the layouts: after a new one the same tensors lie elsewhere, in other buckets
   Group group = {};
-  std::string_view purpose = {};  // "bucket 2 of 3 (fc.weight … fc.bias)", for messages
+  std::string_view purpose = {};          // "bucket 2 of 3 (fc.weight … fc.bias)", for messages
+  std::optional<std::int64_t> step = {};  // of the run, where it is made of lanes
+  // Where the exchange has cut the lanes' tree (Exchange::bind): the sums of this worker's subtrees, in
+  // order, not added to each other. The first is `data` itself, which then is that one sum alone, and is
+  // always there: of a worker that had no lane in this step, or carries no subtree, with `has` all 0 and
+  // negative zeros. Later ones of which it had no lane are missing; they lie in private memory. Where several
+  // workers carry one subtree (SubtreeShare::workers) each has its part: to add those up is the exchange's to
+  // do. All may be written to until the exchange is done.
+  std::vector<SubtreeSum> sums = {};
 };
 using BucketHook = std::function<Work(const Bucket& bucket)>;
 
 // This rank's part of a bucket: the ranks' parts are equally long, and together they are the bucket.
 Buffer own_part(const Bucket& bucket);
+
+// What an exchange that sends less has made of the last step, on this rank.
+struct ExchangeFigures {
+  double dense_bytes = 0;  // of the gradients as they are
+  double sent_bytes = 0;   // of what its calls were given in their place
+  double error = 0;        // |sent - meant| / |meant| of its subtrees' sums; NaN: not measured in this step
+  std::string about = {};  // which method, and why
+};
 
 struct Exchange {
   // What a bucket holds when its exchange is done.
@@ -64,9 +93,13 @@ struct Exchange {
   using State = std::map<std::string, torch::Tensor>;
 
   std::string name;  // for messages
-  // Makes the sum over all ranks divided by the divisor of what the bucket holds, in place.
+  // Makes the sum over all ranks divided by the divisor of what the bucket holds (`data`; where the tree is
+  // cut, `sums`), and leaves it in `data`.
   BucketHook run;
   Leaves leaves = Leaves::everything;
+  // Of one rank and a divisor of one it leaves a bucket as it is: on a device, where copies cost time, the
+  // gradients then stay where libtorch has put them, and buckets come without data.
+  bool nothing_alone = false;
 
   // What it remembers from step to step, and takes back. Named by parameter ("residual/fc.weight") and shaped
   // as that, so that it outlives layouts, and the same on every rank, so that it outlives numbers of workers:
@@ -75,6 +108,13 @@ struct Exchange {
   // go on. Collective. Left empty, the two of them: it remembers nothing.
   std::function<State()> state = {};
   std::function<void(const State&)> load = {};
+
+  // Told what is trained by which group, before the first bucket and whenever that changes; it says where the
+  // lanes' tree is cut. Collective. Left empty: nowhere.
+  std::function<Subtrees(const std::vector<NamedTensor>& parameters, const Group& group)> bind = {};
+
+  // Of the last step; left empty: it sends what there is.
+  std::function<ExchangeFigures()> figures = {};
 
   // How long a bucket of so many elements is expected to take, in seconds; 0: not known. Left empty: never.
   std::function<double(const Group& group, std::size_t count, DType dtype)> expected_seconds = {};

@@ -29,6 +29,8 @@ namespace lockstep {
 class BesideGradients {
  public:
   virtual ~BesideGradients() = default;
+  // This rank runs no more backward in this step; others may. Comes before all others, but announce().
+  virtual void backward_over() = 0;
   // All gradients of the step have come and are under way. `idle`: this rank had none.
   virtual void begin(bool idle) = 0;
   // They have arrived. `overflowed`: and are not finite, so that the step is void.
@@ -52,10 +54,14 @@ struct ReducerOptions {
   // Buckets have memory only while they are filled and exchanged, and this rank's part of each is kept apart.
   // So it is all that is left, also of an exchange that leaves everything.
   bool reuse_buckets = false;
+  // One a parameter: those of different units are in different buckets; 0: of none. Empty: there are no
+  // units.
+  std::vector<int> units = {};
   BesideGradients* beside = nullptr;  // outlives the reducer
-  // Something in backward waits for the other ranks (SyncBatchNorm). With reuse_buckets nothing else does
-  // then: a rank that waited there for a bucket, which its peers may send only at the end of their backward,
-  // would keep them from getting there. Buckets whose exchange goes on take memory of their own instead.
+  // Something in backward waits for the other ranks (SyncBatchNorm, parameters that are gathered). With
+  // reuse_buckets nothing else does then: a rank that waited there for a bucket, which its peers may send
+  // only at the end of their backward, would keep them from getting there. Buckets whose exchange goes on
+  // take memory of their own instead.
   bool peers_meet_in_backward = false;
   bool measure_lanes = false;  // for lane_squares()
   int strategy = 0;  // which of the group's strategies this is (comm/lane_board.h); the same on every rank
@@ -78,6 +84,7 @@ class Reducer {
   struct LanePart {
     std::int64_t step = 0;
     int position = 0;
+    int index = 0;  // among all lanes
     double weight = 1;
     double total_weight = 1;
     bool last = true;

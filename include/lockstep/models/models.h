@@ -46,7 +46,8 @@ struct GptOptions {
   std::int64_t heads = 8;
   std::int64_t context = 128;
   std::int64_t vocabulary = 256;
-  double dropout = 0;  // on embeddings, attention weights and residual branches; below 1
+  double dropout = 0;     // on embeddings, attention weights and residual branches; below 1
+  bool head_bias = true;  // of the last projection, to the vocabulary
 };
 std::shared_ptr<Model> make_gpt(GptOptions options = {});
 

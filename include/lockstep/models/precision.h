@@ -46,21 +46,22 @@ torch::ScalarType parameter_type(Precision precision);
 // backward, become 16-bit like the rest; they add up in f32 inside. Throws UsageError for another type.
 void to_low_precision(torch::nn::Module& module, torch::ScalarType type);
 
-// What this libtorch can't compute in that type on the processor: "matrix products, convolutions"; empty:
-// nothing that ResNet or GPT need. It is tried out on tiny tensors.
-std::string missing_kernels(torch::ScalarType type);
+// What this libtorch can't compute in that type on the processor, or another device: "matrix products,
+// convolutions"; empty: nothing that ResNet or GPT need. It is tried out on tiny tensors.
+std::string missing_kernels(torch::ScalarType type, torch::Device device = torch::kCPU);
 
-// While it lives, this thread's operations on the processor cast their inputs as libtorch's autocast says.
-// Scopes may be nested. Weights that were cast are kept until the outermost ends, so change no weights
-// inside.
+// While it lives, this thread's operations on the processor, or on GPUs where `device` is one, cast their
+// inputs as libtorch's autocast says. Scopes may be nested. Weights that were cast are kept until the
+// outermost ends, so change no weights inside.
 class Autocast {
  public:
-  explicit Autocast(torch::ScalarType type = torch::kBFloat16);
+  explicit Autocast(torch::ScalarType type = torch::kBFloat16, torch::Device device = torch::kCPU);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
  private:
+  torch::DeviceType on_;
   bool enabled_before_;
   torch::ScalarType type_before_;
 };

@@ -26,6 +26,10 @@
 namespace lockstep {
 
 class LayerNorms;
+namespace kernel {
+struct LayerPart;
+struct LayerSums;
+}  // namespace kernel
 
 // What both have in common: the norms, and who is left out.
 class LayerwiseOptimizer : public Optimizer {
@@ -44,12 +48,17 @@ class LayerwiseOptimizer : public Optimizer {
   // step: each element is asked for once, before update(). Called by several threads.
   virtual void measure(const kernel::Elements& elements, std::int64_t step, double weight_decay,
                        double* second) const = 0;
+  // The same for many slices on a device: both norms' squares, added up there.
+  virtual void measure_there(std::span<const kernel::LayerPart> parts, std::int64_t step, double weight_decay,
+                             const kernel::LayerSums& to) const = 0;
   // From two norms that are above 0.
   virtual double trust_ratio(double parameter_norm, double second_norm, double weight_decay) const = 0;
 
  private:
   void check_devices() const;
   void adapt(std::span<Update> updates) final;
+  // Of parameters on a device, in calls for all that are updated alike.
+  void measure_all_there(std::span<const Update> updates, const kernel::LayerSums& to) const;
   bool is_adapted(const Slot& slot) const;
 
   Adaptation adaptation_;
@@ -84,8 +93,10 @@ class LARS final : public LayerwiseOptimizer {
  private:
   void measure(const kernel::Elements& elements, std::int64_t step, double weight_decay,
                double* second) const override;
+  void measure_there(std::span<const kernel::LayerPart> parts, std::int64_t step, double weight_decay,
+                     const kernel::LayerSums& to) const override;
   double trust_ratio(double parameter_norm, double second_norm, double weight_decay) const override;
-  void update(const kernel::Elements& elements, std::int64_t step, double lr,
+  void update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
               double weight_decay) const override;
   LARSOptions options_;
 };
@@ -117,8 +128,10 @@ class LAMB final : public LayerwiseOptimizer {
  private:
   void measure(const kernel::Elements& elements, std::int64_t step, double weight_decay,
                double* second) const override;
+  void measure_there(std::span<const kernel::LayerPart> parts, std::int64_t step, double weight_decay,
+                     const kernel::LayerSums& to) const override;
   double trust_ratio(double parameter_norm, double second_norm, double weight_decay) const override;
-  void update(const kernel::Elements& elements, std::int64_t step, double lr,
+  void update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
               double weight_decay) const override;
   LAMBOptions options_;
 };

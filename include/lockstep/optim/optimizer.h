@@ -67,6 +67,25 @@ struct ParameterGroup {
 // strategy and any number of workers. The learning rate is the caller's.
 using StateDict = std::map<std::string, torch::Tensor>;
 
+// An entry of the state dict as this worker has it: all of it, or some elements. For checkpoints that every
+// worker writes its part of.
+struct StatePart {
+  std::string name;                 // of the entry
+  std::vector<std::int64_t> whole;  // its sizes
+  ElementRange elements = {};       // of those, which this worker has; may be none
+  torch::Tensor tensor;             // they: the optimizer's own memory, which the next step() changes
+  std::size_t slice = 0;            // whose state it is, of source().slices()
+  bool everywhere = false;          // a copy, of what every worker has alike: the number of updates
+  // Elements are counted as in a contiguous tensor. Else in the order of the parameter's memory, which is
+  // another: GradientSource::join() and cut() translate.
+  bool plain = true;
+};
+// What an entry has to be.
+struct StateEntry {
+  torch::ScalarType dtype;
+  std::vector<std::int64_t> sizes;
+};
+
 class Optimizer {
  public:
   virtual ~Optimizer();
@@ -94,6 +113,12 @@ class Optimizer {
   // Takes this worker's part. Throws UsageError naming the first entry that is missing, unknown or of another
   // shape; changes nothing then.
   void load_state_dict(const StateDict& state);
+  // The same part by part, without asking anybody: in one order on every rank, and together the state dict.
+  std::vector<StatePart> state_parts() const;
+  // Throws as load_state_dict does for a state dict of these entries.
+  void check_state(const std::map<std::string, StateEntry>& entries) const;
+  // Has `read` fill the tensor of every part; one that was read has been checked.
+  void load_parts(const std::function<void(const StatePart& part)>& read);
   // Memory that this worker holds for it.
   std::size_t state_bytes() const;
   GradientSource& source() const { return *source_; }
@@ -112,8 +137,9 @@ class Optimizer {
   // Gradients are grad(), as they are.
   Optimizer(const std::vector<NamedTensor>& parameters, Traits traits);
 
-  // The `step`th update (1, 2 …) of some elements of one parameter. Called by several threads.
-  virtual void update(const kernel::Elements& elements, std::int64_t step, double lr,
+  // The `step`th update (1, 2 …) of some elements of one parameter, or of several on one device, which it
+  // then has in one go. Called by several threads.
+  virtual void update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
                       double weight_decay) const = 0;
 
   struct Slot;    // one slice and its state
@@ -131,6 +157,7 @@ class Optimizer {
   static bool is_wide(const Slot& slot, const torch::Tensor& gradient);
   void check_gradient(const Slot& slot, const torch::Tensor& gradient) const;
   void run(const std::vector<Update>& updates);
+  void run_on_devices(const std::vector<Update>& updates);
   Crew& crew();
 
   std::unique_ptr<GradientSource> own_source_;  // of a plain list of parameters
@@ -156,7 +183,7 @@ class SGD final : public Optimizer {
   explicit SGD(const std::vector<NamedTensor>& parameters, SGDOptions options = {});
 
  private:
-  void update(const kernel::Elements& elements, std::int64_t step, double lr,
+  void update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
               double weight_decay) const override;
   SGDOptions options_;
 };
@@ -176,7 +203,7 @@ class Adam final : public Optimizer {
   explicit Adam(const std::vector<NamedTensor>& parameters, AdamOptions options = {});
 
  private:
-  void update(const kernel::Elements& elements, std::int64_t step, double lr,
+  void update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
               double weight_decay) const override;
   AdamOptions options_;
 };
@@ -196,7 +223,7 @@ class AdamW final : public Optimizer {
   explicit AdamW(const std::vector<NamedTensor>& parameters, AdamWOptions options = {});
 
  private:
-  void update(const kernel::Elements& elements, std::int64_t step, double lr,
+  void update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
               double weight_decay) const override;
   AdamWOptions options_;
 };

@@ -1,6 +1,7 @@
 // What strategies have in common whose workers each hold the whole model and run it on their own lanes:
 // lanes, batch norm's buffers, the exchange of gradients in buckets, and the looks at whether all is well.
-// What a worker updates is theirs to say (slices(), share_updates(), join(), cut()).
+// What a worker updates is theirs to say: slices(), begin_updates(), share_updates(), join(), cut(),
+// add_parts().
 #pragma once
 
 #include <memory>
@@ -12,6 +13,8 @@
 #include "lockstep/parallel/strategy.h"
 
 namespace lockstep {
+
+class ParameterUnits;
 
 class Replicated : public Strategy {
  public:
@@ -36,6 +39,8 @@ class Replicated : public Strategy {
   std::size_t gradient_bytes() const override;
   std::size_t parameter_bytes() const override;
   std::vector<double> lane_squares() const override;
+  std::size_t gathered_bytes() const override;
+  void meet() override;
   Reducer& reducer() { return *reducer_; }
 
  protected:
@@ -47,6 +52,8 @@ class Replicated : public Strategy {
     Exchange exchange;  // where the options have none
     bool keep_layout = false;
     bool reuse_buckets = false;  // ReducerOptions::reuse_buckets
+    // Of parameters that are gathered when they are needed; null: none are.
+    std::shared_ptr<ParameterUnits> units = nullptr;
   };
   Replicated(Traits traits, const ModuleRef& module, Group group, StrategyOptions options);
   // Goes on in `group`, with the model of its rank 0. Collective there.
@@ -60,6 +67,8 @@ class Replicated : public Strategy {
   void begin_lane(const LaneInfo& info) override;
   void end_lane() noexcept override;
   bool set_sync(bool on) override;
+  void set_whole(bool on) override;
+  void wait_for_passes();
 
   Traits traits_;
   std::shared_ptr<torch::nn::Module> module_;

@@ -12,7 +12,8 @@
 // |---|---|---|---|---|
 // | `optimizer` | ZeRO-1 | 1 | 1 | 1/W |
 // | `gradients` | ZeRO-2, SHARD_GRAD_OP | 1 | 1/W, and a few buckets | 1/W |
-// | `parameters` | ZeRO-3, FULL_SHARD | one copy a machine | 1/W, and a few buckets | 1/W |
+// | `parameters` | ZeRO-3, FULL_SHARD | one copy a machine; or 1/W, and gathered units | 1/W, and a few
+// buckets | 1/W |
 //
 // Each bucket of gradients is reduced and scattered: of every bucket a worker gets the mean of its own part,
 // and that is what its optimizer updates (slices()).
@@ -30,7 +31,9 @@
 // parts come once a machine. What one worker writes to a parameter is there for all of its machine: load
 // weights before step() or after it, on every worker (master weights take over what their own worker has
 // written), and write nothing else. The module stays there when this is gone, to be read; the next strategy
-// gives each worker its own. Workers without common memory (tcp, mpi) are refused; so are devices.
+// gives each worker its own. Where workers have no memory in common (tcp, mpi), or a budget is given
+// (StrategyOptions::gathered_mb), parameters are gathered in the model's units (units.h) instead, and are
+// empty when this is gone. Devices are refused.
 //
 // grad() is undefined after the exchange, since most of it would not be the mean: what reads gradients reads
 // slices(). So nothing is left to add to: step() forgets gradients as zero_grad() does, and a second backward
@@ -53,6 +56,8 @@ enum class ShardStage : unsigned char { optimizer = 1, gradients = 2, parameters
 
 class BucketSlots;
 class OneCopy;
+class ParameterUnits;
+struct ShardHome;
 
 class Sharded final : public Replicated {
  public:
@@ -70,10 +75,13 @@ class Sharded final : public Replicated {
   std::size_t parameter_bytes() const override;
 
  private:
+  Sharded(const ModuleRef& module, const Group& group, ShardStage stage, const StrategyOptions& options,
+          ShardHome home);
   struct Shard {
     Bucket bucket;      // of gradients
     DType dtype;        // of parameters
-    CommMemory memory;  // of parameters, laid out alike
+    CommMemory memory;  // of parameters, laid out alike; of units this worker's parts
+    bool in_unit = false;
   };
   void refuse_shared_memory() const;
   void move_in();
@@ -83,6 +91,7 @@ class Sharded final : public Replicated {
   Work gather(const Shard& shard, std::byte* memory, DType dtype) const;
 
   std::unique_ptr<OneCopy> copy_;          // of the parameters, for all workers of a machine; or none
+  std::shared_ptr<ParameterUnits> units_;  // of parameters that are gathered when they are needed; or none
   std::unique_ptr<BucketSlots> arriving_;  // for parts from other machines
   std::vector<NamedTensor> parameters_;
   std::vector<Shard> shards_;             // one a bucket

@@ -7,7 +7,8 @@
 // | ddp | DataParallel | parameters, gradients and the optimizer's state |
 // | zero1 | Sharded, `optimizer` | parameters, gradients and its share of the optimizer's state |
 // | zero2 | Sharded, `gradients` | parameters and its share of the rest |
-// | zero3 | Sharded, `parameters` | its share of everything: of the parameters one copy a machine |
+// | zero3 | Sharded, `parameters` | its share: of the parameters one copy a machine, or gathered (units.h) |
+// | hybrid-shard | likewise, `shard_inside_nodes` | its share: of the parameters by the workers of its node |
 #pragma once
 
 #include <memory>

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,14 @@
 #include "lockstep/grad/gradient_source.h"
 
 namespace lockstep {
+
+// How a worker comes by the parameters that others hold, where they are in shards (Sharded).
+enum class ParameterAccess : unsigned char {
+  chosen,    // mapped where workers of a machine have memory in common and neither gathered_mb nor
+             // shard_workers is given, gathered elsewhere
+  mapped,    // one copy a machine, in that memory
+  gathered,  // in units, when they are needed (units.h)
+};
 
 struct StrategyOptions {
   // 0: chosen. 25 in the shared memory of one machine; between machines the smallest size that the links
@@ -45,20 +54,39 @@ struct StrategyOptions {
   // compress/bf16.h; or just what becomes of a bucket, all of it.
   std::function<Exchange(Exchange::Leaves wanted)> exchange = {};
   BucketHook hook = {};
+  ParameterAccess parameters = ParameterAccess::chosen;
+  // Gathered parameters never take more; a model that has to is refused, with what it needs. 0: as much as
+  // its two largest units, or more where units lie in each other or are used twice in a forward.
+  double gathered_mb = 0;
+  // Parameters are in shards among so many workers in a row, and as often there as that goes into their
+  // number (HYBRID_SHARD); 0: among all, or among those of a node.
+  int shard_workers = 0;
+  bool shard_inside_nodes = false;
   // Take |gradient|² of each lane, a pass over it while it is in cache: Strategy::lane_squares().
   bool measure_lanes = false;
 };
 
 class Strategy : public GradientSource {
  public:
-  // While it lives, torch's default generator belongs to the lane, and batch norm starts from the step's
-  // beginning. The generator's own state comes back afterwards.
+  // While it lives, torch's default generators (the processor's, and that of the GPU where the model is)
+  // belong to the lane, and batch norm starts from the step's beginning. Their own state comes back
+  // afterwards.
   class LaneScope;
   [[nodiscard]] LaneScope lane(const LaneInfo& info);
 
   // While it lives, backward adds up gradients locally.
   class NoSync;
   [[nodiscard]] NoSync no_sync();
+
+  // While it lives, every parameter of the module is there as a whole, to be read, saved or loaded; what is
+  // written is kept, if every worker writes the same. It changes something, and takes the memory of all
+  // parameters, where they are gathered in units (units.h). Between steps. Collective.
+  class Whole;
+  [[nodiscard]] Whole whole();
+  // Returns when every worker has got here. Behind forwards outside of steps, as evaluation's, of which
+  // workers may have different numbers: those who are done meanwhile serve the others with their parameters.
+  // Nothing where parameters are not gathered in units. Collective.
+  virtual void meet() = 0;
 
   // Forgets what this step has gathered so far: after an exception in the middle of a step. Every rank; one
   // that does so alone is named at the next exchange. Buffers are as the step found them: before its first
@@ -69,6 +97,7 @@ class Strategy : public GradientSource {
   virtual void check_replicas() = 0;
 
   virtual torch::nn::Module& module() const = 0;
+  torch::Device device();  // of its parameters
   virtual const Group& group() const = 0;
 
   // How gradients travel. The log is that of the last exchange, until the next begins.
@@ -81,6 +110,8 @@ class Strategy : public GradientSource {
   virtual std::size_t parameter_bytes() const = 0;
   // Memory that this worker holds for gradients, in bytes.
   virtual std::size_t gradient_bytes() const = 0;
+  // Memory that parameters took at most that were gathered to be computed with, in bytes.
+  virtual std::size_t gathered_bytes() const = 0;
   // |gradient|² of each lane that this worker went through in this step, in their order, in f64: the same for
   // every number of workers. Empty without StrategyOptions::measure_lanes.
   virtual std::vector<double> lane_squares() const = 0;
@@ -91,6 +122,10 @@ class Strategy : public GradientSource {
   virtual void end_lane() noexcept = 0;
   // Returns what was before.
   virtual bool set_sync(bool on) = 0;
+  virtual void set_whole(bool on) = 0;
+
+ private:
+  std::optional<torch::Device> device_;  // once somebody has asked
 };
 
 class Strategy::LaneScope {
@@ -103,7 +138,19 @@ class Strategy::LaneScope {
   friend class Strategy;
   LaneScope(Strategy& owner, const LaneInfo& info);
   Strategy& owner_;
-  torch::Tensor generator_state_;
+  std::vector<torch::Tensor> generator_states_;
+};
+
+class Strategy::Whole {
+ public:
+  ~Whole() noexcept(false);
+  Whole(const Whole&) = delete;
+  Whole& operator=(const Whole&) = delete;
+
+ private:
+  friend class Strategy;
+  explicit Whole(Strategy& owner);
+  Strategy& owner_;
 };
 
 class Strategy::NoSync {

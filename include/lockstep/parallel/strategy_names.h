@@ -3,6 +3,6 @@
 
 namespace lockstep {
 
-inline constexpr const char* kStrategyNames[] = {"ddp", "zero1", "zero2", "zero3"};
+inline constexpr const char* kStrategyNames[] = {"ddp", "zero1", "zero2", "zero3", "hybrid-shard"};
 
 }  // namespace lockstep

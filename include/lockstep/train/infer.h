@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "lockstep/train/trainer.h"
 
@@ -16,7 +17,9 @@ struct InferResult {
 };
 
 // The first `examples` (0: all) of the task's test set, `batch` at once. The task's forward and loss are
-// needed; the model is in evaluation mode. Local.
-InferResult infer(const Task& task, std::int64_t batch, std::int64_t examples);
+// needed; the model is in evaluation mode. `place` moves a batch to where it is, which is part of the time.
+// Local.
+InferResult infer(const Task& task, std::int64_t batch, std::int64_t examples,
+                  const std::function<Batch(const Batch&)>& place = std::identity());
 
 }  // namespace lockstep

@@ -65,6 +65,9 @@ struct Task {
   std::vector<std::pair<std::string, Metric>> metrics = {};
   // What the loss and the metrics get; empty: the model's forward(batch.data). For models of several inputs.
   std::function<torch::Tensor(const Batch& batch)> forward = {};
+  // Loss and metrics take outputs on a GPU in the type in which they were computed, as lockstep::cross_entropy
+  // (models/cross_entropy.h) does. Without it, and on the processor, they get f32.
+  bool takes_low_precision = false;
 };
 
 // What is done where the folder has a run already.
@@ -106,6 +109,14 @@ struct TrainerOptions {
   std::string precision = "fp32";
   std::string loss_scaling = "auto";  // auto (with fp16), on or off
   GradScalerOptions scaler = {};
+  // Where the model computes: cpu; cuda, the GPU of this worker's local rank (several share one where there
+  // are fewer); or cuda:0, cuda:1 … Model, data, loss and metrics are there; the same bits for any number of
+  // workers need `deterministic` there.
+  std::string device = "cpu";
+  bool deterministic =
+      false;          // cuda: kernels with the same bits each time, or an error that names the operation
+  bool tf32 = false;  // cuda: products of f32 may round their factors to ten bits
+  bool channels_last = false;  // images and weights of convolutions with the channels side by side
 
   // How long it is; a run that goes on may be longer, unless its schedule depends on it.
   std::int64_t epochs = 0;  // both 0: one epoch
@@ -127,9 +138,11 @@ struct TrainerOptions {
   IfThere if_there = IfThere::refuse;
   std::string init = {};              // a checkpoint whose weights a new run begins with, or its run's folder
   std::int64_t checkpoint_every = 0;  // steps; 0: at the end of every epoch; -1: never
-  std::int64_t keep = 2;              // newest checkpoints that stay; 0: all
-  std::int64_t trace_steps = 50;      // first steps that trace.json shows
-  bool quiet = false;                 // rank 0 shows no progress
+  // on: they are written while training goes on (docs/training.md); off: training waits for them.
+  std::string checkpoint_async = "on";
+  std::int64_t keep = 2;          // newest checkpoints that stay; 0: all
+  std::int64_t trace_steps = 50;  // first steps that trace.json shows
+  bool quiet = false;             // rank 0 shows no progress
 };
 
 // What came of it, the same on every rank.

@@ -12,7 +12,6 @@
 #include "checkpoint/safetensors_file.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/sha256.h"
 #include "report/printable.h"
 #include "report/table.h"
 
@@ -36,16 +35,17 @@ HeaderFinding look_at_header(const fs::path& file) try {
 }
 
 // The fault of a file whose size is right; empty: none.
-std::string content_fault(const fs::path& file, bool altered) {
-  std::string said = altered ? "was altered (its SHA-256 differs)" : "";
-  if (!holds_tensors(file)) return said;
+std::string content_fault(const fs::path& file, const Manifest& manifest, const OnRead& on_read) {
+  const std::string said = find_fault(file, manifest, Depth::whole, on_read);
+  // What lies in runs of tensors has hashes of its own, which say where it was altered.
+  if (!holds_tensors(file) || manifest.files.at(file.filename().string()).head != 0) return said;
   const HeaderFinding header = look_at_header(file);
   if (!header.fault.empty())
-    return altered ? said + "; " + header.fault : "is as it was written, but " + header.fault;
+    return said.empty() ? "is as it was written, but " + header.fault : said + "; " + header.fault;
   // The manifest has one hash a file.
-  return altered ? fmt::format("{}; its header still fits, which of its {} changed can't be told", said,
-                               counted(static_cast<std::int64_t>(header.tensors), "tensor"))
-                 : said;
+  return said.empty() ? said
+                      : fmt::format("{}; its header still fits, which of its {} changed can't be told", said,
+                                    counted(static_cast<std::int64_t>(header.tensors), "tensor"));
 }
 
 bool is_there(const fs::path& file) {
@@ -53,11 +53,12 @@ bool is_there(const fs::path& file) {
   return fs::symlink_status(file, unknown).type() != fs::file_type::not_found;
 }
 
-std::string file_fault(const fs::path& file, const Manifest::File& expected, const OnRead& on_read) {
+std::string file_fault(const fs::path& file, const Manifest& manifest, const OnRead& on_read) {
   if (!is_there(file)) return "is not there";
+  const std::uint64_t expected = manifest.files.at(file.filename().string()).bytes;
   const std::uint64_t bytes = InputFile(file).bytes();
-  if (bytes != expected.bytes) return fmt::format("has {} bytes instead of {}", bytes, expected.bytes);
-  return content_fault(file, sha256_file(file, on_read) != expected.sha256);
+  if (bytes != expected) return fmt::format("has {} bytes instead of {}", bytes, expected);
+  return content_fault(file, manifest, on_read);
 }
 
 // What `look` finds wrong with a file, or what kept it from looking, goes into the report.
@@ -98,7 +99,7 @@ std::optional<CheckReport> check_checkpoint(const ListedCheckpoint& listed, cons
   for (const auto& one : manifest.files) {
     ++report.files;
     report.bytes += one.second.bytes;
-    note(report, one.first, [&] { return file_fault(listed.folder / one.first, one.second, on_read); });
+    note(report, one.first, [&] { return file_fault(listed.folder / one.first, manifest, on_read); });
   }
   if (report.condition != Condition::whole && folder_number(listed.folder) != before) return std::nullopt;
   return report;

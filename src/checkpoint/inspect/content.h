@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -35,6 +36,14 @@ struct ContentFile {
   std::string name;
   std::uint64_t bytes = 0;
   std::vector<ContentTensor> tensors = {};  // by name; none of what is no safetensors file
+  std::size_t runs = 0;                     // of tensors that lie in several files; they are in `sets`
+};
+
+// Tensors that lie in several files.
+struct ContentSet {
+  std::string name;  // of the file that they would be in
+  std::vector<ContentTensor> tensors = {};
+  std::size_t parts = 0;  // files that have some of it
 };
 
 struct PartTotal {
@@ -45,8 +54,11 @@ struct PartTotal {
 
 struct CheckpointContent {
   std::filesystem::path folder;
-  std::vector<ContentFile> files;  // by name
+  std::vector<ContentFile> files;     // by name
+  std::vector<ContentSet> sets = {};  // likewise
 
+  // Of all files and sets: calls `use` with the file's or set's name, its parts (1: a file) and the tensor.
+  void for_each(const std::function<void(const std::string&, std::size_t, const ContentTensor&)>& use) const;
   std::map<TensorPart, PartTotal> totals() const;  // of the parts that there are
 };
 

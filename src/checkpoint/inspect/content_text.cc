@@ -31,7 +31,9 @@ std::string file_table(const CheckpointContent& content, bool colours) {
   Table table({{"file", Align::left}, {"tensors"}, {"size"}});
   for (const ContentFile& file : content.files)
     table.add_row({{shown(file.name)},
-                   {holds_tensors(file.name) ? grouped(file.tensors.size()) : "-"},
+                   {file.runs > 0              ? grouped(file.runs) + (file.runs == 1 ? " run" : " runs")
+                    : holds_tensors(file.name) ? grouped(file.tensors.size())
+                                               : "-"},
                    {format_bytes(file.bytes)}});
   return table.render(colours);
 }
@@ -42,13 +44,13 @@ std::string tensor_table(const CheckpointContent& content, bool colours) {
                {"shape", Align::left},
                {"size"},
                {"part", Align::left}});
-  for (const ContentFile& file : content.files)
-    for (const ContentTensor& tensor : file.tensors)
-      table.add_row({{shown(tensor.entry.name)},
-                     {to_string(tensor.entry.dtype)},
-                     {fmt::format("[{}]", fmt::join(tensor.entry.shape, ", "))},
-                     {format_bytes(tensor.bytes())},
-                     {to_string(tensor.part)}});
+  content.for_each([&](const std::string&, std::size_t, const ContentTensor& tensor) {
+    table.add_row({{shown(tensor.entry.name)},
+                   {to_string(tensor.entry.dtype)},
+                   {fmt::format("[{}]", fmt::join(tensor.entry.shape, ", "))},
+                   {format_bytes(tensor.bytes())},
+                   {to_string(tensor.part)}});
+  });
   return table.render(colours);
 }
 
@@ -72,16 +74,16 @@ std::string total_table(const CheckpointContent& content, bool colours) {
 
 Json to_json(const CheckpointContent& content) {
   Json files = Json::array(), tensors = Json::array(), totals = Json::object();
-  for (const ContentFile& file : content.files) {
-    files.push_back({{"file", file.name}, {"bytes", file.bytes}});
-    for (const ContentTensor& tensor : file.tensors)
-      tensors.push_back({{"file", file.name},
-                         {"name", tensor.entry.name},
-                         {"part", to_string(tensor.part)},
-                         {"dtype", to_string(tensor.entry.dtype)},
-                         {"shape", tensor.entry.shape},
-                         {"bytes", tensor.bytes()}});
-  }
+  for (const ContentFile& file : content.files) files.push_back({{"file", file.name}, {"bytes", file.bytes}});
+  content.for_each([&](const std::string& file, std::size_t parts, const ContentTensor& tensor) {
+    tensors.push_back({{"file", file},
+                       {"name", tensor.entry.name},
+                       {"part", to_string(tensor.part)},
+                       {"dtype", to_string(tensor.entry.dtype)},
+                       {"shape", tensor.entry.shape},
+                       {"bytes", tensor.bytes()}});
+    if (parts > 1) tensors.back()["files"] = parts;
+  });
   for (const auto& [part, total] : content.totals()) totals[to_string(part)] = total_json(total);
   return {{"files", files}, {"tensors", tensors}, {"totals", totals}};
 }

@@ -5,14 +5,14 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <span>
 #include <system_error>
 
 #include "checkpoint/inspect/listing.h"
-#include "checkpoint/inspect/tensor_source.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/stored_tensors.h"
 #include "checkpoint/training_files.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
@@ -28,8 +28,8 @@ using OnWritten = std::function<void(std::uint64_t bytes, std::uint64_t total)>;
 // The new file, before any byte of it is read.
 struct Assembly {
   struct Origin {
-    const TensorSource* file;
-    const TensorEntry* entry;
+    const StoredTensors* set;
+    std::string name;  // in it
   };
   SafetensorsHeader header;
   std::map<std::string, Origin> origins;  // by the name in the new file
@@ -57,24 +57,31 @@ void check_out(const ExportOptions& options) {
                      "other; accepted: any other folder");
 }
 
-bool is_narrow(const TensorEntry& entry) {
-  return entry.dtype == FileDType::f16 || entry.dtype == FileDType::bf16;
+bool is_narrow(const StoredTensors::Form& form) {
+  return form.dtype == FileDType::f16 || form.dtype == FileDType::bf16;
 }
 
-// `optimizer`: where masters are; null where none are wanted, or there is no such file.
-Assembly assemble(const TensorSource& model, const TensorSource* optimizer) {
-  Assembly assembly{.header = {.tensors = {}, .metadata = model.header().metadata}, .origins = {}};
-  for (const TensorEntry& own : model.header().tensors) {
-    const std::string name = std::string(kMasterKind) + own.name;
-    const TensorEntry* const master = optimizer == nullptr ? nullptr : optimizer->find(name);
-    if (master != nullptr && master->shape != own.shape)
+// Throws SystemError: what is asked for is right, and what is there is not.
+std::unique_ptr<StoredTensors> open_set(const fs::path& checkpoint, const std::string& set) try {
+  return std::make_unique<StoredTensors>(checkpoint, set);
+} catch (const UsageError& wrong) {
+  throw SystemError(wrong.what());
+}
+
+// `optimizer`: where masters are; null where none are wanted, or there is no such set.
+Assembly assemble(const StoredTensors& model, const StoredTensors* optimizer) {
+  Assembly assembly{.header = {.tensors = {}, .metadata = model.metadata()}, .origins = {}};
+  for (const auto& [name, own] : model.forms()) {
+    const std::string in_f32 = std::string(kMasterKind) + name;
+    const bool has_master = optimizer != nullptr && optimizer->forms().contains(in_f32);
+    const StoredTensors::Form& form = has_master ? optimizer->forms().at(in_f32) : own;
+    if (form.shape != own.shape)
       throw SystemError(fmt::format("{} has {} as [{}], {} has {} as [{}]: they are not of one model",
-                                    kWeightsFile, show_name(own.name), fmt::join(own.shape, ", "),
-                                    kOptimizerFile, show_name(name), fmt::join(master->shape, ", ")));
-    const TensorEntry& entry = master != nullptr ? *master : own;
-    assembly.header.tensors.push_back({.name = own.name, .dtype = entry.dtype, .shape = entry.shape});
-    assembly.origins[own.name] = {.file = master != nullptr ? optimizer : &model, .entry = &entry};
-    if (master != nullptr) ++assembly.masters;
+                                    kWeightsFile, show_name(name), fmt::join(own.shape, ", "), kOptimizerFile,
+                                    show_name(in_f32), fmt::join(form.shape, ", ")));
+    assembly.header.tensors.push_back({.name = name, .dtype = form.dtype, .shape = form.shape});
+    assembly.origins[name] = {.set = has_master ? optimizer : &model, .name = has_master ? in_f32 : name};
+    if (has_master) ++assembly.masters;
   }
   lay_out(assembly.header.tensors);
   return assembly;
@@ -83,19 +90,19 @@ Assembly assemble(const TensorSource& model, const TensorSource* optimizer) {
 ExportReport export_one(const fs::path& checkpoint, const ExportOptions& options,
                         const OnWritten& on_written) {
   const Manifest manifest = read_manifest(checkpoint);
-  if (!manifest.files.contains(kWeightsFile)) {
+  if (!has_set(checkpoint, kWeightsFile)) {
     std::vector<std::string> names;
     for (const auto& [name, file] : manifest.files) names.push_back(name);
     throw UsageError(fmt::format("{} has no {}, but {}; accepted: the checkpoint of a training run",
                                  checkpoint.string(), kWeightsFile, fmt::join(names, ", ")));
   }
-  const TensorSource model(checkpoint / kWeightsFile);
-  std::optional<TensorSource> optimizer;
-  if (options.weights == ExportedWeights::master && manifest.files.contains(kOptimizerFile))
-    optimizer.emplace(checkpoint / kOptimizerFile);
-  Assembly assembly = assemble(model, optimizer ? &*optimizer : nullptr);
+  const auto model = open_set(checkpoint, kWeightsFile);
+  std::unique_ptr<StoredTensors> optimizer;
+  if (options.weights == ExportedWeights::master && has_set(checkpoint, kOptimizerFile))
+    optimizer = open_set(checkpoint, kOptimizerFile);
+  Assembly assembly = assemble(*model, optimizer.get());
   if (options.weights == ExportedWeights::master && assembly.masters == 0 &&
-      std::ranges::any_of(model.header().tensors, is_narrow))
+      std::ranges::any_of(model->forms(), [](const auto& one) { return is_narrow(one.second); }))
     throw UsageError(fmt::format("{} has weights of 16 bits and no master weights; accepted: no --master",
                                  checkpoint.string()));
   assembly.header.metadata.emplace("step", std::to_string(manifest.step));
@@ -113,7 +120,7 @@ ExportReport export_one(const fs::path& checkpoint, const ExportOptions& options
         add(std::as_bytes(std::span(head)));
         for (const TensorEntry& entry : tensors) {
           const Assembly::Origin& origin = assembly.origins.at(entry.name);
-          origin.file->read(*origin.entry, add);
+          origin.set->read_whole(origin.name, add);
         }
       },
       Sync::yes, options.existing);

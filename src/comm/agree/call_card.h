@@ -23,7 +23,8 @@ struct CallCard {
   std::uint8_t dtype = 0;
   std::uint8_t op = 0;
   std::uint8_t order = 0;
-  char algorithm[20] = {};  // that was asked for (by the call or LOCKSTEP_ALGORITHM); zeros: any
+  std::uint8_t device = 0;  // its kind
+  char algorithm[19] = {};  // that was asked for (by the call or LOCKSTEP_ALGORITHM); zeros: any
   std::uint32_t check = 0;  // that this is a card: the transport's own
 };
 static_assert(sizeof(CallCard) == 56);
@@ -44,12 +45,12 @@ inline bool same_divisor(const CallCard& a, const CallCard& b) {
 inline bool same_call(const CallCard& a, const CallCard& b) {
   return a.sequence == b.sequence && same_divisor(a, b) && a.what == b.what && a.count == b.count &&
          a.dtype == b.dtype && a.op == b.op && a.root == b.root && a.order == b.order &&
-         std::memcmp(a.algorithm, b.algorithm, sizeof(a.algorithm)) == 0;
+         a.device == b.device && std::memcmp(a.algorithm, b.algorithm, sizeof(a.algorithm)) == 0;
 }
 inline bool is_message(const CallCard& card) { return is_message(static_cast<Collective>(card.what)); }
 // What a send and its recv need to have in common.
 inline bool same_message(const CallCard& a, const CallCard& b) {
-  return is_message(a) && is_message(b) && a.count == b.count && a.dtype == b.dtype;
+  return is_message(a) && is_message(b) && a.count == b.count && a.dtype == b.dtype && a.device == b.device;
 }
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 // they keep, then undo it with the results.
 //
 //   all_reduce  2 log2 n steps, 2(n-1)/n · S bytes sent by each rank, for n a power of two
+//   reduce_scatter, all_gather: halving_slices.cc
 //
 // Any n: the ranks form blocks of falling powers of two (7 = 4 + 2 + 1). Each block halves by itself; then
 // the smallest block's sums go to the next larger one, and so on to the largest, which holds the result and
@@ -16,6 +17,7 @@
 
 #include "comm/algo/accumulate.h"
 #include "comm/algo/builtin.h"
+#include "comm/algo/halving_slices.h"
 
 namespace lockstep {
 
@@ -96,9 +98,13 @@ class HalvingDoublingAlgorithm final : public Algorithm {
  public:
   std::string_view name() const override { return "halving-doubling"; }
   bool canonical(std::span<const int>) const override { return true; }
-  bool has(Collective what) const override { return what == Collective::all_reduce; }
+  bool has(Collective what) const override {
+    return what == Collective::all_reduce || what == Collective::reduce_scatter ||
+           what == Collective::all_gather;
+  }
   Needs needs() const override { return {}; }
   Cost cost(const CallShape& shape) const override {
+    if (shape.what != Collective::all_reduce) return slices_cost_of_halving(shape);
     const auto n = static_cast<double>(shape.ranks);
     const double depth = std::bit_width(static_cast<unsigned>(shape.ranks)) - 1;
     const bool even = std::has_single_bit(static_cast<unsigned>(shape.ranks));
@@ -110,6 +116,9 @@ class HalvingDoublingAlgorithm final : public Algorithm {
             .wire_s = shape.wires == nullptr ? 0 : on_wires(shape)};
   }
   void run(Stage& stage) const override {
+    if (stage.call.bytes() == 0) return;
+    if (stage.call.what == Collective::reduce_scatter) return halve_slices(stage);
+    if (stage.call.what == Collective::all_gather) return double_slices(stage);
     const Accumulator sum(stage, stage.out());
     Team team = Team::whole(stage.channel());
     HalvingDoubling scheme(team, stage.call.count, stage.element());

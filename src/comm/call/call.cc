@@ -65,6 +65,8 @@ std::string Call::describe() const {
     detail += " over " + number;
   }
   if (order == Order::any) detail += detail.empty() ? "any order" : ", any order";
+  if (device.kind != Device::Kind::cpu)
+    detail += (detail.empty() ? "on " : ", on ") + std::string(to_string(device.kind));
   if (!algorithm.empty()) detail += (detail.empty() ? "by " : ", by ") + algorithm;
   return std::string(to_string(what)) + "(" + detail + ")";
 }

@@ -34,6 +34,7 @@ class HostRuntime final : public DeviceRuntime {
   DeviceEvent record(const DeviceStream&) override { return {}; }
   void wait(const DeviceStream&, const DeviceEvent&) override {}
   bool passed(const DeviceEvent&) override { return true; }
+  std::optional<std::int64_t> time_of(const DeviceEvent&) override { return std::nullopt; }
   bool wait_on_host(const DeviceEvent&, std::chrono::milliseconds) override { return true; }
 };
 

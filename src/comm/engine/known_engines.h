@@ -22,6 +22,7 @@ struct EngineProfile {
   Meets meets = Meets::alone;
   bool several_machines = false;  // its ranks may be on several machines; then it can be across nodes, too
   bool inside = false;            // it can be inside nodes, with another across
+  bool gpus = false;              // it works on memory of GPUs; then it carries all ranks, by itself
   const char* package = "";       // of the system, and the option of this build, without which it is missing;
   const char* option = "";        // empty: it is always there
 };
@@ -44,7 +45,20 @@ inline constexpr EngineProfile kKnownEngines[] = {
      .meets = Meets::over_another,
      .several_machines = true,
      .package = "libgloo-dev",
-     .option = "LOCKSTEP_GLOO"}};
+     .option = "LOCKSTEP_GLOO"},
+    {.name = "ipc",
+     .about = "the workers of one machine on GPUs: they map each other's memory, one kernel a call",
+     .meets = Meets::over_another,
+     .gpus = true,
+     .package = "the CUDA toolkit",
+     .option = "LOCKSTEP_CUDA"},
+    {.name = "nccl",
+     .about = "any workers, each on a GPU of its own: NCCL's collectives, and ours over its messages",
+     .meets = Meets::over_another,
+     .several_machines = true,
+     .gpus = true,
+     .package = "libnccl-dev",
+     .option = "LOCKSTEP_CUDA"}};
 
 // Null when there is none of that name.
 constexpr const EngineProfile* known_engine(std::string_view name) {
@@ -68,6 +82,8 @@ inline std::string why_not_composed(const EngineProfile& inside, const EnginePro
                                     std::span<const EngineProfile> engines) {
   const std::string in = inside.name;
   const std::string out = across.name;
+  for (const EngineProfile& one : {inside, across})
+    if (one.gpus) return std::string(one.name) + " carries all ranks by itself";
   if (!across.several_machines) return out + " can't be across nodes: its ranks are on one machine";
   if (!inside.inside) return in + " is not made for the inside of nodes";
   const EngineProfile* const flat = flat_under(across, engines);

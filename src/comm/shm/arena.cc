@@ -30,6 +30,9 @@ std::uint64_t block_bytes(std::size_t bytes) {
   return round_up(std::max<std::uint64_t>(bytes, 1), bytes >= kHugePage ? kHugePage : kPage);
 }
 
+// What a block that several ranks hold takes, with the page of its holders.
+std::uint64_t held_bytes(std::size_t bytes) { return block_bytes(bytes) + kPage; }
+
 // MemAvailable of the machine; 0 if unknown.
 std::uint64_t available_bytes() {
   std::ifstream meminfo("/proc/meminfo");
@@ -136,14 +139,19 @@ CommMemory Arena::allocate(int rank, std::size_t bytes) {
   return {std::move(owner), bytes};
 }
 
-Arena::Holders& Arena::holders_of(std::uint64_t offset, std::size_t bytes) const {
-  return *reinterpret_cast<Holders*>(at(offset + block_bytes(bytes)));
+// `whole`: of a block with its holders, who have the last page of it.
+std::uint64_t Arena::holders_offset(std::uint64_t offset, std::uint64_t whole) {
+  return offset + whole - kPage;
+}
+
+Arena::Holders& Arena::holders_of(std::uint64_t offset, std::uint64_t whole) const {
+  return *reinterpret_cast<Holders*>(at(holders_offset(offset, whole)));
 }
 
 std::uint64_t Arena::share(int rank, std::size_t bytes, int holders) {
-  const std::uint64_t whole = block_bytes(bytes) + kPage;
+  const std::uint64_t whole = held_bytes(bytes);
   const std::uint64_t offset = make_block(rank, bytes, whole);
-  auto* const state = new (&holders_of(offset, bytes)) Holders{};
+  auto* const state = new (&holders_of(offset, whole)) Holders{};
   state->left.store(static_cast<std::uint32_t>(holders), std::memory_order_release);
   const std::lock_guard lock(mutex_);
   regions_[rank].shared.emplace(offset, whole);
@@ -159,7 +167,7 @@ CommMemory Arena::hold(std::uint64_t offset, std::size_t bytes) {
 // The last one gives the memory back. The place is its maker's, who alone knows what is free in its region
 // and takes it back when it looks for some.
 void Arena::let_go(std::uint64_t offset, std::size_t bytes) {
-  Holders& holders = holders_of(offset, bytes);
+  Holders& holders = holders_of(offset, held_bytes(bytes));
   if (holders.left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   punch(offset, block_bytes(bytes));
   holders.gone.store(1, std::memory_order_release);
@@ -168,12 +176,11 @@ void Arena::let_go(std::uint64_t offset, std::size_t bytes) {
 void Arena::take_back_shared(Region& region) const {
   for (auto block = region.shared.begin(); block != region.shared.end();) {
     const auto [offset, whole] = *block;
-    if (reinterpret_cast<const Holders*>(at(offset + whole - kPage))->gone.load(std::memory_order_acquire) ==
-        0) {
+    if (holders_of(offset, whole).gone.load(std::memory_order_acquire) == 0) {
       ++block;
       continue;
     }
-    punch(offset + whole - kPage, kPage);
+    punch(holders_offset(offset, whole), kPage);
     put_back(region, offset, whole);
     block = region.shared.erase(block);
   }

@@ -65,7 +65,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   };
   struct Holders;
 
-  Holders& holders_of(std::uint64_t offset, std::size_t bytes) const;
+  static std::uint64_t holders_offset(std::uint64_t offset, std::uint64_t whole);
+  Holders& holders_of(std::uint64_t offset, std::uint64_t whole) const;
   void let_go(std::uint64_t offset, std::size_t bytes);
   std::uint64_t make_block(int rank, std::size_t bytes, std::uint64_t whole);
   [[noreturn]] void refuse(int rank, std::uint64_t bytes, const char* why) const;

@@ -38,6 +38,13 @@ std::string accepted(const std::function<bool(const EngineChoice&)>& fits) {
   return listed(words);
 }
 
+// Before there is one of its kind: only what it can do says more.
+bool works_on(const EngineProfile& profile, Device::Kind device) {
+  if (device == Device::Kind::cpu) return true;
+  if (const EngineKind* const kind = find_engine(profile.name)) return kind->can().devices.has(device);
+  return profile.gpus && device == Device::Kind::cuda;
+}
+
 // Profiles of this program's engines and of those that are known besides: what may be asked for.
 std::vector<EngineProfile> all_profiles() {
   std::vector<EngineProfile> profiles(std::begin(kKnownEngines), std::end(kKnownEngines));
@@ -65,6 +72,21 @@ EngineChoice usual(const Membership& who, bool started_by_mpi) {
   for (const EngineProfile& one : engine_profiles())
     if (who.whole_job && started_by_mpi && one.meets == Meets::by_mpirun) return {one, inside};
   return {first_that_meets(true), inside};
+}
+
+// On GPUs: the first for one machine, where all are on one; else the first for several.
+EngineChoice usual_on(Device::Kind device, const Membership& who) {
+  const bool one_machine = who.one_machine || who.size == 1;
+  std::vector<std::string> missing;
+  for (const EngineProfile& one : all_profiles()) {
+    if (!works_on(one, device) || (!one.several_machines && !one_machine)) continue;
+    if (find_engine(one.name) != nullptr) return {one};
+    missing.emplace_back(one.name);
+  }
+  throw UsageError(std::string("no engine of this program works on ") + to_string(device) +
+                   (missing.empty() ? ""
+                                    : "; it was built without " + listed(missing) +
+                                          " (`lockstep tune --engines` says what they need)"));
 }
 
 bool is_mpiruns(const EngineChoice& choice) {
@@ -133,14 +155,20 @@ std::string EngineChoice::word() const {
   return inside ? std::string(inside->name) + "+" + engine.name : engine.name;
 }
 
-EngineChoice choose_engine(const Knobs& knobs, const Membership& who, bool started_by_mpi) {
-  if (knobs.engine == "auto") return usual(who, started_by_mpi);
+EngineChoice choose_engine(const Knobs& knobs, const Membership& who, bool started_by_mpi,
+                           Device::Kind device) {
+  const bool on_device = device != Device::Kind::cpu;
+  if (knobs.engine == "auto") return on_device ? usual_on(device, who) : usual(who, started_by_mpi);
   EngineChoice choice = choice_of(knobs.engine);
+  const auto works = [&](const EngineChoice& one) { return !one.inside && works_on(one.engine, device); };
+  if (on_device && !works(choice))
+    throw UsageError("LOCKSTEP_ENGINE=" + choice.word() + " does not work on " + to_string(device) +
+                     "; accepted: " + accepted(works));
   if (choice.inside)
     if (const std::string why = why_not_composed(*choice.inside, choice.engine, all_profiles()); !why.empty())
       throw UsageError("LOCKSTEP_ENGINE=" + choice.word() + ": " + why +
                        "; accepted: " + listed(engine_words(engine_profiles())));
-  if (who.size == 1) return usual(who, started_by_mpi);
+  if (who.size == 1) return on_device ? choice : usual(who, started_by_mpi);
   if (!who.whole_job && is_mpiruns(choice))
     throw UsageError("form_group: LOCKSTEP_ENGINE=" + choice.word() +
                      ", whose ranks are those that mpirun started; accepted: " +

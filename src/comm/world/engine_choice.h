@@ -17,8 +17,10 @@ struct EngineChoice {
 };
 
 // What `knobs.engine` means for this group. Throws UsageError, before anybody is waited for, for a word that
-// names no engine, for two that can't be composed, and for what this group can't have.
-EngineChoice choose_engine(const Knobs& knobs, const Membership& who, bool started_by_mpi);
+// names no engine, for two that can't be composed, and for what this group can't have. `device`: what the
+// engine has to work on besides host memory.
+EngineChoice choose_engine(const Knobs& knobs, const Membership& who, bool started_by_mpi,
+                           Device::Kind device = Device::Kind::cpu);
 
 // Makes it. Collective. Throws UsageError where this program was built without a part of it.
 std::unique_ptr<Engine> make_engine(const EngineChoice& choice, const Membership& who, const Knobs& knobs);

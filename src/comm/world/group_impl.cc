@@ -104,11 +104,12 @@ void GroupImpl::run(Call call) {
 }
 
 // Two threads' streams, or two calls of one, would otherwise run side by side.
-DeviceEvent GroupImpl::put_on_device(Call& call, const DeviceEvent& ready) {
+DeviceEvent GroupImpl::put_on_device(Call& call, const DeviceEvent& ready, DeviceEvent* begin) {
   DeviceRuntime& runtime = runtime_of(call.device);
   call.stream = runtime.current_stream(call.device.index);
   if (ready) runtime.wait(call.stream, ready);
   if (const DeviceEvent& last = last_on(call.device)) runtime.wait(call.stream, last);
+  if (begin != nullptr) *begin = runtime.record(call.stream);
   execute(call, [&] { engine_->run(call); });
   return last_on(call.device) = runtime.record(call.stream);
 }
@@ -176,8 +177,9 @@ void GroupImpl::serve(Queued next) {
   try {
     if (on_device(next.call)) {
       runtime_of(next.call.device).use_own_stream(next.call.device.index);
-      const DeviceEvent end = put_on_device(next.call, next.ready);
-      ends.push_back({end, next.call.where(name_), next.call.timeout});
+      DeviceEvent begin;
+      const DeviceEvent end = put_on_device(next.call, next.ready, &begin);
+      ends.push_back({end, next.call.where(name_), next.call.timeout, std::move(begin)});
     } else {
       execute(next.call, [&] { engine_->run(next.call); });
     }

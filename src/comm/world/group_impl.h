@@ -60,8 +60,8 @@ class GroupImpl {
   template <class Body>
   void execute(Call& call, Body&& body);
   // Puts a call on this thread's current stream of its device, behind `ready` and the call on that device
-  // before it. Likewise.
-  DeviceEvent put_on_device(Call& call, const DeviceEvent& ready);
+  // before it; gives where it ends, and to `begin` where it begins. Likewise.
+  DeviceEvent put_on_device(Call& call, const DeviceEvent& ready, DeviceEvent* begin = nullptr);
   // Where the group's last call on devices of that kind ends. Likewise.
   DeviceEvent& last_on(Device device) { return last_on_[static_cast<std::size_t>(device.kind)]; }
   void start_thread();

@@ -46,7 +46,7 @@ Group form(const Membership& who, const Identity& identity, const InitOptions& o
                      " inside a function given to then() or on_done(), where nothing may wait; accepted: "
                      "outside of it");
   check_group_size(who.size);
-  const EngineChoice choice = choose_engine(knobs, who, identity.started_by_mpi());
+  const EngineChoice choice = choose_engine(knobs, who, identity.started_by_mpi(), options.device);
   auto engine = make_engine(choice, who, knobs);
   if (engine->size() != who.size)
     throw UsageError("the " + choice.word() + " engine has " + std::to_string(engine->size()) +
@@ -117,8 +117,19 @@ std::vector<Group> thread_groups(int size, InitOptions options, std::vector<int>
     if (node < 0)
       throw UsageError("thread_groups got node " + std::to_string(node) + "; accepted: 0 and above");
   std::vector<Group> groups;
-  for (auto& engine : local_threads("world", std::move(nodes), knobs))
+  for (auto& local : local_threads("world", std::move(nodes), knobs)) {
+    std::unique_ptr<Engine> engine = std::move(local);
+    if (options.device != Device::Kind::cpu) {
+      Knobs any = knobs;
+      any.engine = "auto";
+      Membership who;
+      who.rank = engine->rank();
+      who.size = size;
+      const EngineChoice choice = choose_engine(any, who, false, options.device);
+      engine = find_engine(choice.engine.name)->make(who, knobs, std::move(engine));
+    }
     groups.push_back(GroupImpl::make(std::move(engine), "world", "threads", timeout_of(options, knobs)));
+  }
   return groups;
 }
 

@@ -1,4 +1,6 @@
 // Memory that all ranks of a group see.
+#include <charconv>
+
 #include "comm/world/group_impl.h"
 #include "lockstep/comm/group.h"
 
@@ -27,17 +29,18 @@ CommMemory Group::allocate_shared(std::size_t bytes) const {
                        " bytes, " + named(r) + " for " + std::to_string(wanted[static_cast<std::size_t>(r)]) +
                        "; accepted: the same everywhere");
   Commons& commons = *commons_of(impl().engine());
-  std::int64_t place = -1;
-  std::string why_not;
+  // The place in digits, or why there is none in words.
+  std::string answer;
   if (rank() == 0) try {
-      place = static_cast<std::int64_t>(commons.share(bytes));
+      answer = std::to_string(commons.share(bytes));
     } catch (const SystemError& error) {
-      why_not = error.what();
+      answer = error.what();
     }
-  broadcast(Buffer{&place, 1, DType::i64}, 0, {.purpose = "where the common memory is"});
-  if (place >= 0) return commons.hold(static_cast<std::uint64_t>(place), bytes);
-  broadcast(why_not, 0, {.purpose = "why there is no common memory"});
-  throw SystemError(why_not);
+  broadcast(answer, 0, {.purpose = "where the common memory is"});
+  std::uint64_t place = 0;
+  const char* const end = answer.data() + answer.size();
+  if (std::from_chars(answer.data(), end, place).ptr != end) throw SystemError(answer);
+  return commons.hold(place, bytes);
 }
 
 }  // namespace lockstep

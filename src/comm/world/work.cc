@@ -2,6 +2,8 @@
 #include <atomic>
 #include <deque>
 #include <iterator>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/seconds_text.h"
@@ -56,6 +58,21 @@ void order_after(const std::vector<DeviceEnd>& ends) {
   }
 }
 
+// When the first began and the last ended, as their devices know it; none: one does not, or has not ended.
+std::optional<std::pair<std::int64_t, std::int64_t>> time_on_devices(const std::vector<DeviceEnd>& ends) {
+  std::optional<std::pair<std::int64_t, std::int64_t>> all;
+  for (const DeviceEnd& end : ends) {
+    DeviceRuntime& runtime = runtime_of(end.event.device);
+    if (!end.begin) return std::nullopt;
+    const auto first = runtime.time_of(end.begin);
+    const auto last = runtime.time_of(end.event);
+    if (!first || !last) return std::nullopt;
+    all = all ? std::pair(std::min(all->first, *first), std::max(all->second, *last))
+              : std::pair(*first, *last);
+  }
+  return all;
+}
+
 // Behind all that the current streams of their devices hold.
 std::vector<DeviceEnd> ends_after(std::vector<DeviceEnd> ends) {
   for (DeviceEnd& end : ends) {
@@ -92,7 +109,8 @@ void Work::State::when_done(Callback callback) {
     const std::lock_guard lock(mutex);
     if (!done) return callbacks.push_back(std::move(callback));
   }
-  std::deque<std::function<void()>> now;  // no list in braces: that would keep a copy of what the callback holds
+  std::deque<std::function<void()>>
+      now;  // no list in braces: that would keep a copy of what the callback holds
   now.push_back([self = shared_from_this(), callback = std::move(callback)] { callback(*self); });
   run_or_line_up(std::move(now));
 }
@@ -139,8 +157,13 @@ void Work::wait_on_host() const {
 
 WorkTiming Work::timing() const {
   if (state_ == nullptr) return {};
-  const std::lock_guard lock(state_->mutex);
-  return state_->done ? state_->timing : WorkTiming();
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->done) return {};
+  }
+  WorkTiming timing = state_->timing;
+  if (const auto device = time_on_devices(state_->ends)) std::tie(timing.running_ns, timing.end_ns) = *device;
+  return timing;
 }
 
 Work Work::then_work(std::function<Work()> f) const {

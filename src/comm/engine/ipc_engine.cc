@@ -1,0 +1,340 @@
+#include "comm/engine/ipc_engine.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "comm/cuda/check.h"
+#include "comm/cuda/ipc_lender.h"
+#include "comm/cuda/ipc_memory.h"
+#include "comm/cuda/ipc_peers.h"
+#include "comm/cuda/reduce.h"
+#include "comm/cuda/runtime.h"
+#include "comm/engine/device_offers.h"
+#include "comm/engine/ipc_round.h"
+#include "lockstep/base/knobs.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep {
+namespace {
+
+using cuda::CudaRuntime;
+using cuda::IpcMemory;
+using cuda::IpcPlace;
+using cuda::IpcPost;
+
+constexpr const char* kName = "ipc";
+constexpr std::size_t kStagingBytes = std::size_t{64} << 20;
+// How long a group that goes waits for its last call on the GPU, and where a peer died on the way.
+constexpr std::chrono::seconds kLastCall{60};
+constexpr std::chrono::seconds kLastCallOfFailed{2};
+
+class IpcEngine final : public Engine {
+ public:
+  explicit IpcEngine(std::shared_ptr<Engine> carrier)
+      : Engine({.name = kName,
+                .rank = carrier->rank(),
+                .nodes = carrier->nodes(),
+                .naming = carrier->naming(),
+                .can = ipc_capabilities(carrier->capabilities()),
+                .selector = carrier->selector()}),
+        kept_(std::move(carrier)),
+        carrier_(*kept_),
+        timeout_(Knobs::from_environment().timeout),
+        look_(std::make_shared<const std::function<void(bool)>>([kept = kept_](bool passed) {
+          if (!passed) kept->check(News::known);
+        })) {}
+  ~IpcEngine() override { wait_for_last_call(); }
+
+  CommMemory allocate(std::size_t bytes, Device device) override {
+    return device.kind == Device::Kind::cpu ? carrier_.allocate(bytes, device)
+                                            : IpcMemory::get().allocate(bytes, device);
+  }
+  bool reaches(const void* data) const override {
+    return carrier_.reaches(data) || IpcMemory::get().find(data) != nullptr;
+  }
+  double expected_seconds(const Call& call) const override {
+    return call.device.kind == Device::Kind::cpu ? carrier_.expected_seconds(call) : 0;
+  }
+  PeerView peer(int rank) const override { return carrier_.peer(rank); }
+  void tell_failure(const Error& error) noexcept override { carrier_.fail(error); }
+  void check(News news) override { carrier_.check(news); }
+  Composable* composable() override { return carrier_.composable(); }
+
+ protected:
+  void execute(const Call& given) override {
+    if (given.device.kind == Device::Kind::cpu) return carrier_.run(given);
+    Call call = given;
+    if (call.timeout.count() <= 0) call.timeout = timeout_;
+    try {
+      on_device(call);
+    } catch (const cuda::DeviceError& error) {
+      const RankNames names = rank_names();
+      throw SystemError(names.named(rank()) + ", " + call.where(names.group()) + ": " + error.what());
+    }
+  }
+  double meet(const Call& call) override { return carrier_.open(call); }
+  std::unique_ptr<Engine> divide(int colour, int key, const std::string& name, const Call& call) override {
+    auto part = carrier_.split(colour, key, name, call);
+    if (part == nullptr) return nullptr;
+    return std::make_unique<IpcEngine>(std::move(part));
+  }
+
+ private:
+  void on_device(const Call& call) {
+    CudaRuntime::get().watch(call.stream, look_);
+    if (is_message(call.what)) {
+      message(call);
+    } else if (call.count == 0) {
+      (void)carrier_.open(part_of(call));
+      call.running(kName);
+    } else if (size() == 1) {
+      alone(call);
+    } else {
+      for (std::size_t begin = 0; begin < call.count;) begin = round(call, begin);
+    }
+    last_ = CudaRuntime::get().record(call.stream);
+  }
+
+  // A part of the call on the carrier: what ranks compare is the call itself.
+  static Call part_of(const Call& call) {
+    Call part = call;
+    part.device = {};
+    part.stream = {};
+    part.algorithm.clear();
+    part.in = nullptr;
+    part.out = nullptr;
+    part.whole = &call;
+    part.flight = nullptr;
+    part.timing = nullptr;
+    return part;
+  }
+
+  void alone(const Call& call) {
+    call.running(kName);
+    const IpcView own{.in = static_cast<std::byte*>(const_cast<void*>(call.in)),
+                      .stride = call.bytes(),
+                      .out = static_cast<std::byte*>(call.out)};
+    put_round(
+        {.call = call, .divisor = call.divisor, .rank = 0, .begin = 0, .end = call.count, .views = {own}});
+  }
+
+  // The elements from `begin` on, as many as go at once; gives where they end.
+  std::size_t round(const Call& call, std::size_t begin) {
+    const std::size_t once = std::min(call.count, begin + at_once(call));
+    IpcPost mine = post_of(call, begin, once);
+    lender_.retire(mine);
+    const std::vector<IpcPost> posts = exchange(call, mine);
+    call.running(kName);
+    const bool staged = std::ranges::any_of(posts, [](const IpcPost& post) { return post.staged != 0; });
+    const std::size_t end = staged ? once : call.count;
+    IpcRound part{
+        .call = call, .divisor = divisor_of(posts), .rank = rank(), .begin = begin, .end = end, .views = {}};
+    const int index = call.device.index;
+    for (const IpcPost& post : posts) {
+      peers_.let_go(post);
+      IpcView view;
+      if (post.in.block != 0) view.in = peers_.reach(post, post.in, index);
+      if (post.out.block != 0) view.out = peers_.reach(post, post.out, index);
+      view.stride = post.in.stride;
+      part.views.push_back(view);
+    }
+    wait_for(call, posts, &IpcPost::ready);
+    put_round(part);
+    lender_.record_done(call.stream);
+    (void)carrier_.open(part_of(call));
+    lender_.drop_retired(mine);
+    wait_for(call, posts, &IpcPost::done);
+    if (call.what == Collective::all_reduce && mine.staged != 0)
+      CudaRuntime::get().copy(element(call.out, call, begin), lender_.staging(call.device),
+                              (end - begin) * size_of(call.dtype), call.stream);
+    return end;
+  }
+
+  // So that all ranks' rounds are the same: by the call alone.
+  std::size_t at_once(const Call& call) const {
+    const std::size_t slices = gives_slices(call.what) ? static_cast<std::size_t>(size()) : 1;
+    return std::max<std::size_t>(kStagingBytes / (slices * size_of(call.dtype)) / 256 * 256, 256);
+  }
+
+  static std::byte* element(void* buffer, const Call& call, std::size_t i) {
+    return static_cast<std::byte*>(buffer) + i * size_of(call.dtype);
+  }
+  static const std::byte* element(const void* buffer, const Call& call, std::size_t i) {
+    return static_cast<const std::byte*>(buffer) + i * size_of(call.dtype);
+  }
+
+  // Where this rank's elements [begin, once) are for the others, behind what its stream holds.
+  IpcPost post_of(const Call& call, std::size_t begin, std::size_t once) {
+    IpcPost post = lender_.new_post(call.device, call.divisor);
+    const std::size_t slices = gives_slices(call.what) ? static_cast<std::size_t>(size()) : 1;
+    const bool all = call.what == Collective::all_reduce;
+    if (gives_input(call, rank())) {
+      // Who sends slices to all in place would have them overwritten before they are read.
+      const bool in_the_way = call.what == Collective::all_to_all && call.in == call.out;
+      post.in = in_the_way ? IpcPlace{} : lender_.place_of(element(call.in, call, begin), call.bytes());
+    }
+    if (all) post.out = lender_.place_of(element(call.out, call, begin), 0);
+    const bool in_needed = gives_input(call, rank()) && post.in.block == 0;
+    if (all && in_needed && post.out.block != 0) {
+      // The result's own place will do.
+      if (begin == 0) CudaRuntime::get().copy(call.out, call.in, call.bytes(), call.stream);
+      post.in = post.out;
+    } else if (in_needed || (all && post.out.block == 0)) {
+      const IpcPlace staging = lender_.staging_of(call.device, slices * (once - begin) * size_of(call.dtype),
+                                                  (once - begin) * size_of(call.dtype));
+      post.staged = 1;
+      if (all) post.out = staging;
+      if (in_needed) {
+        for (std::size_t s = 0; s < slices; ++s)
+          CudaRuntime::get().copy(reinterpret_cast<std::byte*>(staging.address) + s * staging.stride,
+                                  element(call.in, call, s * call.count + begin), staging.stride,
+                                  call.stream);
+        post.in = staging;
+      }
+    }
+    lender_.record_ready(call.stream);
+    return post;
+  }
+
+  std::vector<IpcPost> exchange(const Call& call, const IpcPost& mine) {
+    std::vector<IpcPost> posts(static_cast<std::size_t>(size()));
+    Call part = part_of(call);
+    part.what = Collective::all_gather;
+    part.in = &mine;
+    part.out = posts.data();
+    part.count = sizeof(IpcPost);
+    part.dtype = DType::u8;
+    part.root = -1;
+    carrier_.run(part);
+    return posts;
+  }
+
+  static double divisor_of(const std::vector<IpcPost>& posts) {
+    for (const IpcPost& post : posts)
+      if (post.divisor != kDivisorOfOthers) return post.divisor;
+    return kDivisorOfOthers;
+  }
+
+  void wait_for(const Call& call, const IpcPost& post, const cuda::IpcEventPost& event) {
+    const cuda::OnDevice on(call.device.index);
+    cuda::check(cudaStreamWaitEvent(static_cast<cudaStream_t>(call.stream.handle),
+                                    peers_.event(post, event, call.device.index), 0),
+                "cudaStreamWaitEvent(interprocess)", call.device.index);
+  }
+  void wait_for(const Call& call, const std::vector<IpcPost>& posts, cuda::IpcEventPost IpcPost::*which) {
+    for (int r = 0; r < size(); ++r)
+      if (const IpcPost& post = posts[static_cast<std::size_t>(r)]; r != rank())
+        wait_for(call, post, post.*which);
+  }
+
+  // The receiver reads where the sender's elements are, and says when it has.
+  void message(const Call& call) {
+    const bool sends = call.what == Collective::send;
+    for (std::size_t begin = 0; begin < call.count || begin == 0;) {
+      const std::size_t end = std::min(call.count, begin + at_once(call));
+      IpcPost post = sends ? post_of_message(call, begin, end) : lender_.new_post(call.device, call.divisor);
+      pass(call, post, sends);
+      call.running(kName);
+      if (!sends && end > begin) {
+        wait_for(call, post, post.ready);
+        CudaRuntime::get().copy(element(call.out, call, begin),
+                                peers_.reach(post, post.in, call.device.index),
+                                (end - begin) * size_of(call.dtype), call.stream);
+        post = lender_.new_post(call.device, call.divisor);
+        lender_.record_done(call.stream);
+      }
+      pass(call, post, !sends);
+      if (sends && end > begin) wait_for(call, post, post.done);
+      if (begin == end) return;
+      begin = end;
+    }
+  }
+
+  IpcPost post_of_message(const Call& call, std::size_t begin, std::size_t end) {
+    IpcPost post = lender_.new_post(call.device, call.divisor);
+    if (end > begin) {
+      post.in = lender_.place_of(element(call.in, call, begin), 0);
+      if (post.in.block == 0) {
+        const std::size_t bytes = (end - begin) * size_of(call.dtype);
+        post.in = lender_.staging_of(call.device, bytes, bytes);
+        CudaRuntime::get().copy(reinterpret_cast<void*>(post.in.address), element(call.in, call, begin),
+                                bytes, call.stream);
+      }
+    }
+    lender_.record_ready(call.stream);
+    return post;
+  }
+
+  // A post to the peer of a message, or from it.
+  void pass(const Call& call, IpcPost& post, bool out) {
+    Call part = part_of(call);
+    part.what = out ? Collective::send : Collective::recv;
+    part.count = sizeof(IpcPost);
+    part.dtype = DType::u8;
+    part.in = out ? &post : nullptr;
+    part.out = out ? nullptr : &post;
+    carrier_.run(part);
+  }
+
+  // Peers work on this rank's memory, and wait for its events, until the last call is over on the GPU, also
+  // where nobody here waits for that. In vain where one of them died: then what they share stays as long as
+  // the process.
+  void wait_for_last_call() noexcept try {
+    if (!last_) return;
+    bool failed = false;
+    try {
+      carrier_.check(News::known);
+    } catch (const Error&) {
+      failed = true;
+    }
+    const Deadline deadline = Deadline::after(failed ? kLastCallOfFailed : kLastCall);
+    while (!CudaRuntime::get().passed(last_)) {
+      if (deadline.passed()) break;
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    if (CudaRuntime::get().passed(last_)) return;
+    keep_for_ever();
+    log().warn(
+        "the last call of group {} has not ended on {}: what it works on stays until this process ends",
+        rank_names().group(), to_string(last_.device));
+  } catch (const std::exception& problem) {
+    keep_for_ever();
+    log().warn("the last call of group {} failed: {}", rank_names().group(), problem.what());
+  }
+
+  void keep_for_ever() noexcept {
+    struct Kept {
+      cuda::IpcPeers peers;
+      cuda::IpcLender lender;
+    };
+    if (auto* const kept = new (std::nothrow) Kept) {
+      kept->peers = std::move(peers_);
+      kept->lender = std::move(lender_);
+    }
+  }
+
+  const std::shared_ptr<Engine> kept_;
+  Engine& carrier_;
+  std::chrono::milliseconds timeout_;
+  std::shared_ptr<const std::function<void(bool)>> look_;
+  cuda::IpcPeers peers_;
+  cuda::IpcLender lender_;
+  DeviceEvent last_;  // where the last call ends
+};
+
+}  // namespace
+
+Capabilities ipc_capabilities(Capabilities host) {
+  host.reachable_memory = true;
+  return with_devices(std::move(host), Device::Kind::cuda, {{.name = kName, .collectives = kOnDevices}});
+}
+
+std::unique_ptr<Engine> make_ipc_engine(std::shared_ptr<Engine> carrier) {
+  if (carrier->size() > static_cast<int>(cuda::kMostInputs))
+    throw UsageError("the ipc engine of " + std::to_string(carrier->size()) + " ranks; accepted: at most " +
+                     std::to_string(cuda::kMostInputs));
+  return std::make_unique<IpcEngine>(std::move(carrier));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,33 @@
+// CUDA IPC: ranks of one machine map each other's buffers on GPUs, and one kernel a call works on all of
+// them. Several ranks may share one GPU, and be threads of one process.
+//
+// The way of a call on a GPU, n ranks:
+//   1. Each rank records an event behind what its stream holds (ready), and posts over the carrier where its
+//      buffers are. There all meet, as for any call: who called something else, has its buffers elsewhere, is
+//      missing or dead, is named.
+//   2. Each lets its stream wait for everybody's ready event, puts its part of the work there (a sum: its
+//      n-th part of everybody's buffers, in canonical order, written to all), and records an event (done).
+//   3. They meet again, and each lets its stream wait for everybody's done event.
+// The host waits for the other hosts, and for no stream. No kernel waits for another: without MPS, processes
+// take turns on a GPU.
+//
+// Bytes, all_reduce of S on one GPU: n·S read and n·S written, by all ranks together.
+//
+// What is not memory of allocate() goes through a block of the engine's (kStagingBytes), in rounds where it
+// is larger. Calls on host memory go to the carrier, whose ranks they are.
+#pragma once
+
+#include <memory>
+
+#include "comm/call/engine.h"
+
+namespace lockstep {
+
+// The engine over the ranks of `carrier`, all on one machine, which it keeps: nobody else may call anything
+// on it. Throws UsageError for ranks on several machines, or more than a kernel takes.
+std::unique_ptr<Engine> make_ipc_engine(std::shared_ptr<Engine> carrier);
+
+// What it can do beside what its carrier can on host memory.
+Capabilities ipc_capabilities(Capabilities host);
+
+}  // namespace lockstep

@@ -1,0 +1,345 @@
+#include "compress/compressor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <set>
+
+#include "comm/kernel/reduce.h"
+#include "compress/arithmetic.h"
+#include "compress/dense_part.h"
+#include "compress/methods.h"
+#include "grad/torch_types.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep::compress {
+namespace {
+
+constexpr const char* kSteps = "steps";
+constexpr const char* kChoice = "auto";
+
+}  // namespace
+
+Compressor::Compressor(const CompressOptions& options, Exchange::Leaves leaves)
+    : options_(options),
+      leaves_(leaves),
+      plain_(leaves == Exchange::Leaves::everything ? all_reduce_exchange() : reduce_scatter_exchange()),
+      dense_(dense_part()) {
+  if (options_.method == "auto") {
+    if (!(options_.max_error > 0) || options_.max_error > 10)
+      throw UsageError(
+          fmt::format("--compress-max-error {}; accepted: above 0, at most 10", options_.max_error));
+    chooser_.emplace(options_.max_error);
+    lines_.push_back({.pattern = "*", .min = 1024});
+    return;
+  }
+  for (const Rule& rule : parse_rules(options_.method))
+    lines_.push_back({.pattern = rule.pattern,
+                      .method = rule.method.name == "none" ? nullptr : make_method(rule.method),
+                      .warmup = rule.method.warmup,
+                      .min = rule.method.min});
+}
+
+// All agree: who has joined takes what the others have.
+Subtrees Compressor::settle_subtrees(const Group& group) const {
+  const int lanes = options_.lanes != 0 ? options_.lanes : group.size();
+  int count = options_.groups;
+  if (count == 0) {
+    const int before = group.all_reduce(group_ && options_.lanes != 0 ? carriage_.subtrees().count : 0,
+                                        {.op = ReduceOp::max});
+    count = before != 0 ? before : static_cast<int>(std::bit_ceil(static_cast<unsigned>(group.size())));
+  }
+  const Subtrees subtrees{.lanes = lanes, .count = count};
+  try {
+    check(subtrees);
+  } catch (const UsageError& error) {
+    throw UsageError(std::string("--compress-groups: ") + error.what());
+  }
+  return subtrees;
+}
+
+// Empty: it compresses the tensor.
+std::string Compressor::why_dense(const Line& line, const torch::Tensor& tensor) {
+  if (!line.method) return "none was asked for";
+  if (tensor.scalar_type() == torch::kFloat64) return "it is of f64";
+  const auto count = static_cast<std::size_t>(tensor.numel());
+  if (count < std::max<std::size_t>(line.min, 1))
+    return fmt::format("it has {} elements, fewer than min={}", count, line.min);
+  return line.method->why_dense(tensor.sizes().vec());
+}
+
+void Compressor::assign(const std::vector<NamedTensor>& parameters) {
+  struct Found {
+    std::size_t matched = 0, compressed = 0;
+    std::int64_t largest = -1;
+    std::string why;  // the largest travels as it is
+  };
+  std::vector<Found> found(lines_.size());
+  line_of_.assign(parameters.size(), -1);
+  double bytes = 0, all = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [name, tensor] = parameters[i];
+    if (!tensor.device().is_cpu())
+      throw UsageError("--compress: " + name + " is on " + tensor.device().str() + "; accepted: on cpu");
+    const double whole = static_cast<double>(tensor.numel()) * sizeof(float);
+    all += whole;
+    bytes += whole;
+    const auto line = std::ranges::find_if(lines_, [&](const Line& l) { return matches(l.pattern, name); });
+    if (line == lines_.end()) continue;
+    Found& own = found[static_cast<std::size_t>(line - lines_.begin())];
+    ++own.matched;
+    const std::string why = why_dense(*line, tensor);
+    if (tensor.numel() > own.largest) {
+      own.largest = tensor.numel();
+      own.why = name + ": " + why;
+    }
+    if (!why.empty()) continue;
+    ++own.compressed;
+    line_of_[i] = static_cast<int>(line - lines_.begin());
+    bytes += static_cast<double>(line->method->payload_bytes(tensor.sizes().vec())) - whole;
+  }
+  for (std::size_t l = 0; l < lines_.size(); ++l) {
+    const auto& [matched, compressed, largest, why] = found[l];
+    if (matched == 0 && lines_[l].pattern != "*")
+      throw UsageError(fmt::format(
+          "--compress: '{}' matches no parameter; accepted: names such as {}, with * for any text",
+          lines_[l].pattern, parameters.empty() ? "fc.weight" : parameters.front().name));
+    if (lines_[l].method && matched > 0 && compressed == 0)
+      throw UsageError(fmt::format("--compress {}: none of its {} parameters becomes smaller; {}",
+                                   lines_[l].method->name(), matched, why));
+  }
+  ratio_ = all > 0 ? bytes / all : 1;
+}
+
+// Where workers share subtrees, calls of all begin where the sums inside end, so they have a group of their
+// own.
+void Compressor::make_lines(const Group& group) {
+  const SubtreeShare& own = carriage_.own();
+  inside_ = Group();
+  calls_ = {.first = group};
+  if (carriage_.shared()) {
+    inside_ = group.split(own.workers > 1 ? own.first : -1);
+    calls_.first = group.split(0);
+  }
+  const bool two =
+      std::ranges::any_of(lines_, [](const Line& l) { return l.method && l.method->has_two_calls(); });
+  if (two || chooser_) calls_.second = group.split(0);
+}
+
+void Compressor::bind_methods() {
+  const Setting setting{.carriage = &carriage_,
+                        .book = &book_,
+                        .lines = calls_,
+                        .seed = options_.seed,
+                        .leaves = leaves_,
+                        .savings = &savings_};
+  dense_->bind(setting, {});
+  for (std::size_t l = 0; l < lines_.size(); ++l) {
+    std::vector<NamedTensor> own;
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      if (line_of_[i] == static_cast<int>(l)) own.push_back(parameters_[i]);
+    if (lines_[l].method) lines_[l].method->bind(setting, own);
+  }
+}
+
+Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, const Group& group) {
+  const auto same = [](const NamedTensor& a, const NamedTensor& b) { return a.name == b.name; };
+  if (group_ && !std::ranges::equal(parameters, parameters_, same))
+    throw UsageError(
+        "--compress " + options_.method +
+        ": an exchange that remembers parameters is of one model; accepted: another one for each");
+  parameters_ = parameters;
+  if (chooser_) {
+    chooser_->bind(group);
+    probed_ = 0;  // on every rank alike: one may have joined, and what was found is of other workers
+    buckets_ = 1;
+    use_choice();
+  }
+  const Subtrees subtrees = settle_subtrees(group);
+  assign(parameters);
+  const Exchange::State before = book_.collect(group);
+  carriage_ = Carriage(group, subtrees);
+  book_ = MemoryBook(subtrees, carriage_.own());
+  make_lines(group);
+  bind_methods();
+  if (!before.empty()) {
+    if (book_.knows(before))
+      book_.take(before, MemoryBook::Missing::begins_anew);
+    else
+      log().warn("--compress {}: what was remembered is of other subtrees than the {} of now; it begins anew",
+                 options_.method, subtrees.count);
+  }
+  group_ = group;
+  return subtrees;
+}
+
+Compressor::Ways Compressor::ways_of(const Bucket& bucket, std::int64_t step) const {
+  Ways ways{.by_line = std::vector<std::vector<std::size_t>>(lines_.size())};
+  for (std::size_t t = 0; t < bucket.tensors.size(); ++t) {
+    const int line = bucket.data.dtype == DType::f64 ? -1 : line_of_[bucket.tensors[t].parameter];
+    if (line < 0 || step < lines_[static_cast<std::size_t>(line)].warmup) {
+      ways.dense.push_back(t);
+      continue;
+    }
+    ways.by_line[static_cast<std::size_t>(line)].push_back(t);
+    ways.all_dense = false;
+  }
+  return ways;
+}
+
+Work Compressor::run(const Bucket& bucket) {
+  if (bucket.index == 0) {
+    ++steps_;
+    savings_.begin_step();
+  }
+  if (chooser_ && chooser_->choice() == Chooser::kUndecided) look_for_method(bucket);
+  const std::int64_t step = bucket.step.value_or(steps_ - 1);
+  const Ways ways = ways_of(bucket, step);
+  if (ways.all_dense) {
+    savings_.add_bytes(static_cast<double>(bucket.data.bytes()), static_cast<double>(bucket.data.bytes()));
+    return run_dense(bucket, plain_);
+  }
+  const auto flight = std::make_shared<Flight>();
+  flight->bucket = bucket;
+  flight->step = step;
+  flight->inverse = static_cast<float>(1 / bucket.divisor);
+  flight->owner = shared_from_this();
+  if (carriage_.own().count == 0) flight->bucket.sums.clear();
+  if (carriage_.own().workers == 1) return begin(flight, ways);
+  return sum_inside(flight).then([this, flight, ways] { return begin(flight, ways); });
+}
+
+// This worker's part of its subtree becomes the whole subtree's sum, on all that share it: which of them have
+// a gradient is counted in front.
+Work Compressor::sum_inside(const std::shared_ptr<Flight>& flight) {
+  const Bucket& bucket = flight->bucket;
+  const std::size_t tensors = bucket.tensors.size();
+  auto* const counts =
+      reinterpret_cast<std::int32_t*>(flags_.of(inside_, bucket.index, tensors * sizeof(std::int32_t)));
+  for (std::size_t t = 0; t < tensors; ++t) counts[t] = bucket.sums[0].has[t];
+  const Work counted =
+      inside_.all_reduce_async(Buffer{counts, tensors, DType::i32}, {.purpose = bucket.purpose});
+  const Work summed = inside_.all_reduce_async(bucket.data, {.purpose = bucket.purpose});
+  return when_all({counted, summed}).then([flight, counts, tensors] {
+    for (std::size_t t = 0; t < tensors; ++t) flight->bucket.sums[0].has[t] = counts[t] > 0 ? 1 : 0;
+  });
+}
+
+// Sums and result in f32, where the bucket itself is not.
+void Compressor::widen(Flight& flight) const {
+  const Buffer& data = flight.bucket.data;
+  const bool narrow = data.dtype != DType::f32;
+  if (narrow) flight.wide.resize(data.count * std::max<std::size_t>(flight.bucket.sums.size(), 1));
+  flight.result = narrow ? flight.wide.data() : static_cast<float*>(data.data);
+  for (std::size_t k = 0; k < flight.bucket.sums.size(); ++k) {
+    const SubtreeSum& sum = flight.bucket.sums[k];
+    flight.subtrees.push_back(sum.subtree);
+    flight.sums.push_back(narrow ? flight.wide.data() + k * data.count : static_cast<float*>(sum.data));
+    if (narrow) kernel::widen(flight.sums[k], sum.data, data.count, data.dtype);
+  }
+}
+
+void Compressor::look(Flight& flight, const Ways& ways) const {
+  for (std::size_t k = 0; k < flight.subtrees.size(); ++k) {
+    std::vector<Presence>& there = flight.there.emplace_back();
+    for (const char has : flight.bucket.sums[k].has)
+      there.push_back(has != 0 ? Presence::there : Presence::absent);
+    for (const std::vector<std::size_t>& members : ways.by_line)
+      for (const std::size_t t : members)
+        if (there[t] == Presence::there && !all_finite(flight.sum(k, t))) there[t] = Presence::not_finite;
+  }
+}
+
+Work Compressor::begin(const std::shared_ptr<Flight>& flight, const Ways& ways) {
+  widen(*flight);
+  look(*flight, ways);
+  std::vector<Work> works;
+  for (std::size_t l = 0; l < lines_.size(); ++l)
+    if (!ways.by_line[l].empty()) works.push_back(lines_[l].method->run(flight, ways.by_line[l]));
+  if (!ways.dense.empty()) works.push_back(dense_->run(flight, ways.dense));
+  const Work all = works.size() == 1 ? works.front() : when_all(works);
+  return all.then([flight] {
+    const Buffer& data = flight->bucket.data;
+    if (!flight->wide.empty()) kernel::narrow(data.data, flight->result, data.count, data.dtype);
+  });
+}
+
+Exchange::State Compressor::state() {
+  if (!group_) throw UsageError("the state of an exchange that no model uses");
+  Exchange::State state = book_.collect(*group_);
+  state[kSteps] = torch::full({}, steps_, torch::kInt64);
+  if (chooser_) state[kChoice] = torch::full({}, chooser_->choice(), torch::kInt64);
+  return state;
+}
+
+void Compressor::load(const Exchange::State& state) {
+  if (!group_)
+    throw UsageError("a state for an exchange that no model uses yet; accepted: once it is wrapped");
+  Exchange::State rest = state;
+  const auto steps = rest.find(kSteps);
+  if (steps == rest.end() || steps->second.scalar_type() != torch::kInt64 || steps->second.numel() != 1)
+    throw UsageError("the state of the exchange lacks 'steps', a number");
+  const auto count = steps->second.item<std::int64_t>();
+  rest.erase(steps);
+  if (const auto choice = rest.find(kChoice); chooser_ && choice != rest.end()) {
+    const auto index = choice->second.item<std::int64_t>();
+    if (index < Chooser::kUndecided || index >= std::ssize(Chooser::candidates()))
+      throw UsageError(fmt::format("the state of the exchange has 'auto' = {}, which is no method", index));
+    rest.erase(choice);
+    if (index != Chooser::kUndecided) chooser_->choose(static_cast<int>(index), "as the run did before");
+    use_choice();
+    assign(parameters_);
+    bind_methods();
+  }
+  book_.take(rest, MemoryBook::Missing::is_refused);
+  steps_ = count;
+}
+
+ExchangeFigures Compressor::figures() const {
+  std::string about = options_.method;
+  if (chooser_ && chooser_->choice() == Chooser::kUndecided) about = "auto, not decided yet";
+  if (chooser_ && chooser_->choice() != Chooser::kUndecided)
+    about =
+        fmt::format("auto: {}; {}", lines_[0].method ? lines_[0].method->name() : "none", chooser_->reason());
+  return {.dense_bytes = savings_.dense_bytes(),
+          .sent_bytes = savings_.sent_bytes(),
+          .error = savings_.error(),
+          .about = about};
+}
+
+// As if all buckets were compressed alike, without the time that encoding takes.
+double Compressor::expected_seconds(const Group& group, std::size_t count, DType dtype) const {
+  if (group.size() == 1) return 0;
+  if (dtype == DType::f64 || carriage_.ranks() != group.size())
+    return plain_.expected_seconds(group, count, dtype);
+  const auto frame = static_cast<std::size_t>(static_cast<double>(count * sizeof(float)) * ratio_);
+  return group.expected_seconds(
+      {.what = Collective::all_gather, .count = carriage_.piece_bytes(frame), .dtype = DType::u8});
+}
+
+}  // namespace lockstep::compress
+
+namespace lockstep {
+
+std::function<Exchange(Exchange::Leaves)> compressed(CompressOptions options) {
+  (void)compress::Compressor(options, Exchange::Leaves::everything);  // throws here rather than later
+  return [options = std::move(options)](Exchange::Leaves leaves) {
+    const auto compressor = std::make_shared<compress::Compressor>(options, leaves);
+    return Exchange{.name = compressor->name(),
+                    .run = [compressor](const Bucket& bucket) { return compressor->run(bucket); },
+                    .leaves = leaves,
+                    .state = [compressor] { return compressor->state(); },
+                    .load = [compressor](const Exchange::State& state) { compressor->load(state); },
+                    .bind = [compressor](const std::vector<NamedTensor>& parameters,
+                                         const Group& group) { return compressor->bind(parameters, group); },
+                    .figures = [compressor] { return compressor->figures(); },
+                    .expected_seconds =
+                        [compressor](const Group& group, std::size_t count, DType dtype) {
+                          return compressor->expected_seconds(group, count, dtype);
+                        }};
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,80 @@
+// The exchange of one model that compresses: which method has which parameter, and a bucket's way through
+// them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "compress/chooser.h"
+#include "compress/method.h"
+#include "compress/method_text.h"
+#include "lockstep/compress/compress.h"
+
+namespace lockstep::compress {
+
+class Compressor : public std::enable_shared_from_this<Compressor> {
+ public:
+  Compressor(const CompressOptions& options, Exchange::Leaves leaves);
+
+  const std::string& name() const { return options_.method; }
+  Subtrees bind(const std::vector<NamedTensor>& parameters, const Group& group);
+  Work run(const Bucket& bucket);
+  Exchange::State state();
+  void load(const Exchange::State& state);
+  double expected_seconds(const Group& group, std::size_t count, DType dtype) const;
+  ExchangeFigures figures() const;
+
+ private:
+  struct Line {  // a rule
+    std::string pattern;
+    std::unique_ptr<Method> method = nullptr;
+    std::int64_t warmup = 0;
+    std::size_t min = 0;
+  };
+  // Which of a bucket's tensors go which way.
+  struct Ways {
+    std::vector<std::vector<std::size_t>> by_line;
+    std::vector<std::size_t> dense = {};
+    bool all_dense = true;
+  };
+
+  Subtrees settle_subtrees(const Group& group) const;
+  static std::string why_dense(const Line& line, const torch::Tensor& tensor);
+  void assign(const std::vector<NamedTensor>& parameters);
+  void make_lines(const Group& group);
+  void bind_methods();
+  // auto: probes, and decides once enough was seen.
+  void look_for_method(const Bucket& bucket);
+  void decide();
+  void use_choice();
+  // Of a step's calls; 0: it makes nothing smaller.
+  double wire_seconds(const Method& method) const;
+  Ways ways_of(const Bucket& bucket, std::int64_t step) const;
+  Work begin(const std::shared_ptr<Flight>& flight, const Ways& ways);
+  Work sum_inside(const std::shared_ptr<Flight>& flight);
+  void widen(Flight& flight) const;
+  void look(Flight& flight, const Ways& ways) const;
+
+  CompressOptions options_;
+  Exchange::Leaves leaves_;
+  Exchange plain_;
+  std::vector<Line> lines_;
+  std::optional<Chooser> chooser_;
+  int probed_ = 0;   // steps so far
+  int buckets_ = 1;  // of a step
+  std::unique_ptr<Method> dense_;
+  std::vector<NamedTensor> parameters_;
+  std::vector<int> line_of_;  // by parameter; -1: none
+  double ratio_ = 1;          // of compressed bytes to all
+  std::optional<Group> group_;
+  Carriage carriage_;
+  MemoryBook book_;
+  Group inside_;  // of the workers that share this one's subtree
+  Lines calls_;
+  Staging flags_;
+  Savings savings_;
+  std::int64_t steps_ = 0;  // so far, of a run without lanes
+};
+
+}  // namespace lockstep::compress

@@ -1,0 +1,78 @@
+// How a compressor comes to its method under --compress auto.
+#include <algorithm>
+#include <optional>
+
+#include "compress/arithmetic.h"
+#include "compress/compressor.h"
+#include "compress/methods.h"
+
+namespace lockstep::compress {
+namespace {
+
+constexpr std::size_t kMostProbed = std::size_t{1} << 20;  // elements of a tensor
+
+std::unique_ptr<Method> candidate(std::size_t index) {
+  return make_method(parse_rules(Chooser::candidates()[index]).front().method);
+}
+
+}  // namespace
+
+void Compressor::use_choice() {
+  lines_[0].method =
+      chooser_->choice() < 0 ? nullptr : candidate(static_cast<std::size_t>(chooser_->choice()));
+}
+
+double Compressor::wire_seconds(const Method& method) const {
+  double bytes = 0;
+  bool smaller = false;
+  for (const auto& [name, tensor] : parameters_) {
+    const std::vector<std::int64_t> sizes = tensor.sizes().vec();
+    const bool compresses =
+        static_cast<std::size_t>(tensor.numel()) >= lines_[0].min && method.why_dense(sizes).empty();
+    smaller = smaller || compresses;
+    bytes += compresses ? static_cast<double>(method.payload_bytes(sizes))
+                        : static_cast<double>(tensor.numel()) * sizeof(float);
+  }
+  if (!smaller) return 0;
+  const auto each = static_cast<std::size_t>(bytes / buckets_) + 1;
+  return buckets_ * group_->expected_seconds(method.gathers()
+                                                 ? CallQuestion{.what = Collective::all_gather,
+                                                                .count = carriage_.piece_bytes(each),
+                                                                .dtype = DType::u8}
+                                                 : CallQuestion{.what = Collective::all_reduce,
+                                                                .count = each / sizeof(float) + 1});
+}
+
+void Compressor::look_for_method(const Bucket& bucket) {
+  if (bucket.index == 0 && ++probed_ > 1 + Chooser::kProbes) return decide();
+  buckets_ = std::max(buckets_, bucket.index + 1);
+  if (probed_ < 2 || bucket.data.dtype != DType::f32 || bucket.sums.empty()) return;
+  Flight flight;
+  flight.bucket = bucket;
+  flight.sums = {static_cast<float*>(bucket.sums[0].data)};
+  std::optional<std::size_t> largest;
+  for (std::size_t t = 0; t < bucket.tensors.size(); ++t) {
+    const std::size_t count = bucket.tensors[t].count;
+    if (bucket.sums[0].has[t] == 0 || count < lines_[0].min || count > kMostProbed) continue;
+    if (!largest || count > bucket.tensors[*largest].count) largest = t;
+  }
+  if (!largest) return;
+  const BucketTensor& tensor = bucket.tensors[*largest];
+  if (all_finite({flight.sums[0] + tensor.offset, tensor.count}))
+    chooser_->probe(flight, *largest, parameters_[tensor.parameter].tensor);
+}
+
+// In front of the step's first bucket, on every rank.
+void Compressor::decide() {
+  double elements = 0;
+  for (const NamedTensor& parameter : parameters_) elements += static_cast<double>(parameter.tensor.numel());
+  std::vector<double> wire;
+  for (std::size_t c = 0; c < Chooser::candidates().size(); ++c) wire.push_back(wire_seconds(*candidate(c)));
+  const auto each = static_cast<std::size_t>(elements / buckets_) + 1;
+  chooser_->decide(*group_, buckets_ * plain_.expected_seconds(*group_, each, DType::f32), wire, elements);
+  use_choice();
+  assign(parameters_);
+  bind_methods();
+}
+
+}  // namespace lockstep::compress

@@ -1,0 +1,9 @@
+// What make_method() knows (methods.h), for those who only want the names.
+#pragma once
+
+namespace lockstep::compress {
+
+inline constexpr const char* kMethodNames[] = {"none",     "dgc",  "fp8",   "int8",     "intsgd", "onebit",
+                                               "powersgd", "qsgd", "randk", "terngrad", "topk"};
+
+}  // namespace lockstep::compress

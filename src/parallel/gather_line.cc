@@ -1,0 +1,133 @@
+#include "parallel/gather_line.h"
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int32_t kServes = -1;
+
+}  // namespace
+
+GatherLine::GatherLine(Group group)
+    : group_(std::move(group)), said_(static_cast<std::size_t>(group_.size())), thread_([this] { work(); }) {}
+
+GatherLine::~GatherLine() { stop(); }
+
+void GatherLine::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+int GatherLine::add(Source source) {
+  const std::lock_guard lock(mutex_);
+  sources_.push_back(std::move(source));
+  return static_cast<int>(sources_.size()) - 1;
+}
+
+void GatherLine::ask(int bucket, std::byte* memory) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+    wishes_.push_back({bucket, memory});
+  }
+  changed_.notify_all();
+}
+
+void GatherLine::wait(int bucket) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] {
+    return failure_ != nullptr ||
+           std::ranges::none_of(wishes_, [&](const Wish& wish) { return wish.bucket == bucket; });
+  });
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void GatherLine::serve() {
+  {
+    const std::lock_guard lock(mutex_);
+    serving_ = true;
+  }
+  changed_.notify_all();
+}
+
+void GatherLine::wait_over() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return failure_ != nullptr || !serving_; });
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+std::size_t GatherLine::scratch_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return scratch_.bytes();
+}
+
+void GatherLine::work() {
+  for (;;) {
+    Wish wish{};
+    bool wants = false;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stop_ || !wishes_.empty() || serving_; });
+      if (stop_ || failure_) return;
+      wants = !wishes_.empty();
+      if (wants) wish = wishes_.front();
+    }
+    try {
+      round(wants ? &wish : nullptr);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      failure_ = std::current_exception();
+    }
+    changed_.notify_all();
+  }
+}
+
+void GatherLine::round(const Wish* own) {
+  const std::int32_t wanted = own != nullptr ? own->bucket : kServes;
+  group_.all_gather(ConstBuffer(&wanted, 1, DType::i32), Buffer(said_.data(), said_.size(), DType::i32),
+                    {.purpose = own != nullptr ? sources_[static_cast<std::size_t>(wanted)].what
+                                               : "until no worker gathers parameters"});
+  const auto first = std::ranges::find_if(said_, [](std::int32_t said) { return said != kServes; });
+  if (first == said_.end()) {
+    const std::lock_guard lock(mutex_);
+    serving_ = false;
+    return;
+  }
+  const auto other =
+      std::ranges::find_if(said_, [&](std::int32_t said) { return said != kServes && said != *first; });
+  if (other != said_.end()) {
+    const auto says = [&](auto which) {
+      return group_.named(static_cast<int>(which - said_.begin())) + " needs " +
+             sources_[static_cast<std::size_t>(*which)].what;
+    };
+    throw MismatchError(says(first) + ", " + says(other) +
+                        "; accepted: all workers run the same units in the same order (parallel/units.h)");
+  }
+  const Source& source = sources_[static_cast<std::size_t>(*first)];
+  if (own == nullptr && scratch_.bytes() < source.bytes(group_.size())) {
+    CommMemory larger = group_.allocate(source.bytes(group_.size()));
+    const std::lock_guard lock(mutex_);
+    scratch_ = std::move(larger);
+  }
+  gather(*first, own != nullptr ? own->memory : scratch_.as<std::byte>());
+  if (own == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  wishes_.pop_front();
+}
+
+void GatherLine::gather(int bucket, std::byte* memory) const {
+  const Source& source = sources_[static_cast<std::size_t>(bucket)];
+  const std::size_t round = source.part_bytes * static_cast<std::size_t>(group_.size());
+  for (std::size_t k = 0; k < source.parts; ++k)
+    group_.all_gather(ConstBuffer(source.own + k * source.part_bytes, source.part_bytes, DType::u8),
+                      Buffer(memory + k * round, round, DType::u8), {.purpose = source.what});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,89 @@
+// Gathers that all workers make in one order, though not all have something to gather.
+//
+// A worker whose lanes are over, or that has none, still holds its share of what the others compute with. So
+// every gather has two rounds on a group of its own: each worker says which bucket it wants, or that it only
+// serves; then those parts are gathered, on who serves into scratch memory. A worker says something when it
+// wants a bucket, or when its passes are over (serve()); the line is over when nobody wants anything.
+//
+//   rank 0  want 3   want 2   serve
+//   rank 1  want 3   serve    serve      has fewer lanes
+//           gather 3 gather 2 over
+//
+// A thread of its own makes the calls, so that what is asked for comes while the worker computes.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/group.h"
+
+namespace lockstep {
+
+class GatherLine {
+ public:
+  // A bucket as its sharers have it: `parts` parts of `part_bytes` each; the sharers' first parts lie one
+  // behind the other, then their second ones.
+  struct Source {
+    const std::byte* own = nullptr;
+    std::size_t part_bytes = 0;
+    std::size_t parts = 1;
+    std::string what = {};  // for messages
+    std::size_t bytes(int sharers) const { return part_bytes * parts * static_cast<std::size_t>(sharers); }
+  };
+
+  // `group`: those who hold the shares, and nobody calls on it but this.
+  explicit GatherLine(Group group);
+  ~GatherLine();
+  GatherLine(const GatherLine&) = delete;
+  GatherLine& operator=(const GatherLine&) = delete;
+
+  // Before anything is asked for; the memory stays until this is gone. Returns its number.
+  int add(Source source);
+  const Group& group() const { return group_; }
+  // Makes no more calls, and returns when the one under way is over: nothing is written any more. What was
+  // asked for and is not there never comes.
+  void stop();
+
+  // Asks for a bucket, into memory as large as it is. Returns at once.
+  void ask(int bucket, std::byte* memory);
+  // Until it is there. Throws what the gathers threw, from then on always.
+  void wait(int bucket);
+
+  // This worker wants nothing more for now. Returns at once: from here on it serves the others.
+  void serve();
+  // Until all workers serve.
+  void wait_over();
+  // Bytes of the largest bucket that was gathered for others alone, which is how much scratch there is.
+  std::size_t scratch_bytes() const;
+
+ private:
+  struct Wish {
+    int bucket;
+    std::byte* memory;
+  };
+  void work();
+  void round(const Wish* own);
+  void gather(int bucket, std::byte* memory) const;
+
+  Group group_;
+  std::vector<Source> sources_;
+  std::vector<std::int32_t> said_;  // by all of them, in this round
+  CommMemory scratch_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Wish> wishes_;
+  bool serving_ = false;
+  bool stop_ = false;
+  std::exception_ptr failure_;
+  std::thread thread_;  // last: it uses all of them
+};
+
+}  // namespace lockstep

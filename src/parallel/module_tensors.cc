@@ -1,0 +1,40 @@
+#include "parallel/module_tensors.h"
+
+#include <unordered_set>
+
+namespace lockstep {
+
+std::vector<NamedTensor> trained_in(const torch::nn::Module& module) {
+  std::vector<NamedTensor> list;
+  std::unordered_set<const void*> seen;
+  for (const auto& entry : module.named_parameters())
+    if (entry.value().defined() && entry.value().requires_grad() &&
+        seen.insert(entry.value().unsafeGetTensorImpl()).second)
+      list.push_back({entry.key(), entry.value()});
+  return list;
+}
+
+std::vector<NamedTensor> frozen_in(const torch::nn::Module& module) {
+  std::vector<NamedTensor> list;
+  for (const auto& entry : module.named_parameters())
+    if (entry.value().defined() && !entry.value().requires_grad() && entry.value().is_floating_point())
+      list.push_back({entry.key(), entry.value()});
+  return list;
+}
+
+std::vector<NamedTensor> everything_in(const torch::nn::Module& module) {
+  std::vector<NamedTensor> list;
+  for (const auto& entry : module.named_parameters())
+    if (entry.value().defined()) list.push_back({entry.key(), entry.value().detach()});
+  for (const auto& entry : module.named_buffers())
+    if (entry.value().defined()) list.push_back({entry.key(), entry.value()});
+  return list;
+}
+
+std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
+  std::vector<std::string> names;
+  for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
+  return names;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,21 @@
+// The tensors of a module, by what becomes of them.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/grad/gradient_source.h"
+
+namespace lockstep {
+
+// Parameters with a gradient. Tied weights once, under their first name.
+std::vector<NamedTensor> trained_in(const torch::nn::Module& module);
+// Parameters of floating point without.
+std::vector<NamedTensor> frozen_in(const torch::nn::Module& module);
+// All parameters and buffers, under each of their names.
+std::vector<NamedTensor> everything_in(const torch::nn::Module& module);
+std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors);
+
+}  // namespace lockstep

@@ -1,0 +1,185 @@
+#include "parallel/parameter_units.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "grad/torch_types.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+// Copies what a tensor and bytes [first, first + count) of its bucket have in common to `to`, which stands
+// for those bytes.
+void copy_common(const torch::Tensor& tensor, std::size_t offset, std::size_t first, std::size_t count,
+                 std::byte* to) {
+  const std::size_t begin = std::max(offset, first);
+  const std::size_t end = std::min(offset + static_cast<std::size_t>(tensor.nbytes()), first + count);
+  if (begin < end)
+    std::memcpy(to + (begin - first), static_cast<const std::byte*>(tensor.data_ptr()) + (begin - offset),
+                end - begin);
+}
+
+}  // namespace
+
+void ParameterUnits::Held::fill(std::byte* with) {
+  gathered = with;
+  for (std::size_t i = 0; i < storages.size(); ++i)
+    storages[i].unsafeGetStorageImpl()->set_data_ptr_noswap(
+        at::DataPtr(with != nullptr ? with + offsets[i] : nullptr, at::Device(at::kCPU)));
+}
+
+ParameterUnits::ParameterUnits(Group group, int sharers, std::size_t budget_bytes)
+    : group_(std::move(group)),
+      sharers_(sharers),
+      sets_(group_.size() / sharers),
+      across_(sets_ > 1 ? group_.split(group_.rank() % sharers) : Group()),
+      budget_bytes_(budget_bytes),
+      line_(std::make_shared<GatherLine>(group_.split(group_.rank() / sharers))) {}
+
+// What is left of the module has neither memory nor sizes, so that who uses it is told so by libtorch.
+ParameterUnits::~ParameterUnits() {
+  const torch::NoGradGuard no_grad;
+  line_->stop();  // first: the memory that it writes to goes with the schedule
+  schedule_.reset();
+  line_.reset();
+  for (const auto& held : held_) {
+    held->fill(nullptr);
+    for (const auto& [name, tensor] : held->parameters)
+      torch::Tensor(tensor).set_data(torch::empty({0}, tensor.options().requires_grad(false)));
+  }
+}
+
+const std::vector<int>& ParameterUnits::lay_out(const torch::nn::Module& module,
+                                                const std::vector<NamedTensor>& parameters) {
+  layout_ = lay_out_units(module, parameters);
+  if (!parameters.empty() && layout_.points.empty())
+    throw UsageError(
+        "parameters in shards (zero3) are gathered in units here, and the model has none; accepted: "
+        "lockstep::shard(block) where the model is built (parallel/units.h), several workers a machine over "
+        "shared memory (engine shm, or shm+tcp across machines), or zero2");
+  return layout_.kinds;
+}
+
+std::size_t ParameterUnits::first_of(std::size_t k, std::size_t part) const {
+  const auto sharers = static_cast<std::size_t>(sharers_);
+  return (k * sharers + static_cast<std::size_t>(group_.rank()) % sharers) * part;
+}
+
+CommMemory ParameterUnits::add(const Bucket& bucket, DType dtype,
+                               const std::vector<NamedTensor>& parameters) {
+  const torch::NoGradGuard no_grad;
+  if (bucket.data.device.kind != Device::Kind::cpu)
+    throw UsageError("parameters in shards (zero3) are on " + to_string(bucket.data.device) +
+                     ", where units are not gathered; accepted: on cpu, or zero2");
+  const auto sets = static_cast<std::size_t>(sets_);
+  auto held = std::make_unique<Held>();
+  held->bucket = bucket.index;
+  held->part_bytes = bucket.data.count / static_cast<std::size_t>(group_.size()) * size_of(dtype);
+  held->memory = group_.allocate(std::max<std::size_t>(1, sets * held->part_bytes));
+  auto* const memory = held->memory.as<std::byte>();
+  for (const BucketTensor& place : bucket.tensors) {
+    const NamedTensor& parameter = parameters[place.parameter];
+    torch::Tensor tensor = parameter.tensor;
+    const std::size_t offset = place.offset * size_of(dtype);
+    for (std::size_t k = 0; k < sets; ++k)
+      copy_common(tensor, offset, first_of(k, held->part_bytes), held->part_bytes,
+                  memory + k * held->part_bytes);
+    tensor.set_data(
+        tensor_at({nullptr, place.count, dtype}, tensor.sizes(), tensor.strides(), std::shared_ptr<void>()));
+    held->parameters.push_back(parameter);
+    held->offsets.push_back(offset);
+    held->storages.push_back(tensor.storage());
+  }
+  held->fill(nullptr);
+  const int kind = layout_.kinds[bucket.tensors.front().parameter];  // of all in the bucket
+  held->units = layout_.units_of_kind[static_cast<std::size_t>(kind)];
+  const std::string& name = layout_.names[static_cast<std::size_t>(held->units.front())];
+  line_->add({.own = memory,
+              .part_bytes = held->part_bytes,
+              .parts = sets,
+              .what = "the parameters of unit '" + name + "'"});
+  held_.push_back(std::move(held));
+  return held_.back()->memory;
+}
+
+std::byte* ParameterUnits::own_part(const Bucket& bucket) const {
+  const Held& held =
+      **std::ranges::find_if(held_, [&](const auto& each) { return each->bucket == bucket.index; });
+  return held.memory.as<std::byte>() + static_cast<std::size_t>(group_.rank() / sharers_) * held.part_bytes;
+}
+
+void ParameterUnits::start() {
+  std::vector<UnitSchedule::UnitBuckets> units;
+  for (const std::string& name : layout_.names) units.push_back({name, {}});
+  std::vector<UnitSchedule::BucketPlace> places;
+  for (std::size_t h = 0; h < held_.size(); ++h) {
+    Held* const held = held_[h].get();
+    places.push_back({.bytes = held->part_bytes * static_cast<std::size_t>(group_.size()),
+                      .fill = [held](std::byte* memory) { held->fill(memory); }});
+    for (const int unit : held->units)
+      units[static_cast<std::size_t>(unit)].buckets.push_back(static_cast<int>(h));
+  }
+  schedule_ = std::make_shared<UnitSchedule>(line_, std::move(units), std::move(places), budget_bytes_);
+  for (std::size_t u = 0; u < layout_.points.size(); ++u) {
+    layout_.points[u]->keeper = schedule_;
+    layout_.points[u]->number = static_cast<int>(u);
+  }
+}
+
+void ParameterUnits::check_in_place() const {
+  for (const auto& held : held_)
+    for (std::size_t i = 0; i < held->parameters.size(); ++i)
+      if (held->parameters[i].tensor.storage().unsafeGetStorageImpl() !=
+          held->storages[i].unsafeGetStorageImpl())
+        throw UsageError(
+            "parameter '" + held->parameters[i].name +
+            "' was given other memory after the model was wrapped, so its updates would be lost; "
+            "change it in place (copy_) under whole(), or make a new Sharded");
+}
+
+void ParameterUnits::share_updates() const {
+  if (sets_ == 1) return;
+  std::vector<Work> works;
+  for (const auto& held : held_) {
+    auto* const memory = held->memory.as<std::byte>();
+    works.push_back(across_.all_gather_async(
+        ConstBuffer(memory + static_cast<std::size_t>(across_.rank()) * held->part_bytes, held->part_bytes,
+                    DType::u8),
+        Buffer{memory, static_cast<std::size_t>(sets_) * held->part_bytes, DType::u8},
+        {.purpose = "updates of the other nodes"}));
+  }
+  when_all(works).wait();
+}
+
+void ParameterUnits::set_whole(bool on) {
+  if (!on)  // what was written there, every worker its own parts of it
+    for (const auto& held : held_)
+      for (std::size_t k = 0; held->gathered != nullptr && k < static_cast<std::size_t>(sets_); ++k)
+        std::memcpy(held->memory.as<std::byte>() + k * held->part_bytes,
+                    held->gathered + first_of(k, held->part_bytes), held->part_bytes);
+  schedule_->set_whole(on);
+}
+
+bool ParameterUnits::holds(const torch::Tensor& parameter) const {
+  return std::ranges::any_of(held_, [&](const auto& held) {
+    return std::ranges::any_of(held->storages, [&](const c10::Storage& storage) {
+      return storage.unsafeGetStorageImpl() == parameter.storage().unsafeGetStorageImpl();
+    });
+  });
+}
+
+std::size_t ParameterUnits::shard_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& held : held_) bytes += held->memory.bytes();
+  return bytes;
+}
+
+std::size_t ParameterUnits::whole_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& held : held_)
+    for (const NamedTensor& parameter : held->parameters) bytes += parameter.tensor.nbytes();
+  return bytes;
+}
+
+}  // namespace lockstep

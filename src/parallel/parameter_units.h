@@ -1,0 +1,90 @@
+// Parameters of which each worker holds a share, in units that are gathered when they are needed.
+//
+// Workers stand in sets of S in a row: a set holds every parameter once, and there are K = W / S sets (one,
+// unless shards are kept inside of nodes). A bucket has W equal parts, one a worker: what its optimizer
+// updates. Worker j of set k holds S-th parts: those of the workers j of all sets, K of them, so that a set
+// has everything between its workers, and what it needs of other sets' updates comes to it once a step.
+//
+//   W = 4, S = 2      part   0      1      2      3
+//   updated by               0      1      2      3
+//   held by                  0, 2   1, 3   0, 2   1, 3
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/group.h"
+#include "lockstep/grad/exchange.h"
+#include "lockstep/grad/gradient_source.h"
+#include "parallel/gather_line.h"
+#include "parallel/unit_layout.h"
+#include "parallel/unit_schedule.h"
+
+namespace lockstep {
+
+class ParameterUnits {
+ public:
+  // `sharers`: S, of which the group's size is a multiple. Collective.
+  ParameterUnits(Group group, int sharers, std::size_t budget_bytes);
+  ~ParameterUnits();
+  ParameterUnits(const ParameterUnits&) = delete;
+  ParameterUnits& operator=(const ParameterUnits&) = delete;
+
+  // Which parameters are gathered together: ReducerOptions::units. Throws UsageError where the model has no
+  // units.
+  const std::vector<int>& lay_out(const torch::nn::Module& module,
+                                  const std::vector<NamedTensor>& parameters);
+  // Is that bucket one of a unit?
+  bool has(const Bucket& bucket) const { return layout_.kinds[bucket.tensors.front().parameter] != 0; }
+
+  // A bucket of units moves in: this worker keeps its parts, and its parameters have memory only while they
+  // are gathered. Returns where those parts lie.
+  CommMemory add(const Bucket& bucket, DType dtype, const std::vector<NamedTensor>& parameters);
+  // The part that this worker updates.
+  std::byte* own_part(const Bucket& bucket) const;
+  // All are there.
+  void start();
+
+  // Throws UsageError where a parameter was given other memory.
+  void check_in_place() const;
+  // Brings what other sets' workers have updated. Collective.
+  void share_updates() const;
+
+  void set_whole(bool on);
+  void passes_over() { schedule_->passes_over(); }
+  void wait_over() { schedule_->wait_over(); }
+
+  // Parameters that have no memory of their own.
+  bool holds(const torch::Tensor& parameter) const;
+  std::size_t shard_bytes() const;  // this worker's parts
+  std::size_t whole_bytes() const;  // of the parameters of all units
+  std::size_t peak_bytes() const { return schedule_ ? schedule_->peak_bytes() : 0; }
+  std::size_t budget_bytes() const { return schedule_ ? schedule_->budget() : 0; }
+
+ private:
+  struct Held {
+    int bucket = 0;  // of gradients
+    std::vector<int> units = {};
+    CommMemory memory = {};  // K parts
+    std::size_t part_bytes = 0;
+    std::vector<NamedTensor> parameters = {};
+    std::vector<std::size_t> offsets = {};  // of those, bytes
+    std::vector<c10::Storage> storages = {};
+    std::byte* gathered = nullptr;
+    void fill(std::byte* with);  // null: with nothing
+  };
+  std::size_t first_of(std::size_t k, std::size_t part) const;  // of set k's worker of this place
+
+  Group group_;
+  int sharers_;
+  int sets_;
+  Group across_;  // those of other sets who hold the same
+  std::size_t budget_bytes_;
+  std::shared_ptr<GatherLine> line_;
+  UnitLayout layout_;
+  std::vector<std::unique_ptr<Held>> held_;
+  std::shared_ptr<UnitSchedule> schedule_;
+};
+
+}  // namespace lockstep

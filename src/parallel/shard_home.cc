@@ -1,0 +1,68 @@
+#include "parallel/shard_home.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "parallel/one_copy.h"
+#include "parallel/parameter_units.h"
+
+namespace lockstep {
+namespace {
+
+std::size_t budget_bytes(double mb) {
+  if (!(mb >= 0) || mb > 1e9)
+    throw UsageError("gathered_mb = " + std::to_string(mb) + "; accepted: 0 (two units) or more");
+  return static_cast<std::size_t>(std::ceil(mb * (1 << 20)));
+}
+
+// Workers of a node; they have to stand in a row, and be as many on every node.
+int workers_of_a_node(const Group& group) {
+  const std::vector<int>& nodes = group.nodes();
+  const auto workers = static_cast<std::size_t>(std::ranges::count(nodes, nodes[0]));
+  for (std::size_t r = 0; r < nodes.size(); ++r)
+    if (nodes[r] != nodes[r / workers * workers] ||
+        static_cast<std::size_t>(std::ranges::count(nodes, nodes[r])) != workers)
+      throw UsageError(
+          "hybrid-shard: nodes have different numbers of workers, or their ranks are not in a row; accepted: "
+          "as many on every node, or shard_workers");
+  return static_cast<int>(workers);
+}
+
+int sharers_of(const Group& group, const StrategyOptions& options) {
+  const int shard_workers = options.shard_workers;
+  if (shard_workers == 0) return options.shard_inside_nodes ? workers_of_a_node(group) : group.size();
+  if (shard_workers < 0 || group.size() % shard_workers != 0)
+    throw UsageError("shard_workers = " + std::to_string(shard_workers) + " of " +
+                     std::to_string(group.size()) + " workers; accepted: 0 (all), or what divides them");
+  return shard_workers;
+}
+
+}  // namespace
+
+ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOptions& options) {
+  const int sharers = sharers_of(group, options);
+  const std::size_t budget = budget_bytes(options.gathered_mb);
+  if (stage != ShardStage::parameters) {
+    if (options.parameters != ParameterAccess::chosen || sharers != group.size() || budget != 0)
+      throw UsageError(
+          "Sharded: options `parameters`, `gathered_mb` and `shard_workers` are of parameters in shards; "
+          "accepted: without them, or the stage `parameters` (zero3)");
+    return {};
+  }
+  if (options.parameters == ParameterAccess::mapped) {
+    if (sharers != group.size() || budget != 0)
+      throw UsageError(
+          "Sharded: `gathered_mb` and `shard_workers` are of parameters that are gathered, and "
+          "`parameters` says mapped; accepted: without them");
+    return {.copy = std::make_unique<OneCopy>(group), .units = nullptr};
+  }
+  // Who says how much may be gathered, or among how many, wants it gathered. One copy a machine is in shards
+  // inside of nodes already.
+  if (options.parameters == ParameterAccess::chosen && options.shard_workers == 0 && budget == 0)
+    if (auto copy = OneCopy::where_possible(group)) return {.copy = std::move(copy), .units = nullptr};
+  return {.copy = nullptr, .units = std::make_shared<ParameterUnits>(group, sharers, budget)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,75 @@
+#include "parallel/unit_layout.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+namespace lockstep {
+namespace {
+
+constexpr int kNoUnit = -1;
+
+std::unordered_map<const torch::nn::Module*, std::string> names_below(const torch::nn::Module& module) {
+  std::unordered_map<const torch::nn::Module*, std::string> names;
+  for (const auto& entry : module.named_modules(std::string(), /*include_self=*/false))
+    names.emplace(entry.value().get(), entry.key());
+  return names;
+}
+
+}  // namespace
+
+UnitLayout lay_out_units(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters) {
+  UnitLayout layout;
+  const auto all = units_in(module);
+  // The innermost unit around each module: that of the fewest modules.
+  std::unordered_map<const torch::nn::Module*, int> unit_around;
+  std::vector<std::size_t> sizes;
+  for (std::size_t u = 0; u < all.size(); ++u) {
+    const auto modules = modules_of(*all[u]);
+    sizes.push_back(modules.size());
+    for (const torch::nn::Module* const inside : modules) {
+      const auto [known, is_new] = unit_around.emplace(inside, static_cast<int>(u));
+      if (!is_new && modules.size() < sizes[static_cast<std::size_t>(known->second)])
+        known->second = static_cast<int>(u);
+    }
+  }
+  std::unordered_map<const void*, std::set<int>> users;  // of each parameter
+  const auto look_at = [&](const torch::nn::Module& user) {
+    const auto around = unit_around.find(&user);
+    for (const torch::Tensor& parameter : user.parameters(/*recurse=*/false))
+      if (parameter.defined())
+        users[parameter.unsafeGetTensorImpl()].insert(around != unit_around.end() ? around->second : kNoUnit);
+  };
+  look_at(module);
+  for (const auto& entry : module.named_modules(std::string(), /*include_self=*/false))
+    look_at(*entry.value());
+
+  std::map<int, int> numbers;  // of the units that have parameters
+  std::map<std::set<int>, int> kinds;
+  layout.units_of_kind.emplace_back();
+  const auto names = names_below(module);
+  for (const NamedTensor& parameter : parameters) {
+    const std::set<int>& units = users[parameter.tensor.unsafeGetTensorImpl()];
+    if (units.contains(kNoUnit)) {
+      layout.kinds.push_back(0);
+      continue;
+    }
+    const auto [kind, is_new] = kinds.emplace(units, static_cast<int>(layout.units_of_kind.size()));
+    layout.kinds.push_back(kind->second);
+    if (!is_new) continue;
+    std::vector<int>& list = layout.units_of_kind.emplace_back();
+    for (const int u : units) {
+      const auto [number, first] = numbers.emplace(u, static_cast<int>(layout.points.size()));
+      list.push_back(number->second);
+      if (!first) continue;
+      const auto& point = all[static_cast<std::size_t>(u)];
+      layout.points.push_back(point);
+      const auto named = names.find(point->modules.front().get());
+      layout.names.push_back(named != names.end() ? named->second : "the model");
+    }
+  }
+  return layout;
+}
+
+}  // namespace lockstep

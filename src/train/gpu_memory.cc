@@ -1,0 +1,43 @@
+#include "train/gpu_memory.h"
+
+#include "lockstep/base/error.h"
+
+#ifdef LOCKSTEP_HAS_TORCH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <cuda_runtime_api.h>
+
+#include "comm/cuda/check.h"
+
+namespace lockstep {
+
+int gpu_count() { return cuda::device_count(); }
+
+std::string gpu_name(int index) {
+  cudaDeviceProp properties{};
+  cuda::check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties", index);
+  return static_cast<const char*>(properties.name);
+}
+
+GpuMemory gpu_memory(int index) {
+  constexpr std::size_t kAll = 0;  // libtorch's StatType::AGGREGATE
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(static_cast<c10::DeviceIndex>(index));
+  GpuMemory memory{.peak_bytes = stats.allocated_bytes[kAll].peak,
+                   .held_bytes = stats.reserved_bytes[kAll].peak};
+  const cuda::OnDevice on(index);
+  std::size_t free = 0, total = 0;
+  cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo", index);
+  memory.free_bytes = static_cast<std::int64_t>(free);
+  memory.total_bytes = static_cast<std::int64_t>(total);
+  return memory;
+}
+
+}  // namespace lockstep
+#else
+namespace lockstep {
+
+int gpu_count() { return 0; }
+std::string gpu_name(int) { throw UsageError("this build has no CUDA"); }
+GpuMemory gpu_memory(int) { throw UsageError("this build has no CUDA"); }
+
+}  // namespace lockstep
+#endif

@@ -1,0 +1,49 @@
+#include "train/save_job.h"
+
+#include <cstring>
+
+namespace lockstep {
+namespace {
+
+std::span<const std::byte> bytes_of(const torch::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
+}
+
+}  // namespace
+
+std::vector<RunForm> FileToSave::forms() const {
+  std::vector<RunForm> forms;
+  for (const SavedRun& run : runs) forms.push_back(run.form);
+  return forms;
+}
+
+std::uint64_t copy_runs(std::vector<FileToSave>& files) {
+  const torch::NoGradGuard no_grad;
+  std::uint64_t bytes = 0;
+  for (FileToSave& file : files)
+    for (SavedRun& run : file.runs) {
+      bytes += run.form.bytes();
+      if (run.own_copy) continue;
+      run.own_copy = true;
+      if (!run.tensor.is_cpu()) {
+        run.tensor = run.tensor.cpu().contiguous();
+        continue;
+      }
+      // Not libtorch's copy: beside a step that computes it would take all cores.
+      const torch::Tensor live = run.tensor.contiguous();
+      run.tensor = torch::empty(live.sizes(), live.options());
+      if (live.nbytes() > 0) std::memcpy(run.tensor.data_ptr(), live.data_ptr(), live.nbytes());
+    }
+  return bytes;
+}
+
+Manifest write_file_of_runs(const std::filesystem::path& folder, FileToSave& file) {
+  PartFile part(folder, file.file, file.set, file.forms(), file.metadata);
+  for (const std::size_t i : part.order()) {
+    part.write(bytes_of(file.runs[i].tensor));
+    file.runs[i].tensor = torch::Tensor();
+  }
+  return part.finish();
+}
+
+}  // namespace lockstep

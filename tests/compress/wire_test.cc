@@ -1,0 +1,81 @@
+// Bytes that the kernel has sent in a step: theory, and framing.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "comm/bytes_sent.h"
+#include "comm/thread_ranks.h"
+#include "comm/wire_ranks.h"
+#include "lockstep/compress/compress.h"
+#include "lockstep/grad/reducer.h"
+
+namespace lockstep {
+namespace {
+
+using lockstep::testing::bytes_sent;
+using lockstep::testing::on_threads;
+using lockstep::testing::tcp_groups;
+
+constexpr std::int64_t kWireRows = 600, kWireColumns = 500;
+constexpr double kWireCount = kWireRows * kWireColumns;
+
+// Once the kernel has heard that all of it arrived, which an idle connection tells late.
+std::uint64_t settled_bytes_sent() {
+  std::uint64_t last = bytes_sent();
+  for (;;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const std::uint64_t now = bytes_sent();
+    if (now == last) return now;
+    last = now;
+  }
+}
+
+// Both ends of every connection are in this process, so all that is sent is counted, once.
+double compressed_bytes(int workers, const std::string& method) {
+  constexpr int kMeasured = 3;
+  double sent = 0;
+  on_threads(tcp_groups(workers, net::Security::plaintext), [&](const Group& group) {
+    std::vector<NamedTensor> large = {{"w", torch::ones({kWireRows, kWireColumns}).requires_grad_()}};
+    Reducer reducer(large, group, {.exchange = compressed({.method = method})(Exchange::Leaves::everything)});
+    const torch::Tensor g =
+        torch::sin(torch::arange(kWireRows * kWireColumns, torch::kFloat32)).view({kWireRows, kWireColumns});
+    const auto step = [&] {
+      large[0].tensor.mutable_grad() = torch::Tensor();
+      (large[0].tensor * g).sum().backward();
+      group.barrier();
+    };
+    step();  // connections are made, buckets laid out
+    const std::uint64_t before = group.rank() == 0 ? settled_bytes_sent() : 0;
+    group.barrier();
+    for (int i = 0; i < kMeasured; ++i) step();
+    if (group.rank() == 0) sent = static_cast<double>(settled_bytes_sent() - before) / kMeasured;
+    group.barrier();
+  });
+  return sent;
+}
+
+// What cards, counts, barriers and fingerprints take: of a step whose tensor is almost nothing.
+TEST(CompressedWire, CarriesTheoryAndFraming) {
+  const double framing = 6000;
+  const auto blocks = std::ceil(kWireCount / 512);
+  const auto expect = [&](const std::string& method, int workers, double theory) {
+    const double sent = compressed_bytes(workers, method);
+    RecordProperty(method, std::to_string(sent));
+    EXPECT_GE(sent, theory) << method;
+    EXPECT_LE(sent, theory + framing * workers) << method << ": theory says " << theory;
+  };
+  // An all-gather brings each of W workers the payloads of the W - 1 others.
+  expect("topk:0.01", 2, 2 * 8 * kWireCount / 100);
+  expect("topk:0.01", 3, 6 * 8 * kWireCount / 100);
+  expect("onebit", 2, 2 * (kWireCount / 8 + 4 * blocks));
+  expect("int8", 2, 2 * (kWireCount + 4 * blocks));
+  // An all-reduce of two workers sends everything both ways, or half of it twice.
+  expect("randk:0.01", 2, 2 * 4 * kWireCount / 100);
+  expect("intsgd", 2, 2 * kWireCount);
+  expect("powersgd:rank=4", 2, 2 * 4 * 4 * (kWireRows + kWireColumns));
+}
+
+}  // namespace
+}  // namespace lockstep

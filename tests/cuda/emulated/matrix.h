@@ -1,0 +1,57 @@
+// Matrices of f32 or bf16 for kernels, and numbers to hold them against.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "models/cuda/element.h"
+
+namespace lockstep::gpu {
+namespace {
+
+using Bf16 = __nv_bfloat16;
+
+template <class T>
+constexpr Element kElement = sizeof(T) == 4 ? Element::f32 : Element::bf16;
+// Of a result near 1: rounded once in its type, after some roundings of f32.
+template <class T>
+constexpr double kError = sizeof(T) == 4 ? 4e-6 : 1.0 / 256;
+
+double number(float value) { return static_cast<double>(value); }
+double number(Bf16 value) { return static_cast<double>(__bfloat162float(value)); }
+
+template <class T>
+struct Matrix {
+  std::int64_t rows, columns;
+  std::vector<T> data;
+  Matrix(std::int64_t r, std::int64_t c) : rows(r), columns(c), data(static_cast<std::size_t>(r * c)) {}
+  double at(std::int64_t r, std::int64_t c) const {
+    return number(data[static_cast<std::size_t>(r * columns + c)]);
+  }
+};
+
+template <class T>
+Matrix<T> random_matrix(std::int64_t rows, std::int64_t columns, unsigned seed, float mean = 0) {
+  Matrix<T> matrix(rows, columns);
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(mean, 1);
+  for (T& value : matrix.data) value = T(normal(generator));
+  return matrix;
+}
+
+template <class T>
+void expect_near(double expected, double got, double scale, const char* what, std::int64_t r,
+                 std::int64_t c) {
+  EXPECT_NEAR(expected, got, kError<T> * (std::abs(expected) + scale)) << what << " at " << r << ", " << c;
+}
+
+struct Shape {
+  std::int64_t rows, columns;
+};
+
+}  // namespace
+}  // namespace lockstep::gpu

@@ -1,0 +1,263 @@
+// Checkpoints of runs in shards: saved by some workers, gone on with by others; written beside the run.
+#include "train/saver.h"
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/stored_tensors.h"
+#include "lockstep/checkpoint/hash.h"
+#include "lockstep/checkpoint/state.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/strategies.h"
+#include "train/load_parts.h"
+#include "train/trainer_case.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Json = nlohmann::json;
+
+class SaverTest : public TrainerTest {
+ protected:
+  // A model with buffers, a parameter of one element, and, where that is asked for, weights in another order.
+  static torch::nn::Sequential wide_model(bool permuted) {
+    torch::manual_seed(5);
+    torch::nn::Sequential model(torch::nn::Linear(1, 7), torch::nn::BatchNorm1d(7), torch::nn::Linear(7, 5),
+                                torch::nn::Linear(5, 1));
+    if (permuted) {
+      torch::Tensor weight = model[2]->as<torch::nn::Linear>()->weight;
+      weight.set_data(weight.detach().t().contiguous().t());
+    }
+    return model;
+  }
+  TrainerResult train_wide(int workers, const TrainerOptions& how, bool permuted = false) {
+    std::mutex making;  // torch's generator is one for all threads
+    TrainerResult first;
+    on_threads(thread_groups(workers), [&](const Group& group) {
+      torch::nn::Sequential model{nullptr};
+      {
+        const std::lock_guard lock(making);
+        model = wide_model(permuted);
+      }
+      const TrainerResult result = Trainer(model, task(), how, group).run();
+      if (group.rank() == 0) first = result;
+    });
+    return first;
+  }
+  TrainerOptions wide(const std::string& name, const std::string& strategy, std::int64_t steps) const {
+    TrainerOptions how = options(name);
+    how.strategy = strategy;
+    how.optimizer = "adamw";
+    how.precision = "bf16";  // with masters
+    how.epochs = 0;
+    how.steps = steps;
+    how.checkpoint_every = 3;
+    how.if_there = IfThere::resume;
+    return how;
+  }
+  fs::path newest(const std::string& run) const { return find_checkpoint(folder_ / run); }
+};
+
+struct Leg {
+  const char* strategy;
+  int workers;
+};
+
+TEST_F(SaverTest, SavedByAnyWorkersAndGoneOnWithByOthers) {
+  for (const bool permuted : {false, true}) {
+    const std::string whole = train_wide(1, wide(permuted ? "p" : "w", "ddp", 12), permuted).params_sha256;
+    int number = 0;
+    for (const std::vector<Leg>& legs :
+         std::vector<std::vector<Leg>>{{{"ddp", 2}, {"zero3", 4}, {"zero1", 3}, {"ddp", 1}},
+                                       {{"zero2", 3}, {"ddp", 2}, {"zero3", 2}, {"zero2", 4}},
+                                       {{"zero1", 4}, {"zero1", 1}, {"zero1", 2}, {"zero3", 3}}}) {
+      const std::string name = "run" + std::to_string(number++) + (permuted ? "p" : "");
+      std::int64_t steps = 0;
+      std::string last;
+      for (const Leg& leg : legs) {
+        SCOPED_TRACE(name + " " + leg.strategy + " on " + std::to_string(leg.workers));
+        last = train_wide(leg.workers, wide(name, leg.strategy, steps += 3), permuted).params_sha256;
+        EXPECT_NO_THROW(verify_checkpoint(newest(name)));
+        const bool parts = leg.strategy != std::string("ddp") && leg.workers > 1;
+        EXPECT_EQ(StoredTensors(newest(name), "optimizer.safetensors").in_parts(), parts);
+      }
+      EXPECT_EQ(last, whole) << name;
+    }
+  }
+}
+
+TEST_F(SaverTest, TheSameBesideTheRunAndWhileItWaits) {
+  std::vector<std::string> hashes;
+  for (const std::string async : {"on", "off"})
+    for (const std::string strategy : {"ddp", "zero2"}) {
+      TrainerOptions how = wide(strategy + async, strategy, 9);
+      how.checkpoint_async = async;
+      how.keep = 0;
+      hashes.push_back(train_wide(2, how).params_sha256);
+      EXPECT_EQ(CheckpointStore(folder_ / (strategy + async) / "checkpoints").list().size(), 3u);
+      const Json summary = Json::parse(text(strategy + async + "/summary.json"));
+      EXPECT_EQ(summary.at("checkpoints_written"), 3);
+      EXPECT_GT(summary.at("checkpoint_write_ms").get<double>(), 0);
+      EXPECT_GT(summary.at("checkpoint_pause_ms").get<double>(), 0);
+    }
+  EXPECT_EQ(std::count(hashes.begin(), hashes.end(), hashes[0]), 4);
+  // What is in them is the state of their step, not of a later one.
+  for (const int step : {3, 6, 9}) {
+    char name[32];
+    std::snprintf(name, sizeof name, "step-%08d", step);
+    for (const char* set : {"model.safetensors", "optimizer.safetensors"}) {
+      const StoredTensors on(folder_ / "zero2on/checkpoints" / name, set);
+      const StoredTensors off(folder_ / "ddpoff/checkpoints" / name, set);
+      ASSERT_EQ(on.forms().size(), off.forms().size());
+      for (const auto& [tensor, form] : on.forms()) {
+        std::vector<std::byte> a(form.bytes), b(form.bytes);
+        on.read(tensor, 0, form.bytes / size_of(form.dtype), a);
+        off.read(tensor, 0, form.bytes / size_of(form.dtype), b);
+        EXPECT_EQ(a, b) << tensor << " of step " << step;
+      }
+    }
+  }
+}
+
+TEST_F(SaverTest, NoWorkerCopiesMoreThanItsShare) {
+  TrainerOptions how = options("run");
+  how.strategy = "zero3";
+  how.optimizer = "adamw";
+  how.epochs = 0;
+  how.steps = 2;
+  constexpr int kWorkers = 4;
+  constexpr std::int64_t kElements = 64 * 1000 + 1000;
+  on_threads(thread_groups(kWorkers), [&](const Group& group) {
+    torch::nn::Sequential model(torch::nn::Linear(1, 64), torch::nn::Linear(64, 1000),
+                                torch::nn::Linear(1000, 1));
+    torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : model->parameters()) parameter.fill_(0.01);
+    torch::AutoGradMode grad(true);
+    Trainer(model, task(), how, group).run();
+  });
+  const Json summary = Json::parse(text("run/summary.json"));
+  const auto copied = summary.at("checkpoint_copied_bytes").get<std::vector<double>>();
+  ASSERT_EQ(copied.size(), static_cast<std::size_t>(kWorkers));
+  const double share = 3.0 * 4 * kElements / kWorkers;  // parameters and two kinds of state
+  for (const double bytes : copied) EXPECT_NEAR(bytes, share, 0.1 * share);
+}
+
+TEST_F(SaverTest, AFlippedBitIsNamedWhenItIsReadAndNothingIsTrained) {
+  train_wide(2, wide("run", "zero1", 3));
+  const fs::path checkpoint = newest("run");
+  const fs::path file = checkpoint / "optimizer-00001-of-00002.safetensors";
+  std::fstream change(file, std::ios::in | std::ios::out | std::ios::binary);
+  change.seekp(-1, std::ios::end);
+  change.put('\x55');
+  change.close();
+  for (const int workers : {1, 2, 3}) {
+    const std::string said =
+        refusal([&] { train_wide(workers, wide("run", workers == 1 ? "ddp" : "zero2", 6)); });
+    EXPECT_NE(
+        said.find("checkpoint step-00000003 is damaged: " + file.string() + " was altered (the SHA-256 of"),
+        std::string::npos)
+        << said;
+    EXPECT_NE(said.find(" of \""), std::string::npos) << said;  // the tensor
+  }
+  EXPECT_EQ(newest("run"), checkpoint);
+}
+
+// A folder where nobody can write: the run fails with one line, and what was there is there.
+TEST_F(SaverTest, WhatTheThreadCouldNotWriteEndsTheRunOnAllRanks) {
+  for (const std::string strategy : {"ddp", "zero2"}) {
+    const fs::path checkpoints = folder_ / strategy;
+    std::atomic<int> told = 0;
+    on_threads(thread_groups(2), [&](const Group& group) {
+      Saver saver(group, CheckpointStore(checkpoints), Saver::Mode::in_background,
+                  [&](const SaveReport&) { ++told; });
+      torch::nn::Linear model(3, 2);
+      const auto sharing = make_strategy(strategy, model, group);
+      const SliceOwners owners(*sharing);
+      const auto state = [&](bool good) {
+        SavedState saved;
+        saved.sets["model.safetensors"] = model_runs(*sharing, owners, {});
+        saved.files.emplace_back("state.json", [good](const fs::path& file) {
+          if (!good) throw SystemError("cannot write " + file.string(), ENOSPC);
+          write_file(file, "{}\n");
+        });
+        return saved;
+      };
+      saver.begin(1, state(true), owners, 0);
+      saver.begin(2, state(false), owners, 0);  // waits for the first
+      EXPECT_TRUE(saver.busy());
+      std::string said;
+      try {
+        saver.wait();
+      } catch (const SystemError& error) {
+        said = error.what();
+      }
+      EXPECT_NE(said.find("No space left on device"), std::string::npos) << said;
+      EXPECT_FALSE(saver.busy());
+      saver.begin(3, state(true), owners, 0);  // it may be tried again
+      saver.wait();
+    });
+    EXPECT_EQ(told, 4);
+    const auto left = CheckpointStore(checkpoints).list();
+    ASSERT_EQ(left.size(), 2u);
+    for (const fs::path& one : left) EXPECT_NO_THROW(verify_checkpoint(one));
+    EXPECT_EQ(std::distance(fs::directory_iterator(checkpoints), fs::directory_iterator()), 2);
+  }
+}
+
+// Another machine has another disk: its parts come to rank 0, and from there.
+TEST_F(SaverTest, AWorkerThatDoesNotSeeTheFolderSendsItsPart) {
+  std::string before, after;
+  on_threads(thread_groups(3), [&](const Group& group) {
+    const fs::path folder = folder_ / (group.rank() == 1 ? "elsewhere" : "here");
+    torch::nn::Linear model(30, 20);
+    const auto sharing = make_strategy("zero2", model, group);
+    AdamW optimizer(*sharing, {.lr = 0.1});
+    const auto step = [&] {
+      model->forward(torch::ones({2, 30})).sum().backward();
+      optimizer.step();
+    };
+    step();
+    const SliceOwners owners(*sharing);
+    SavedState saved;
+    saved.sets["model.safetensors"] = model_runs(*sharing, owners, {});
+    for (const StatePart& part : optimizer.state_parts())
+      if (part.everywhere)
+        add_whole(saved.sets["optimizer.safetensors"], group.rank(), part.name, part.tensor);
+      else
+        add_run(saved.sets["optimizer.safetensors"], owners, part.name, part.slice, part.tensor);
+    fs::path written;
+    {
+      Saver saver(group, CheckpointStore(folder), Saver::Mode::in_background,
+                  [&](const SaveReport& report) { written = report.folder; });
+      saver.begin(1, std::move(saved), owners, 0);
+      saver.wait();
+    }
+    step();
+    const std::string hash = params_sha256(*model);
+    if (group.rank() == 0) {
+      before = hash;
+      EXPECT_NO_THROW(verify_checkpoint(written));
+    }
+    group.barrier();
+    // Back to what was saved: the same step again.
+    load_optimizer_state(folder / "step-00000001", optimizer, owners, group);
+    const torch::NoGradGuard no_grad;
+    const StoredTensors stored(folder_ / "here/step-00000001", "model.safetensors");
+    for (const auto& [name, tensor] : model_state(*model))
+      stored.read(name, 0, static_cast<std::uint64_t>(tensor.numel()),
+                  {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
+    const torch::AutoGradMode grad(true);
+    step();
+    if (group.rank() == 0) after = params_sha256(*model);
+  });
+  EXPECT_FALSE(before.empty());
+  EXPECT_EQ(before, after);
+  EXPECT_FALSE(fs::exists(folder_ / "elsewhere"));
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -132,16 +132,15 @@ class Model:
         for workers, victim in starts[:-1]:
             process = self.start(name, "-n", workers, *args)
             self.addCleanup(process.kill)
-            # One more than a checkpoint: it is there, and there is something to lose.
-            self.wait_for_steps(process, name, saved + self.CHECKPOINT_EVERY + 1)
+            self.wait_for_checkpoint(process, name, saved + self.CHECKPOINT_EVERY)
             found = self.workers_of(name)
             self.assertEqual(len(found), workers)
             os.kill(found[victim], signal.SIGKILL)
             out, err = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 1, out + err)
-            kept = [int(n[5:]) for n in os.listdir(self.path(name, "checkpoints")) if n.startswith("step-")]
-            self.assertGreater(max(kept), saved)
-            saved = max(kept)
+            kept = max(self.saved_steps(name))
+            self.assertGreater(kept, saved)
+            saved = kept
             args = ["--resume", self.path(name), *FREE]
         workers, _ = starts[-1]
         self.train(name, "-n", workers, "--resume", self.path(name), "--steps", saved + 2)

@@ -58,16 +58,30 @@ class Case(unittest.TestCase):
         return subprocess.Popen([PROGRAM, "train", "--out", self.path(name), *map(str, args)], env=self.environment,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def wait_for_steps(self, process, name, count):
+    def wait_until(self, process, holds):
+        """Until `holds()` gives something: that. What it looks for may not be there yet."""
         for _ in range(1200):
             try:
-                if len(self.rows(name, "steps.csv")) >= count:
-                    return
+                found = holds()
+                if found:
+                    return found
             except FileNotFoundError:
                 pass
             self.assertIsNone(process.poll(), "ended before it was stopped")
             time.sleep(0.05)
         self.fail("no progress")
+
+    def wait_for_steps(self, process, name, count):
+        self.wait_until(process, lambda: len(self.rows(name, "steps.csv")) >= count)
+
+    def wait_for_checkpoint(self, process, name, step):
+        """Until one of `step` or later is published, and a step is done behind it: there is something to lose. Checkpoints
+        are written beside the training, so that the rows of steps.csv say nothing of them."""
+        saved = self.wait_until(process, lambda: max((n for n in self.saved_steps(name) if n >= step), default=None))
+        self.wait_for_steps(process, name, saved + 1)
+
+    def saved_steps(self, name):
+        return [int(n[5:]) for n in os.listdir(self.path(name, "checkpoints")) if n.startswith("step-")]
 
     def workers_of(self, name):
         """Their process numbers, in the order in which they were started."""

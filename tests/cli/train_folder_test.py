@@ -99,7 +99,7 @@ class Folders(Case):
 
     def test_one_writer_at_a_time(self):
         first = self.start("run", *ARGS, "--steps", 100000)
-        self.wait_for_steps(first, "run", 3)
+        self.wait_for_checkpoint(first, "run", 2)
         owner = self.workers_of("run")[0]
         words = [self.path("run"), f"is being written by process {owner} on {os.uname().nodename}"]
         self.refused("train", "--resume", self.path("run"), words=words)
@@ -109,8 +109,7 @@ class Folders(Case):
         os.kill(owner, signal.SIGKILL)
         first.communicate(timeout=60)
         self.assertIn(".lock", self.hidden("run"))
-        steps = max(int(name[5:]) for name in os.listdir(self.path("run", "checkpoints")) if name.startswith("step-"))
-        done = self.run_program("train", "--resume", self.path("run"), "--steps", steps + 1)
+        done = self.run_program("train", "--resume", self.path("run"), "--steps", max(self.saved_steps("run")) + 1)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.hidden("run"), [])
 

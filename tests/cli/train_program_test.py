@@ -222,7 +222,7 @@ class Folder(Case):
 
     def test_a_full_disk(self):
         process = self.start("run", "-n", 2, *LANES, "--steps", 100000, "--checkpoint-every", 10)
-        self.wait_for_steps(process, "run", 12)
+        self.wait_for_checkpoint(process, "run", 10)
         workers = self.workers_of("run")
         self.assertEqual(len(workers), 2)
         for worker in workers:  # no file may be longer than this; the weights are

@@ -64,15 +64,14 @@ class Resume(Case):
 
     def test_after_sigkill(self):
         process = self.start("killed", "-n", 2, *LANES, "--steps", "100000", "--checkpoint-every", "4")
-        self.wait_for_steps(process, "killed", 6)
+        self.wait_for_checkpoint(process, "killed", 4)
         workers = self.workers_of("killed")
         self.assertEqual(len(workers), 2)
         for worker in workers:
             os.kill(worker, signal.SIGKILL)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, out + err)
-        last = max(name for name in os.listdir(self.path("killed", "checkpoints")) if name.startswith("step-"))
-        steps = int(last[5:]) + 3  # what came after the checkpoint is done again
+        steps = max(self.saved_steps("killed")) + 3  # what came after the checkpoint is done again
         done = self.run_program("train", "--resume", self.path("killed"), "-n", 3, "--steps", steps)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         whole = self.train("whole", "-n", 2, *LANES, "--steps", steps)
@@ -113,7 +112,7 @@ class Resume(Case):
         os.mkdir(self.path("tmp"))
         self.environment["TMPDIR"] = self.path("tmp")
         process = self.start("broken", "-n", 2, *LANES, "--steps", "100000", "--checkpoint-every", "2")
-        self.wait_for_steps(process, "broken", 3)
+        self.wait_for_checkpoint(process, "broken", 2)
         workers = self.workers_of("broken")
         self.assertEqual(len(workers), 2)
         os.kill(workers[1], signal.SIGKILL)
@@ -133,7 +132,7 @@ class Resume(Case):
         process = subprocess.Popen([PROGRAM, "run", "-n", "2", "--max-restarts", "1", PROGRAM, "train", "--out",
                                     self.path("again"), *map(str, args)], env=self.environment,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.wait_for_steps(process, "again", 8)
+        self.wait_for_checkpoint(process, "again", 5)
         os.kill(self.workers_of("again")[1], signal.SIGKILL)
         out, err = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 0, out + err)

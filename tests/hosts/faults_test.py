@@ -24,8 +24,7 @@ class Fault(Case):
     def begin_run(self):
         shutil.rmtree(self.path("run"), ignore_errors=True)
         self.process = self.job(2, "run", *MODEL, "--checkpoint-every", EVERY, *FREE)
-        # One more than a checkpoint: it is there, and there is something to lose.
-        self.wait_for_steps(self.process, "run", EVERY + 1)
+        self.wait_for_checkpoint(self.process, "run", EVERY)
         self.assertEqual(len(self.workers_of("run")), 4)
 
     def end_run(self, silence, status=1):
@@ -116,7 +115,7 @@ class Fault(Case):
     def test_started_again_by_the_agents(self):
         process = self.job(2, "run", *MODEL, "--checkpoint-every", EVERY, "--steps", 400,
                            flags=["--max-restarts", "1"])
-        self.wait_for_steps(process, "run", EVERY + 1)
+        self.wait_for_checkpoint(process, "run", EVERY)
         os.kill(self.worker(2), signal.SIGKILL)
         self.assertEqual(process.wait(240), 0, self.said("run"))
         self.assertIn("going on after step", self.said("run"))

@@ -69,4 +69,26 @@ BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<
   return layout;
 }
 
+BucketOffsets place_buckets(const BucketLayout& layout) {
+  BucketOffsets offsets;
+  for (const BucketPlan& plan : layout.buckets) {
+    offsets.begins.push_back(offsets.bytes);
+    offsets.bytes += round_up(plan.count * size_of(plan.dtype), kBucketAlignment);
+  }
+  offsets.bytes = std::max(offsets.bytes, kBucketAlignment);
+  return offsets;
+}
+
+std::vector<std::string> bucket_labels(const BucketLayout& layout, std::span<const std::string> names) {
+  std::vector<std::string> labels;
+  for (const BucketPlan& plan : layout.buckets) {
+    const std::string& first = names[static_cast<std::size_t>(plan.members.front())];
+    const std::string& last = names[static_cast<std::size_t>(plan.members.back())];
+    labels.push_back("bucket " + std::to_string(labels.size() + 1) + " of " +
+                     std::to_string(layout.buckets.size()) + " (" + first +
+                     (plan.members.size() > 1 ? " … " + last : "") + ")");
+  }
+  return labels;
+}
+
 }  // namespace lockstep

@@ -104,25 +104,26 @@ class GradientStore {
   };
   // In `memory`, or in memory of libtorch's own where that is none.
   Set make_set(const BucketLayout& layout, const CommMemory& memory) const;
+  Set empty_set(const BucketLayout& layout) const;
   torch::Tensor view_of(const torch::Tensor& bucket, std::size_t parameter, const BucketLayout& layout) const;
   // Bucket b of the first set has memory from now on, if it had none.
   void place(int bucket);
   // Whether this step's gradients are left where they are.
   bool stay() const { return stays_ && !adds_up_; }
-  std::size_t layout_bytes() const;
   void merge(std::size_t into, std::size_t from, const std::vector<int>& members);
 
   const std::vector<NamedTensor>& parameters_;
+  std::vector<std::string> names_;  // of the parameters
   Group group_;
   Device device_;  // of the parameters
   BucketLayout layout_;
   int layouts_ = 0;                  // so far
   std::vector<std::string> labels_;  // of the buckets
   std::vector<std::vector<BucketTensor>> tensors_;
-  bool stays_ = false;                // gradients may be left where they are
-  bool adds_up_ = false;              // not those of this step, which are sums of weighted lanes
-  CommMemory memory_;                 // of the first set; none with slots, and none before it is needed
-  std::vector<std::size_t> offsets_;  // of each bucket in memory_, bytes
+  bool stays_ = false;     // gradients may be left where they are
+  bool adds_up_ = false;   // not those of this step, which are sums of weighted lanes
+  CommMemory memory_;      // of the first set; none with slots, and none before it is needed
+  BucketOffsets offsets_;  // of the buckets in memory_
   std::optional<BucketSlots> slots_;
   std::vector<CommMemory> placed_;        // with slots: the memory that each bucket has now
   std::vector<torch::Tensor> own_;        // with slots: this rank's part of each bucket

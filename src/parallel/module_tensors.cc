@@ -2,6 +2,8 @@
 
 #include <unordered_set>
 
+#include "parallel/one_copy.h"
+
 namespace lockstep {
 
 std::vector<NamedTensor> trained_in(const torch::nn::Module& module) {
@@ -35,6 +37,12 @@ std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
   std::vector<std::string> names;
   for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
   return names;
+}
+
+void leave_one_copy(const std::vector<NamedTensor>& parameters) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : parameters)
+    if (OneCopy::holds(tensor.data_ptr())) torch::Tensor(tensor).set_data(tensor.detach().clone());
 }
 
 }  // namespace lockstep

@@ -18,4 +18,8 @@ std::vector<NamedTensor> frozen_in(const torch::nn::Module& module);
 std::vector<NamedTensor> everything_in(const torch::nn::Module& module);
 std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors);
 
+// Parameters that another strategy has left in memory which this worker has in common with others: each
+// would update them there, so this one goes on with a copy of its own.
+void leave_one_copy(const std::vector<NamedTensor>& parameters);
+
 }  // namespace lockstep

@@ -11,7 +11,6 @@
 #include "lockstep/comm/lane_board.h"
 #include "parallel/buffers.h"
 #include "parallel/module_tensors.h"
-#include "parallel/one_copy.h"
 #include "parallel/parameter_units.h"
 #include "parallel/replicas.h"
 #include "parallel/sync_norms.h"
@@ -32,14 +31,6 @@ void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& b
   };
   refuse_new(now, before, "is trained, which it was not,");
   refuse_new(before, now, "is not trained any more, which it was,");
-}
-
-// Parameters that another strategy has left in memory which this worker has in common with others: each
-// would update them there, so this one goes on with a copy of its own.
-void leave_one_copy(const std::vector<NamedTensor>& parameters) {
-  const torch::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : parameters)
-    if (OneCopy::holds(tensor.data_ptr())) torch::Tensor(tensor).set_data(tensor.detach().clone());
 }
 
 std::size_t megabytes(double mb, const char* name) {

@@ -4,7 +4,7 @@
 
 #include "cli/infer.h"
 #include "cli/train_plan.h"
-#include "cli/train_task.h"
+#include "recipe/task/train_task.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/checkpoint/store.h"

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "cli/step_bench.h"
-#include "cli/train_task.h"
+#include "recipe/task/train_task.h"
 #include "launch/worker_events.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/train/step_bench.h"

@@ -10,13 +10,8 @@
 #include "base/split.h"
 #include "cli/command.h"
 #include "cli/sweep_folder.h"
-#include "cli/train.h"
-#include "cli/train_flags.h"
-#include "lockstep/base/error.h"
-#include "lockstep/base/identity.h"
-#include "recipe/batch_sweep.h"
+#include "cli/sweep_run.h"
 #include "recipe/engine_flag.h"
-#include "report/batch_sweep.h"
 #include "report/folder_lock.h"
 #include "report/progress.h"
 
@@ -36,25 +31,6 @@ struct BatchSweepFlags {
 constexpr SweepFile kBatchSweepFiles[] = {{"sweep.csv", "factor,batch,recipe,"},
                                           {"sweep.svg", "after as many examples"},
                                           {"index.html", ".figures{display:flex"}};
-constexpr std::int64_t kOnlyAtTheEnd = std::int64_t{1} << 40;  // epochs between evaluations
-
-// The run's row; its status, where that is no row: 1 after one line on standard error, 128 + signal.
-int run_one(const BatchRun& run, Given given, BatchSweepRow& row) {
-  given.insert("out");
-  RunDisplay report(Show::nothing);
-  const int status = start_training(run.options, given, report, "sweep batch");
-  const fs::path folder = run.options.out;
-  if (status != 0 && (status != 1 || !stopped_not_finite(folder))) return status;
-  row = read_batch_run(folder, status == 0);
-  row.factor = run.factor;
-  row.batch = run.batch;
-  row.recipe = run.recipe;
-  row.precision = run.options.precision;
-  row.warmup_steps = run.options.warmup_steps;
-  row.lr = *run.options.lr;
-  return 0;
-}
-
 std::vector<std::string> list_of(const std::string& text) {
   std::vector<std::string> items = split_at_commas(text);
   std::erase(items, "");
@@ -73,14 +49,9 @@ std::string command_of(const BatchSweepFlags& flags) {
 }
 
 int run_batch_sweep(BatchSweepFlags& flags) {
-  if (Identity::from_environment().launcher != "none")
-    throw UsageError("sweep starts its own workers (-n); it is not for a launcher");
-  const Given given = flags.train.gather();
+  const Given given = gather_sweep(flags.train);
   TrainOptions& base = flags.train.options;
-  if (!base.resume.empty()) throw UsageError("--resume: a sweep starts every run anew");
   use_engine(base.engine);
-  if (!given.contains("eval_every")) base.eval_every = kOnlyAtTheEnd;
-  if (!given.contains("checkpoint_every")) base.checkpoint_every = -1;
   flags.sweep.factors = parse_factors(flags.factors);
   flags.sweep.recipes = list_of(flags.recipes);
   flags.sweep.precisions = list_of(flags.precisions);
@@ -106,13 +77,8 @@ int run_batch_sweep(BatchSweepFlags& flags) {
     } else {
       run.options.out =
           (folder / fmt::format("{}x-{}-{}", run.factor, run.recipe, run.options.precision)).string();
-      if (const int status = run_one(run, given, rows.emplace_back()); status != 0) {
-        rows.pop_back();
-        if (!rows.empty())
-          std::fprintf(stderr, "lockstep sweep batch: %zu of %zu runs are in %s\n", rows.size(), runs.size(),
-                       (folder / "sweep.csv").c_str());
-        return status;
-      }
+      if (const int status = run_of_sweep(run, given, "sweep batch", rows.emplace_back()); status != 0)
+        return end_early("sweep batch", folder, rows.size() - 1, runs.size(), status);
       done.emplace(what, rows.back());
     }
     // At once: what was found stays when a later run fails, or somebody stops the sweep.
@@ -142,14 +108,7 @@ void add_batch_sweep(Cli& cli, CLI::App& sweep) {
       ->capture_default_str();
   command->add_option("--precisions", flags->precisions,
                       "each table's --precision (default: --precision alone)");
-  command->add_option("--warmup-part", flags->sweep.warmup_part, "of a run's steps that its warm-up takes")
-      ->capture_default_str();
-  command
-      ->add_option("--lars-lr", flags->sweep.lars_lr,
-                   "LARS's rate at the base batch; it grows with the batch")
-      ->capture_default_str();
-  command->add_option("--lamb-lr", flags->sweep.lamb_lr, "LAMB's; it grows with the batch's square root")
-      ->capture_default_str();
+  add_recipe_flags(*command, flags->sweep);
   add_train_flags(*command, flags->train);
   command->footer(
       "Every run sees the same examples: --steps of the base batch, or --epochs of --examples. A batch grows "

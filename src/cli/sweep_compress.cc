@@ -11,11 +11,8 @@
 #include "base/split.h"
 #include "cli/command.h"
 #include "cli/sweep_folder.h"
-#include "cli/train.h"
-#include "cli/train_flags.h"
+#include "cli/sweep_run.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/identity.h"
-#include "recipe/batch_sweep.h"
 #include "recipe/engine_flag.h"
 #include "report/compress_sweep.h"
 #include "report/folder_lock.h"
@@ -36,7 +33,6 @@ struct CompressSweepFlags {
 
 constexpr SweepFile kCompressSweepFiles[] = {{"sweep.csv", "method,factor,batch,"},
                                              {"sweep.svg", "against bytes sent"}};
-constexpr std::int64_t kNotBeforeTheEnd = std::int64_t{1} << 40;  // epochs between evaluations
 
 // A method as a part of a folder's name.
 std::string as_folder(std::string method) {
@@ -64,36 +60,13 @@ std::vector<BatchRun> compress_runs(const TrainOptions& base, const CompressSwee
   return runs;
 }
 
-// As in `sweep batch`: a run whose loss is no number any more is a row, any other failure ends the sweep.
-int run_one_method(const BatchRun& run, Given given, CompressSweepRow& row) {
-  given.insert("out");
-  RunDisplay report(Show::nothing);
-  const int status = start_training(run.options, given, report, "sweep compress");
-  const fs::path folder = run.options.out;
-  if (status != 0 && (status != 1 || !stopped_not_finite(folder))) return status;
-  row = {.method = run.options.compress, .run = read_batch_run(folder, status == 0)};
-  if (status == 0) row.wire_bytes_a_step = read_wire_bytes(folder);
-  row.run.factor = run.factor;
-  row.run.batch = run.batch;
-  row.run.recipe = run.recipe;
-  row.run.precision = run.options.precision;
-  row.run.warmup_steps = run.options.warmup_steps;
-  row.run.lr = *run.options.lr;
-  return 0;
-}
-
 int run_compress_sweep(CompressSweepFlags& flags) {
-  if (Identity::from_environment().launcher != "none")
-    throw UsageError("sweep starts its own workers (-n); it is not for a launcher");
-  const Given given = flags.train.gather();
+  const Given given = gather_sweep(flags.train);
   TrainOptions& base = flags.train.options;
-  if (!base.resume.empty()) throw UsageError("--resume: a sweep starts every run anew");
   if (given.contains("compress")) throw UsageError("--compress: a sweep has --methods in its place");
   if (!given.contains("engine")) base.engine = "tcp";  // whose bytes are counted
   use_engine(base.engine);
   if (!given.contains("workers")) base.workers = 2;
-  if (!given.contains("eval_every")) base.eval_every = kNotBeforeTheEnd;
-  if (!given.contains("checkpoint_every")) base.checkpoint_every = -1;
   std::vector<BatchRun> runs = compress_runs(base, flags);
   const fs::path folder = base.out.empty() ? "runs/sweep-compress" : base.out;
   make_sweep_folder(folder);
@@ -105,13 +78,11 @@ int run_compress_sweep(CompressSweepFlags& flags) {
     run.options.overwrite = base.overwrite;
     run.options.out = (folder / fmt::format("{}x-{}", run.factor, as_folder(run.options.compress))).string();
     std::fprintf(stderr, "batch %lld  %s\n", static_cast<long long>(run.batch), run.options.compress.c_str());
-    CompressSweepRow row;
-    if (const int status = run_one_method(run, given, row); status != 0) {
-      if (!rows.empty())
-        std::fprintf(stderr, "lockstep sweep compress: %zu of %zu runs are in %s\n", rows.size(), runs.size(),
-                     (folder / "sweep.csv").c_str());
-      return status;
-    }
+    CompressSweepRow row{.method = run.options.compress};
+    if (const int status = run_of_sweep(run, given, "sweep compress", row.run); status != 0)
+      return end_early("sweep compress", folder, rows.size(), runs.size(), status);
+    const bool finished = !row.run.params_sha256.empty();
+    if (finished) row.wire_bytes_a_step = read_wire_bytes(run.options.out);
     rows.push_back(std::move(row));
     // At once: what was found stays when a later run fails, or somebody stops the sweep.
     replace_file(folder / "sweep.csv", compress_sweep_csv(rows), Sync::yes);
@@ -141,11 +112,7 @@ void add_compress_sweep(Cli& cli, CLI::App& sweep) {
   command
       ->add_option("--recipe", flags->recipe, "the rate at larger batches: fixed, linear, warmup, lars, lamb")
       ->capture_default_str();
-  command->add_option("--warmup-part", flags->sweep.warmup_part, "of a run's steps that its warm-up takes")
-      ->capture_default_str();
-  command->add_option("--lars-lr", flags->sweep.lars_lr, "LARS's rate at the base batch")
-      ->capture_default_str();
-  command->add_option("--lamb-lr", flags->sweep.lamb_lr, "LAMB's")->capture_default_str();
+  add_recipe_flags(*command, flags->sweep);
   add_train_flags(*command, flags->train);
   command->footer(
       "Every run sees the same examples: --steps of the base batch, or --epochs of --examples. Workers (two "

@@ -8,6 +8,7 @@ add_library(lockstep_trainer STATIC
   sweep_batch.cc
   sweep_compress.cc
   sweep_folder.cc
+  sweep_run.cc
   train.cc
   train_flags.cc
   train_program.cc)
@@ -19,11 +20,10 @@ if(LOCKSTEP_HAVE_TORCH AND LOCKSTEP_SANITIZE STREQUAL "")
     infer_worker.cc
     step_bench_worker.cc
     train_main.cc
-    train_plan.cc
-    train_task.cc)
+    train_plan.cc)
   set_target_properties(lockstep_train PROPERTIES OUTPUT_NAME lockstep-train)
   lockstep_few_units(lockstep_train 6)
-  target_link_libraries(lockstep_train PRIVATE lockstep_trainer lockstep lockstep_options)
+  target_link_libraries(lockstep_train PRIVATE lockstep_trainer lockstep_task lockstep lockstep_options)
   lockstep_torch_headers(lockstep_train)
   foreach(engine lockstep_mpi lockstep_gloo lockstep_cuda lockstep_nccl)
     if(TARGET ${engine})

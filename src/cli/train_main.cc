@@ -15,7 +15,7 @@
 #include "cli/infer.h"
 #include "cli/step_bench.h"
 #include "cli/train_plan.h"
-#include "cli/train_task.h"
+#include "recipe/task/train_task.h"
 #include "launch/starter.h"
 #include "launch/worker_events.h"
 #include "lockstep/base/error.h"

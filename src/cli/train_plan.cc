@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "base/shell_word.h"
-#include "cli/train_task.h"
+#include "recipe/task/train_task.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"

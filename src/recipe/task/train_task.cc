@@ -1,4 +1,4 @@
-#include "cli/train_task.h"
+#include "recipe/task/train_task.h"
 
 #include <ATen/Context.h>
 #include <fmt/format.h>
@@ -18,7 +18,7 @@
 #include "lockstep/parallel/units.h"
 #include "train/device.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
@@ -248,4 +248,4 @@ TrainerOptions trainer_options(const TrainOptions& o) {
           .trace_steps = o.trace_steps};
 }
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

@@ -1,4 +1,4 @@
-// What is learnt from what: the data, the model and the loss of a run.
+// A recipe made real: the data, the model and the loss that options name, and what the trainer takes of them.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 #include "recipe/train_options.h"
 #include "train/data_record.h"
 
-namespace lockstep::cli {
+namespace lockstep {
 
 struct TrainData {
   std::shared_ptr<const Dataset> train, test;
@@ -39,4 +39,4 @@ TrainerOptions trainer_options(const TrainOptions& options);
 // --lr, or --base-lr scaled to the samples of a step of this run, whose lanes are settled.
 double learning_rate(const TrainOptions& options);
 
-}  // namespace lockstep::cli
+}  // namespace lockstep

@@ -16,10 +16,10 @@
 #include "base/split.h"
 #include "cli/command.h"
 #include "cli/sweep_folder.h"
+#include "cli/sweep_run.h"
 #include "cli/train.h"
 #include "cli/train_flags.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/identity.h"
 #include "recipe/engine_flag.h"
 #include "report/folder_lock.h"
 #include "report/progress.h"
@@ -98,9 +98,7 @@ int give_up(const fs::path& folder, std::size_t done, std::size_t values, int st
 }
 
 int run_sweep(SweepFlags& flags) {
-  if (Identity::from_environment().launcher != "none")
-    throw UsageError("sweep starts its own workers (-n); it is not for a launcher");
-  Given given = flags.train.gather();
+  Given given = gather_sweep(flags.train);
   TrainOptions& base = flags.train.options;
   if (flags.option.empty())
     throw UsageError("an option is needed, for example bucket_cap_mb; or batch, for a table of batches");
@@ -117,11 +115,9 @@ int run_sweep(SweepFlags& flags) {
   std::erase(values, "");
   if (values.empty()) throw UsageError("--values is needed, for example --values 0.5,1,2,4,8");
   if (flags.repeats < 1) throw UsageError("--repeats: accepted: 1 or more");
-  if (!base.resume.empty()) throw UsageError("--resume: a sweep starts every run anew");
   use_engine(base.engine);
   if (base.steps == 0 && base.epochs == 0) base.steps = 30;
   if (!given.contains("eval_every")) base.eval_every = 0;
-  if (!given.contains("checkpoint_every")) base.checkpoint_every = -1;
   const fs::path folder = base.out.empty() ? "runs/sweep-" + flags.option : base.out;
   // One of these may make a flag of use for some of its values.
   const bool decides = flags.option == "model" || flags.option == "optimizer" || flags.option == "schedule";

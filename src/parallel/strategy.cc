@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 
+#include "base/tiles.h"
 #include "lockstep/base/random.h"
 
 namespace lockstep {
@@ -18,6 +19,9 @@ torch::Device Strategy::device() {
 }
 
 namespace {
+
+// Before libtorch computes anything.
+[[maybe_unused]] const bool kTilesAvoided = avoid_half_hidden_tiles();
 
 // Those that a lane's operations draw from: the processor's, and the GPU's where the model is there.
 std::vector<at::Generator> generators_for(torch::Device device) {
@@ -50,8 +54,13 @@ Strategy::LaneScope::~LaneScope() {
 }
 
 Strategy::Whole Strategy::whole() { return Whole(*this); }
-Strategy::Whole::Whole(Strategy& owner) : owner_(owner) { owner_.set_whole(true); }
-Strategy::Whole::~Whole() noexcept(false) { owner_.set_whole(false); }
+Strategy::Whole::Whole(Strategy& owner) : owner_(owner) {
+  if (owner_.wholes_ == 0) owner_.set_whole(true);
+  ++owner_.wholes_;
+}
+Strategy::Whole::~Whole() noexcept(false) {
+  if (--owner_.wholes_ == 0) owner_.set_whole(false);
+}
 
 Strategy::NoSync::NoSync(Strategy& owner) : owner_(owner), before_(owner.set_sync(false)) {}
 

@@ -160,6 +160,22 @@ TEST(Units, WeightsAreLoadedUnderWhole) {
   });
 }
 
+// A function that needs whole parameters may be called by one that does.
+TEST(Units, WholeInsideWholeChangesNothing) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    UnitNet net;
+    Sharded sharded(net, group, ShardStage::parameters, gathered_options());
+    const auto whole = sharded.whole();
+    const auto before = copies(net);
+    { const auto inner = sharded.whole(); }
+    const torch::NoGradGuard no_grad;
+    for (auto& p : net.parameters()) p.add_(1);
+    const auto after = copies(net);
+    ASSERT_EQ(after.size(), before.size());
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(after[i].equal(before[i] + 1)) << i;
+  });
+}
+
 TEST(Units, WorkersThatRunDifferentUnitsAreNamed) {
   on_threads(thread_groups(2), [](const Group& group) {
     UnitNet net;

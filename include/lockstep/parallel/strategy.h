@@ -80,7 +80,8 @@ class Strategy : public GradientSource {
 
   // While it lives, every parameter of the module is there as a whole, to be read, saved or loaded; what is
   // written is kept, if every worker writes the same. It changes something, and takes the memory of all
-  // parameters, where they are gathered in units (units.h). Between steps. Collective.
+  // parameters, where they are gathered in units (units.h). One inside another changes nothing. Between steps.
+  // Collective.
   class Whole;
   [[nodiscard]] Whole whole();
   // Returns when every worker has got here. Behind forwards outside of steps, as evaluation's, of which
@@ -126,6 +127,7 @@ class Strategy : public GradientSource {
 
  private:
   std::optional<torch::Device> device_;  // once somebody has asked
+  int wholes_ = 0;                       // scopes that live
 };
 
 class Strategy::LaneScope {

@@ -2,8 +2,9 @@
 find_program(LOCKSTEP_CCACHE ccache)
 if(LOCKSTEP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # What it has to be told before it caches precompiled headers and what is compiled with them; this replaces the
-  # list of a user's own configuration, so it has the other usual ones too.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+  # list of a user's own configuration, so it has the other usual ones too. It learns what a file depends on from the
+  # compiler, and does not preprocess it first: a tenth of the time of what is not cached.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1
     CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime,locale ${LOCKSTEP_CCACHE})
 endif()
 
@@ -68,6 +69,9 @@ endfunction()
 # at run time.
 function(lockstep_kernels target)
   lockstep_inner_loops(${target})
+  if(LOCKSTEP_SANITIZE STREQUAL "")
+    target_compile_options(${target} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O3>)  # the rest of the release preset has -O2
+  endif()
   # Fused multiply-add is where the rules say so and nowhere else: the same bits from every instruction set.
   target_compile_options(${target} PRIVATE -ffp-contract=off)
   # Nothing gains from SSSE3 over the fallback; leaving it out saves a fifth of the code.

@@ -10,11 +10,16 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/models/precision_names.h"
+#include "models/amx.h"
 
 namespace lockstep {
 namespace {
 
 namespace nn = torch::nn;
+
+// A program that computes in 16 bits links this file. oneDNN settles its instructions when it is first used,
+// which may be by a norm in f32 that a static variable is made with: so before all of those.
+[[gnu::constructor(200)]] void settle_amx() { avoid_undescribed_amx(); }
 
 // Whose parameters and buffers stay f32.
 bool has_statistics(const nn::Module& module) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/amx.h"
 #include "lockstep/base/error.h"
 #include "lockstep/models/precision_names.h"
 
@@ -15,6 +16,12 @@ namespace lockstep {
 namespace {
 
 namespace nn = torch::nn;
+
+// A program that computes in 16 bits links this file. oneDNN settles its instructions when it is first used,
+// which may be by a norm in f32 that a static variable is made with: so before all of those.
+[[gnu::constructor(200)]] void settle_amx_for_models() {
+  avoid_undescribed_amx(below_amx(TORCH_VERSION_MAJOR));
+}
 
 // Whose parameters and buffers stay f32.
 bool has_statistics(const nn::Module& module) {

@@ -2,8 +2,9 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <torch/version.h>
 
-#include "base/tiles.h"
+#include "base/amx.h"
 #include "lockstep/base/random.h"
 
 namespace lockstep {
@@ -20,8 +21,8 @@ torch::Device Strategy::device() {
 
 namespace {
 
-// Before libtorch computes anything.
-[[maybe_unused]] const bool kTilesAvoided = avoid_half_hidden_tiles();
+// Before libtorch computes anything, and before static variables do.
+[[gnu::constructor(200)]] void settle_amx() { avoid_undescribed_amx(below_amx(TORCH_VERSION_MAJOR)); }
 
 // Those that a lane's operations draw from: the processor's, and the GPU's where the model is there.
 std::vector<at::Generator> generators_for(torch::Device device) {

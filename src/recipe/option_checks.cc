@@ -64,6 +64,8 @@ void check_ranges(const TrainOptions& o) {
   within("--lr-power", o.lr_power, 0.0, 1e3);
   within<I>("--lr-every", o.lr_every, 0, kMany);
   within("--lr-factor", o.lr_factor, 0.0, 1e6);
+  within("--loss-scale", o.loss_scale, 1e-6, 1e30);
+  within<I>("--loss-scale-every", o.loss_scale_every, 1, kMany);
   if (o.bucket_cap_mb != 0) within("--bucket-cap-mb", o.bucket_cap_mb, 1e-6, 1e6, ", or 0 (auto)");
   within("--first-bucket-mb", o.first_bucket_mb, 1e-6, 1e6);
   within<I>("--checkpoint-every", o.checkpoint_every, -1, kMany);
@@ -115,9 +117,13 @@ void check_compress(const TrainOptions& o) {
   }
 }
 
+bool scales_loss(const TrainOptions& o) {
+  return o.loss_scaling == "on" || (o.loss_scaling == "auto" && o.precision == "fp16");
+}
+
 void check_precision(const TrainOptions& o) {
   const bool narrow = o.precision == "bf16" || o.precision == "fp16";
-  const bool scales = o.loss_scaling == "on" || (o.loss_scaling == "auto" && o.precision == "fp16");
+  const bool scales = scales_loss(o);
   if (o.optimizer.starts_with("torch-") && (narrow || scales))
     throw UsageError(
         fmt::format("--optimizer {} keeps no master weights and no scale of the loss, which {} {} "
@@ -195,6 +201,7 @@ void check_options(TrainOptions& o) {
 void check_of_use(const TrainOptions& o, const Given& given) {
   const bool gpt = o.model == "gpt", mlp = o.model == "mlp", resnet = o.model.starts_with("resnet");
   const bool sgd = o.optimizer.ends_with("sgd"), step = o.schedule == "step";
+  constexpr const char* kScaling = "on, or auto and --precision fp16";
   const bool lars = o.optimizer == "lars", own = !o.optimizer.starts_with("torch-");
   const struct {
     const char* name;
@@ -225,6 +232,8 @@ void check_of_use(const TrainOptions& o, const Given& given) {
       {"algorithm", o.compress == "none", "--compress", o.compress, "none"},
       {"reduce_precision", o.precision == "bf16" || o.precision == "fp16", "--precision", o.precision,
        "bf16 or fp16"},
+      {"loss_scale", scales_loss(o), "--loss-scaling", o.loss_scaling, kScaling},
+      {"loss_scale_every", scales_loss(o), "--loss-scaling", o.loss_scaling, kScaling},
       {"order", o.compress == "none", "--compress", o.compress, "none"}};
   for (const auto& c : cases)
     if (!c.of_use && given.contains(c.name))

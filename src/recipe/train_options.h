@@ -80,6 +80,8 @@ struct TrainOptions {
   std::string precision = "fp32";
   std::string reduce_precision = "same";
   std::string loss_scaling = "auto";
+  double loss_scale = 65536;
+  std::int64_t loss_scale_every = 2000;
   std::string device = "cpu";
   bool deterministic = false;
   bool tf32 = false;
@@ -287,6 +289,11 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"loss_scaling", comm, Role::defines,
                    "dynamic, with steps that overflow skipped: on, off, or auto (on for fp16)"},
         o.loss_scaling);
+  visit(OptionInfo{"loss_scale", comm, Role::defines, "loss scaling: the factor that it begins with"},
+        o.loss_scale);
+  visit(OptionInfo{"loss_scale_every", comm, Role::defines,
+                   "loss scaling: steps without overflow after which the factor doubles"},
+        o.loss_scale_every);
   const char* const device = "Device";
   visit(OptionInfo{"device", device, Role::defines,
                    "cpu; cuda (each worker the GPU of its local rank, shared where there are fewer); cuda:N"},

@@ -27,7 +27,7 @@ torch::Tensor moved_tensor(const torch::Tensor& tensor, torch::Device device, bo
 
 }  // namespace
 
-torch::Device find_device(const std::string& name, int local_rank) {
+torch::Device find_device(const std::string& name, [[maybe_unused]] int local_rank) {
   if (name == "cpu") return torch::kCPU;
   int index = -1;
   if (name.starts_with("cuda:")) {

@@ -57,10 +57,11 @@ nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strat
             {"measured_bytes", memory_bytes("VmRSS") - resident_before}}}};
 }
 
-nlohmann::ordered_json wire_bytes_a_step(const Group& world, std::uint64_t sent_here, std::int64_t steps) {
-  const double sent = world.all_reduce(static_cast<double>(sent_here), {.purpose = "how much was sent"});
+nlohmann::ordered_json wire_bytes_a_step(const Group& world, std::optional<std::uint64_t> sent_here) {
+  const double sent =
+      world.all_reduce(static_cast<double>(sent_here.value_or(0)), {.purpose = "how much was sent"});
   const std::string engine = world.engine();
-  if (steps == 0 || engine.find("mpi") != std::string::npos || engine.find("gloo") != std::string::npos)
+  if (!sent_here || engine.find("mpi") != std::string::npos || engine.find("gloo") != std::string::npos)
     return {};
   return std::llround(sent);
 }

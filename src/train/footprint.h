@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lockstep/parallel/strategy.h"
 #include "lockstep/train/trainer.h"
@@ -19,6 +20,6 @@ StateBytes predict_state_bytes(const TrainerOptions& options, const Strategy& st
 nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strategy& strategy,
                                       const TrainOptimizer& optimizer, std::int64_t resident_before);
 // Sent by all workers in a step (StepLoop::wire_bytes); null where a library sends by itself. Collective.
-nlohmann::ordered_json wire_bytes_a_step(const Group& world, std::uint64_t sent_here, std::int64_t steps);
+nlohmann::ordered_json wire_bytes_a_step(const Group& world, std::optional<std::uint64_t> sent_here);
 
 }  // namespace lockstep

@@ -46,8 +46,8 @@ class StepLoop {
   // The signal at which all workers stop after the last step; 0: none.
   int stop() const { return stop_; }
   // Sent by this process in the step that sent least, of those that were not skipped: in some of them links
-  // are measured, too.
-  std::uint64_t wire_bytes() const { return wire_bytes_.value_or(0); }
+  // are measured, too. Nothing, on every worker, where all of them were.
+  std::optional<std::uint64_t> wire_bytes() const { return wire_bytes_; }
 
  private:
   void add_span(const char* name, std::int64_t begin, std::int64_t end, std::int64_t step, int lane = -1);

@@ -287,14 +287,13 @@ void TrainRun::stop_early() {
 // The summary, on rank 0.
 Json TrainRun::finish() {
   const std::string hash = hash_parameters();
-  Json rest = {
-      {"accuracy", or_null(accuracy_of(task_, evaluation_))},
-      {"validation_loss", evaluation_ ? Json(evaluation_->loss) : Json()},
-      {"best_accuracy", or_null(state_.best_accuracy)},
-      {"params_sha256", hash},
-      {"steps_not_finite", finite_.steps_told()},
-      {"precision", options_.precision},
-      {"wire_bytes", wire_bytes_a_step(world_, loop_.wire_bytes(), state_.step - plan_->first_step)}};
+  Json rest = {{"accuracy", or_null(accuracy_of(task_, evaluation_))},
+               {"validation_loss", evaluation_ ? Json(evaluation_->loss) : Json()},
+               {"best_accuracy", or_null(state_.best_accuracy)},
+               {"params_sha256", hash},
+               {"steps_not_finite", finite_.steps_told()},
+               {"precision", options_.precision},
+               {"wire_bytes", wire_bytes_a_step(world_, loop_.wire_bytes())}};
   rest.update(memory_figures(options_, *strategy_, *optimizer_, rss_before_));
   if (const GradScaler* const scaler = optimizer_->scaler())
     rest.update({{"steps_skipped", scaler->skipped()}, {"loss_scale", scaler->scale()}});

@@ -37,6 +37,13 @@ if(TARGET lockstep_train)
   if(LOCKSTEP_SANITIZE STREQUAL "")
     lockstep_train_tests(train_precision_test.py PrecisionLoss)
     set_tests_properties(train.precisionloss PROPERTIES LABELS slow TIMEOUT 900)
+    foreach(precision Bf16 Fp16)
+      string(TOLOWER ${precision} name)
+      add_test(NAME train.narrow_bits.${name}
+        COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/narrow_bits_test.py $<TARGET_FILE:lockstep_cli> ${precision})
+      set_tests_properties(train.narrow_bits.${name} PROPERTIES LABELS slow TIMEOUT 1800 PROCESSORS 2 SKIP_RETURN_CODE 77)
+      fails_without_tests(train.narrow_bits.${name})
+    endforeach()
     foreach(model Mlp Gpt Resnet18)
       string(TOLOWER ${model} name)
       add_test(NAME train.same_bits.${name}

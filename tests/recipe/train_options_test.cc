@@ -104,6 +104,15 @@ TEST(TrainOptions, FlagsThatChangeNothingAreRefused) {
   EXPECT_EQ(refusal("resnet50", "adamw", "constant", {"cifar_stem", "norm"}), "");
   EXPECT_EQ(refusal("mlp", "adamw", "constant", {"norm"}),
             "--norm changes nothing with --model mlp; accepted: with --model resnet18, resnet34 or resnet50");
+  for (const char* const name : {"loss_scale", "loss_scale_every"}) {
+    expect_words(refusal("mlp", "adamw", "constant", {name}),
+                 {"--loss-scale", "changes nothing with --loss-scaling auto", "--precision fp16"});
+    TrainOptions narrow, scaled;
+    narrow.precision = "fp16";
+    scaled.loss_scaling = "on";
+    check_of_use(narrow, {name});
+    check_of_use(scaled, {name});
+  }
 }
 
 TEST(TrainOptions, WhatFollowsIsFilledIn) {
@@ -167,6 +176,8 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
   expect_words(message([](auto& o) { o.precision = "fp16", o.compress = "bf16"; }),
                {"--compress bf16", "--precision fp16", "16 bits"});
   expect_words(message([](auto& o) { o.loss_scaling = "yes"; }), {"--loss-scaling", "auto, on, off"});
+  expect_words(message([](auto& o) { o.loss_scale = 0; }), {"--loss-scale '0'", "1e-06 to 1e+30"});
+  expect_words(message([](auto& o) { o.loss_scale_every = 0; }), {"--loss-scale-every '0'", "1 to"});
 #ifndef LOCKSTEP_HAS_TORCH_CUDA
   for (const char* const name : {"cuda", "cuda:1"})
     expect_words(message([&](auto& o) { o.device = name; }),
@@ -194,7 +205,8 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
        {&TrainOptions::dropout, &TrainOptions::momentum, &TrainOptions::trust_coefficient,
         &TrainOptions::trust_clip, &TrainOptions::clip_norm, &TrainOptions::clip_value,
         &TrainOptions::warmup_epochs, &TrainOptions::min_lr, &TrainOptions::lr_power,
-        &TrainOptions::lr_factor, &TrainOptions::bucket_cap_mb, &TrainOptions::first_bucket_mb})
+        &TrainOptions::lr_factor, &TrainOptions::bucket_cap_mb, &TrainOptions::first_bucket_mb,
+        &TrainOptions::loss_scale})
     expect_words(message([&](auto& o) { o.*number = NAN; }), {"--", "'nan' is out of range", "accepted"});
   expect_words(message([](auto& o) { o.clip_norm = -1; }), {"--clip-norm", "-1", "or 0 (none)"});
   expect_words(message([](auto& o) { o.clip_norm = o.clip_value = 1; }),

@@ -135,6 +135,26 @@ TEST_F(TrainerTest, ARunThatDoesNothingButSkipStops) {
   });
 }
 
+// Zero would say that a step sends nothing.
+TEST_F(TrainerTest, WhereEveryStepWasSkippedNobodyKnowsWhatAStepSends) {
+  const auto summary = [&](const std::string& name, const Loss& loss) {
+    Task one = task();
+    one.loss = loss;
+    TrainerOptions how = options(name);
+    how.loss_scaling = "on";
+    how.epochs = 1;
+    train(2, one, how);
+    return Json::parse(text(name + "/summary.json"));
+  };
+  const Json skipped =
+      summary("skipped", [](const torch::Tensor& y, const Batch&) { return overflowing(y); });
+  const Json taken = summary("taken", squared);
+  EXPECT_EQ(skipped.at("steps_skipped"), 6);
+  EXPECT_TRUE(skipped.at("wire_bytes").is_null()) << skipped.at("wire_bytes");
+  EXPECT_EQ(taken.at("steps_skipped"), 0);
+  EXPECT_TRUE(taken.at("wire_bytes").is_number()) << taken.at("wire_bytes");
+}
+
 TEST_F(TrainerTest, Bf16KeepsMastersAndTakes16BytesAParameter) {
   Task wide = task();
   wide.loss = [](const torch::Tensor& y, const Batch& batch) {

@@ -227,6 +227,7 @@ TrainerOptions trainer_options(const TrainOptions& o) {
           .warmup_epochs = o.warmup_epochs,
           .precision = o.precision,
           .loss_scaling = o.loss_scaling,
+          .scaler = {.init_scale = o.loss_scale, .growth_interval = o.loss_scale_every},
           .device = o.device,
           .deterministic = o.deterministic,
           .tf32 = o.tf32,

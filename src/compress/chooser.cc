@@ -41,7 +41,7 @@ void Chooser::probe(const Flight& flight, std::size_t tensor, const torch::Tenso
   const Carriage carriage(alone_, {.lanes = 1, .count = 1});
   for (std::size_t c = 0; c < candidates().size(); ++c) {
     const std::unique_ptr<Method> method = make_method(parse_rules(candidates()[c]).front().method);
-    if (!method->why_dense(parameter.sizes().vec()).empty()) continue;
+    if (!method->why_dense(parameter.sizes().vec(), sizeof(float)).empty()) continue;
     MemoryBook book(carriage.subtrees(), carriage.own());
     Savings savings;
     method->bind({.carriage = &carriage, .book = &book, .lines = {alone_, alone_}, .savings = &savings},

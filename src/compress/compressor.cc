@@ -60,14 +60,19 @@ Subtrees Compressor::settle_subtrees(const Group& group) const {
   return subtrees;
 }
 
+std::size_t Compressor::element_bytes(const torch::Tensor& tensor) const {
+  const auto bytes = static_cast<std::size_t>(tensor.element_size());
+  return precision_ == ReducePrecision::f32 ? std::max(bytes, sizeof(float)) : bytes;
+}
+
 // Empty: it compresses the tensor.
-std::string Compressor::why_dense(const Line& line, const torch::Tensor& tensor) {
+std::string Compressor::why_dense(const Line& line, const torch::Tensor& tensor) const {
   if (!line.method) return "none was asked for";
   if (tensor.scalar_type() == torch::kFloat64) return "it is of f64";
   const auto count = static_cast<std::size_t>(tensor.numel());
   if (count < std::max<std::size_t>(line.min, 1))
     return fmt::format("it has {} elements, fewer than min={}", count, line.min);
-  return line.method->why_dense(tensor.sizes().vec());
+  return line.method->why_dense(tensor.sizes().vec(), element_bytes(tensor));
 }
 
 void Compressor::assign(const std::vector<NamedTensor>& parameters) {
@@ -83,7 +88,7 @@ void Compressor::assign(const std::vector<NamedTensor>& parameters) {
     const auto& [name, tensor] = parameters[i];
     if (!tensor.device().is_cpu())
       throw UsageError("--compress: " + name + " is on " + tensor.device().str() + "; accepted: on cpu");
-    const double whole = static_cast<double>(tensor.numel()) * sizeof(float);
+    const double whole = static_cast<double>(tensor.numel()) * static_cast<double>(element_bytes(tensor));
     all += whole;
     bytes += whole;
     const auto line = std::ranges::find_if(lines_, [&](const Line& l) { return matches(l.pattern, name); });
@@ -144,13 +149,15 @@ void Compressor::bind_methods() {
   }
 }
 
-Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, const Group& group) {
+Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, ReducePrecision precision,
+                          const Group& group) {
   const auto same = [](const NamedTensor& a, const NamedTensor& b) { return a.name == b.name; };
   if (group_ && !std::ranges::equal(parameters, parameters_, same))
     throw UsageError(
         "--compress " + options_.method +
         ": an exchange that remembers parameters is of one model; accepted: another one for each");
   parameters_ = parameters;
+  precision_ = precision;
   if (chooser_) {
     chooser_->bind(group);
     probed_ = 0;  // on every rank alike: one may have joined, and what was found is of other workers
@@ -314,7 +321,7 @@ double Compressor::expected_seconds(const Group& group, std::size_t count, DType
   if (group.size() == 1) return 0;
   if (dtype == DType::f64 || carriage_.ranks() != group.size())
     return plain_.expected_seconds(group, count, dtype);
-  const auto frame = static_cast<std::size_t>(static_cast<double>(count * sizeof(float)) * ratio_);
+  const auto frame = static_cast<std::size_t>(static_cast<double>(count * size_of(dtype)) * ratio_);
   return group.expected_seconds(
       {.what = Collective::all_gather, .count = carriage_.piece_bytes(frame), .dtype = DType::u8});
 }
@@ -332,8 +339,11 @@ std::function<Exchange(Exchange::Leaves)> compressed(CompressOptions options) {
                     .leaves = leaves,
                     .state = [compressor] { return compressor->state(); },
                     .load = [compressor](const Exchange::State& state) { compressor->load(state); },
-                    .bind = [compressor](const std::vector<NamedTensor>& parameters,
-                                         const Group& group) { return compressor->bind(parameters, group); },
+                    .bind =
+                        [compressor](const std::vector<NamedTensor>& parameters, ReducePrecision precision,
+                                     const Group& group) {
+                          return compressor->bind(parameters, precision, group);
+                        },
                     .figures = [compressor] { return compressor->figures(); },
                     .expected_seconds =
                         [compressor](const Group& group, std::size_t count, DType dtype) {

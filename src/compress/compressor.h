@@ -18,7 +18,7 @@ class Compressor : public std::enable_shared_from_this<Compressor> {
   Compressor(const CompressOptions& options, Exchange::Leaves leaves);
 
   const std::string& name() const { return options_.method; }
-  Subtrees bind(const std::vector<NamedTensor>& parameters, const Group& group);
+  Subtrees bind(const std::vector<NamedTensor>& parameters, ReducePrecision precision, const Group& group);
   Work run(const Bucket& bucket);
   Exchange::State state();
   void load(const Exchange::State& state);
@@ -40,7 +40,9 @@ class Compressor : public std::enable_shared_from_this<Compressor> {
   };
 
   Subtrees settle_subtrees(const Group& group) const;
-  static std::string why_dense(const Line& line, const torch::Tensor& tensor);
+  // Of its gradient's elements.
+  std::size_t element_bytes(const torch::Tensor& tensor) const;
+  std::string why_dense(const Line& line, const torch::Tensor& tensor) const;
   void assign(const std::vector<NamedTensor>& parameters);
   void make_lines(const Group& group);
   void bind_methods();
@@ -65,6 +67,7 @@ class Compressor : public std::enable_shared_from_this<Compressor> {
   int buckets_ = 1;  // of a step
   std::unique_ptr<Method> dense_;
   std::vector<NamedTensor> parameters_;
+  ReducePrecision precision_ = ReducePrecision::same;
   std::vector<int> line_of_;  // by parameter; -1: none
   double ratio_ = 1;          // of compressed bytes to all
   std::optional<Group> group_;

@@ -28,10 +28,11 @@ double Compressor::wire_seconds(const Method& method) const {
   for (const auto& [name, tensor] : parameters_) {
     const std::vector<std::int64_t> sizes = tensor.sizes().vec();
     const bool compresses =
-        static_cast<std::size_t>(tensor.numel()) >= lines_[0].min && method.why_dense(sizes).empty();
+        static_cast<std::size_t>(tensor.numel()) >= lines_[0].min &&
+        method.why_dense(sizes, element_bytes(tensor)).empty();
     smaller = smaller || compresses;
     bytes += compresses ? static_cast<double>(method.payload_bytes(sizes))
-                        : static_cast<double>(tensor.numel()) * sizeof(float);
+                        : static_cast<double>(tensor.numel()) * static_cast<double>(element_bytes(tensor));
   }
   if (!smaller) return 0;
   const auto each = static_cast<std::size_t>(bytes / buckets_) + 1;

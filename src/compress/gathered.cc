@@ -41,8 +41,8 @@ class Gathered final : public Method {
   std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const override {
     return parts_.codec(std::numeric_limits<std::int64_t>::max())->payload_bytes(count_of(sizes));
   }
-  std::string why_dense(const std::vector<std::int64_t>& sizes) const override {
-    return payload_bytes(sizes) < count_of(sizes) * sizeof(float) ? "" : "its payload would not be smaller";
+  std::string why_dense(const std::vector<std::int64_t>& sizes, std::size_t element_bytes) const override {
+    return payload_bytes(sizes) < count_of(sizes) * element_bytes ? "" : "its payload would not be smaller";
   }
 
   void bind(const Setting& setting, const std::vector<NamedTensor>& parameters) override {
@@ -77,12 +77,6 @@ class Gathered final : public Method {
   }
 
  private:
-  static std::size_t count_of(const std::vector<std::int64_t>& sizes) {
-    std::size_t count = 1;
-    for (const std::int64_t size : sizes) count *= static_cast<std::size_t>(size);
-    return count;
-  }
-
   CodecKey key_of(const Flight& flight, int subtree, const BucketTensor& tensor) const {
     return {.seed = setting_.seed, .step = flight.step, .subtree = subtree, .parameter = fnv1a(tensor.name)};
   }

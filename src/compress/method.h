@@ -66,8 +66,9 @@ class Method {
  public:
   virtual ~Method() = default;
   virtual std::string name() const = 0;
-  // Why such a tensor travels as it is: it would not become smaller. Empty: it does not.
-  virtual std::string why_dense(const std::vector<std::int64_t>& sizes) const = 0;
+  // Why such a tensor, of elements of so many bytes, travels as it is: it would not become smaller. Empty: it
+  // does not.
+  virtual std::string why_dense(const std::vector<std::int64_t>& sizes, std::size_t element_bytes) const = 0;
   // Once the parameters that are its own, and the workers, are known, and again when those change.
   virtual void bind(const Setting& setting, const std::vector<NamedTensor>& parameters) = 0;
   // Begins: in flight->result the `members` of the bucket's tensors become the mean. Where the exchange
@@ -80,6 +81,9 @@ class Method {
   // Bytes that a subtree's sums of a tensor become, without framing.
   virtual std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const = 0;
 };
+
+// Elements of a tensor of these sizes.
+std::size_t count_of(const std::vector<std::int64_t>& sizes);
 
 // Does this rank need some of the tensor's mean?
 bool is_needed(const Flight& flight, const Setting& setting, std::size_t tensor);

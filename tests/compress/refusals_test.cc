@@ -75,6 +75,23 @@ TEST(Compress, RefusesRulesAndGroupsThatTheModelHasNot) {
   expect_words(refused_for_net({.method = "topk:0.01"}), "none of its 6 parameters");
 }
 
+// A gradient of 16 bits is half as long: 0.3 of its elements with their indices are more than all of it.
+TEST(Compress, ComparesWithTheGradientAsItTravels) {
+  const auto refused = [](const std::string& method, ReducePrecision precision) {
+    return refusal([&] {
+      SmallNet net;
+      net.to(torch::kBFloat16);
+      (void)make_strategy("ddp", net, thread_groups(1)[0],
+                          {.reduce_precision = precision, .exchange = compressed({.method = method})});
+    });
+  };
+  expect_words(refused("topk:0.3:min=0", ReducePrecision::same), "none of its 6 parameters becomes smaller");
+  expect_words(refused("powersgd:rank=2:min=0", ReducePrecision::same), "none of its 6 parameters");
+  expect_words(refused("randk:0.6:min=0", ReducePrecision::same), "none of its 6 parameters");
+  EXPECT_EQ(refused("topk:0.3:min=0", ReducePrecision::f32), "nothing was refused");
+  EXPECT_EQ(refused("topk:0.2:min=0", ReducePrecision::same), "nothing was refused");
+}
+
 TEST(Compress, RefusesLanesThatAreNotItsOwn) {
   const auto backward = [](const CompressOptions& options,
                            const std::function<void(Strategy&, SmallNet&, int)>& body) {

@@ -84,6 +84,11 @@ struct ExchangeFigures {
   std::string about = {};  // which method, and why
 };
 
+// In which type 16-bit gradients are added up, over lanes and workers, and travel: in theirs, or in f32,
+// which is twice the bytes and rounds nothing. Their grad() is f32 then, and they are updated by one of our
+// optimizers with master weights.
+enum class ReducePrecision : unsigned char { same, f32 };
+
 struct Exchange {
   // What a bucket holds when its exchange is done.
   enum class Leaves : unsigned char {
@@ -109,9 +114,11 @@ struct Exchange {
   std::function<State()> state = {};
   std::function<void(const State&)> load = {};
 
-  // Told what is trained by which group, before the first bucket and whenever that changes; it says where the
-  // lanes' tree is cut. Collective. Left empty: nowhere.
-  std::function<Subtrees(const std::vector<NamedTensor>& parameters, const Group& group)> bind = {};
+  // Told what is trained by which group, and of which type its gradients are, before the first bucket and
+  // whenever that changes; it says where the lanes' tree is cut. Collective. Left empty: nowhere.
+  std::function<Subtrees(const std::vector<NamedTensor>& parameters, ReducePrecision precision,
+                         const Group& group)>
+      bind = {};
 
   // Of the last step; left empty: it sends what there is.
   std::function<ExchangeFigures()> figures = {};
@@ -119,11 +126,6 @@ struct Exchange {
   // How long a bucket of so many elements is expected to take, in seconds; 0: not known. Left empty: never.
   std::function<double(const Group& group, std::size_t count, DType dtype)> expected_seconds = {};
 };
-
-// In which type 16-bit gradients are added up, over lanes and workers, and travel: in theirs, or in f32,
-// which is twice the bytes and rounds nothing. Their grad() is f32 then, and they are updated by one of our
-// optimizers with master weights.
-enum class ReducePrecision : unsigned char { same, f32 };
 
 struct ExchangeOptions {
   std::string algorithm = {};  // empty: the cost table chooses

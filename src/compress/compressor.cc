@@ -119,32 +119,34 @@ void Compressor::assign(const std::vector<NamedTensor>& parameters) {
 }
 
 // Where workers share subtrees, calls of all begin where the sums inside end, so they have a group of their
-// own.
+// own. So have the second calls of each rule: they begin on the thread that ends the first, or behind the one
+// that finds it ended, and between two rules ranks would not agree which comes first.
 void Compressor::make_lines(const Group& group) {
   const SubtreeShare& own = carriage_.own();
   inside_ = Group();
-  calls_ = {.first = group};
+  first_ = group;
   if (carriage_.shared()) {
     inside_ = group.split(own.workers > 1 ? own.first : -1);
-    calls_.first = group.split(0);
+    first_ = group.split(0);
   }
-  const bool two =
-      std::ranges::any_of(lines_, [](const Line& l) { return l.method && l.method->has_two_calls(); });
-  if (two || chooser_) calls_.second = group.split(0);
+  second_.assign(lines_.size(), Group());
+  for (std::size_t l = 0; l < lines_.size(); ++l)
+    if (chooser_ || (lines_[l].method && lines_[l].method->has_two_calls())) second_[l] = group.split(0);
 }
 
 void Compressor::bind_methods() {
-  const Setting setting{.carriage = &carriage_,
-                        .book = &book_,
-                        .lines = calls_,
-                        .seed = options_.seed,
-                        .leaves = leaves_,
-                        .savings = &savings_};
+  Setting setting{.carriage = &carriage_,
+                  .book = &book_,
+                  .lines = {.first = first_},
+                  .seed = options_.seed,
+                  .leaves = leaves_,
+                  .savings = &savings_};
   dense_->bind(setting, {});
   for (std::size_t l = 0; l < lines_.size(); ++l) {
     std::vector<NamedTensor> own;
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (line_of_[i] == static_cast<int>(l)) own.push_back(parameters_[i]);
+    setting.lines.second = second_[l];
     if (lines_[l].method) lines_[l].method->bind(setting, own);
   }
 }

@@ -74,7 +74,8 @@ class Compressor : public std::enable_shared_from_this<Compressor> {
   Carriage carriage_;
   MemoryBook book_;
   Group inside_;  // of the workers that share this one's subtree
-  Lines calls_;
+  Group first_;                // of the methods' first calls, and of what travels as it is
+  std::vector<Group> second_;  // by rule: of its method's second calls, where it has any
   Staging flags_;
   Savings savings_;
   std::int64_t steps_ = 0;  // so far, of a run without lanes

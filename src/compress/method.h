@@ -45,8 +45,8 @@ struct Flight {
   }
 };
 
-// Calls of one kind in one order: each group's are begun from one thread only, the first's from the one that
-// runs the exchange, the second's where those of the first end.
+// Calls of one kind in one order: the first group's are begun from one thread only, the one that runs the
+// exchange; the second's, which are one method's alone, where that one's first calls end.
 struct Lines {
   Group first;
   Group second = {};

@@ -46,9 +46,12 @@ class Compressor : public std::enable_shared_from_this<Compressor> {
   void assign(const std::vector<NamedTensor>& parameters);
   void make_lines(const Group& group);
   void bind_methods();
-  // auto: probes, and decides once enough was seen.
+  // auto: probes, asks what the others have seen, and decides in the step behind that.
   void look_for_method(const Bucket& bucket);
+  void probe(const Bucket& bucket);
+  void ask();
   void decide();
+  double elements() const;  // of all parameters
   void use_choice();
   // Of a step's calls; 0: it makes nothing smaller.
   double wire_seconds(const Method& method) const;

@@ -74,8 +74,9 @@ void Chooser::ask(const Group& group, double dense_s, const std::vector<double>&
   const double counts = group.rank() == 0 ? 1 : 0;
   sums_->push_back(counts * dense_s);
   for (const double seconds : wire_s) sums_->push_back(counts * seconds);
-  asked_ = group.all_reduce_async(buffer(*sums_), {.purpose = "what compression would cost"})
-               .then([held = sums_] {});
+  asked_ =
+      group.all_reduce_async(buffer(*sums_), {.purpose = "what compression would cost"}).then([held = sums_] {
+      });
 }
 
 void Chooser::decide(double elements) {

@@ -27,9 +27,8 @@ double Compressor::wire_seconds(const Method& method) const {
   bool smaller = false;
   for (const auto& [name, tensor] : parameters_) {
     const std::vector<std::int64_t> sizes = tensor.sizes().vec();
-    const bool compresses =
-        static_cast<std::size_t>(tensor.numel()) >= lines_[0].min &&
-        method.why_dense(sizes, element_bytes(tensor)).empty();
+    const bool compresses = static_cast<std::size_t>(tensor.numel()) >= lines_[0].min &&
+                            method.why_dense(sizes, element_bytes(tensor)).empty();
     smaller = smaller || compresses;
     bytes += compresses ? static_cast<double>(method.payload_bytes(sizes))
                         : static_cast<double>(tensor.numel()) * static_cast<double>(element_bytes(tensor));

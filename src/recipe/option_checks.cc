@@ -95,7 +95,8 @@ void check_arithmetic(const TrainOptions& o) {
 void check_compress(const TrainOptions& o) {
   within<std::int64_t>("--compress-groups", o.compress_groups, 0, 1 << 20);
   within("--compress-max-error", o.compress_max_error, 1e-6, 10.0);
-  // It decides inside of backward, where workers that gather parameters must not wait for each other.
+  // It waits inside of backward, if only for what all have begun: nobody has tried that where parameters are
+  // gathered there.
   if (o.compress == "auto" && (o.strategy == "zero3" || o.strategy == "hybrid-shard"))
     throw UsageError(fmt::format(
         "--compress auto with --strategy {}; accepted: a method by name, or --strategy ddp, zero1, zero2",

@@ -19,6 +19,7 @@ namespace {
 
 constexpr const char* kSteps = "steps";
 constexpr const char* kChoice = "auto";
+constexpr const char* kBegun = "begun";  // of momenta
 
 }  // namespace
 
@@ -38,8 +39,9 @@ Compressor::Compressor(const CompressOptions& options, Exchange::Leaves leaves)
   for (const Rule& rule : parse_rules(options_.method))
     lines_.push_back({.pattern = rule.pattern,
                       .method = rule.method.name == "none" ? nullptr : make_method(rule.method),
-                      .warmup = rule.method.warmup,
+                      .warmup = warmup_of(rule.method),
                       .min = rule.method.min});
+  settle_momenta();
 }
 
 // All agree: who has joined takes what the others have.
@@ -167,19 +169,19 @@ Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, ReducePrec
     use_choice();
   }
   const Subtrees subtrees = settle_subtrees(group);
+  if (momenta_) momenta_->begun = group.all_reduce(momenta_->begun ? 1 : 0, {.op = ReduceOp::max}) != 0;
   assign(parameters);
   const Exchange::State before = book_.collect(group);
   carriage_ = Carriage(group, subtrees);
   book_ = MemoryBook(subtrees, carriage_.own());
   make_lines(group);
   bind_methods();
-  if (!before.empty()) {
-    if (book_.knows(before))
-      book_.take(before, MemoryBook::Missing::begins_anew);
-    else
-      log().warn("--compress {}: what was remembered is of other subtrees than the {} of now; it begins anew",
-                 options_.method, subtrees.count);
-  }
+  if (!book_.knows(before))
+    log().warn(
+        "--compress {}: what was remembered is of other subtrees than the {} of now; it begins anew, but for "
+        "what all have in common",
+        options_.method, subtrees.count);
+  book_.take(book_.knows(before) ? before : book_.without_subtrees(before), MemoryBook::Missing::begins_anew);
   group_ = group;
   return subtrees;
 }
@@ -188,7 +190,7 @@ Compressor::Ways Compressor::ways_of(const Bucket& bucket, std::int64_t step) co
   Ways ways{.by_line = std::vector<std::vector<std::size_t>>(lines_.size())};
   for (std::size_t t = 0; t < bucket.tensors.size(); ++t) {
     const int line = bucket.data.dtype == DType::f64 ? -1 : line_of_[bucket.tensors[t].parameter];
-    if (line < 0 || step < lines_[static_cast<std::size_t>(line)].warmup) {
+    if (line < 0 || is_warming_up(lines_[static_cast<std::size_t>(line)], step)) {
       ways.dense.push_back(t);
       continue;
     }
@@ -198,6 +200,11 @@ Compressor::Ways Compressor::ways_of(const Bucket& bucket, std::int64_t step) co
   return ways;
 }
 
+// Of momenta the optimizer says when it is over, which may be later: a step may have been left out.
+bool Compressor::is_warming_up(const Line& line, std::int64_t step) const {
+  return momenta_ ? !momenta_->begun : step < line.warmup;
+}
+
 Work Compressor::run(const Bucket& bucket) {
   if (bucket.index == 0) {
     ++steps_;
@@ -205,6 +212,7 @@ Work Compressor::run(const Bucket& bucket) {
   }
   if (chooser_ && chooser_->choice() == Chooser::kUndecided) look_for_method(bucket);
   const std::int64_t step = bucket.step.value_or(steps_ - 1);
+  last_step_ = step;
   const Ways ways = ways_of(bucket, step);
   if (ways.all_dense) {
     savings_.add_bytes(static_cast<double>(bucket.data.bytes()), static_cast<double>(bucket.data.bytes()));
@@ -280,6 +288,7 @@ Exchange::State Compressor::state() {
   Exchange::State state = book_.collect(*group_);
   state[kSteps] = torch::full({}, steps_, torch::kInt64);
   if (chooser_) state[kChoice] = torch::full({}, chooser_->choice(), torch::kInt64);
+  if (momenta_) state[kBegun] = torch::full({}, momenta_->begun ? 1 : 0, torch::kInt64);
   return state;
 }
 
@@ -292,6 +301,11 @@ void Compressor::load(const Exchange::State& state) {
     throw UsageError("the state of the exchange lacks 'steps', a number");
   const auto count = steps->second.item<std::int64_t>();
   rest.erase(steps);
+  const auto begun = rest.find(kBegun);
+  if (momenta_ && (begun == rest.end() || begun->second.numel() != 1))
+    throw UsageError("the state of the exchange lacks 'begun', 0 or 1");
+  const bool momenta_begun = momenta_ && begun->second.item<std::int64_t>() != 0;
+  if (momenta_) rest.erase(begun);
   if (const auto choice = rest.find(kChoice); chooser_ && choice != rest.end()) {
     const auto index = choice->second.item<std::int64_t>();
     if (index < Chooser::kUndecided || index >= std::ssize(Chooser::candidates()))
@@ -304,6 +318,7 @@ void Compressor::load(const Exchange::State& state) {
   }
   book_.take(rest, MemoryBook::Missing::is_refused);
   steps_ = count;
+  if (momenta_) momenta_->begun = momenta_begun;
 }
 
 ExchangeFigures Compressor::figures() const {
@@ -336,21 +351,19 @@ std::function<Exchange(Exchange::Leaves)> compressed(CompressOptions options) {
   (void)compress::Compressor(options, Exchange::Leaves::everything);  // throws here rather than later
   return [options = std::move(options)](Exchange::Leaves leaves) {
     const auto compressor = std::make_shared<compress::Compressor>(options, leaves);
-    return Exchange{.name = compressor->name(),
-                    .run = [compressor](const Bucket& bucket) { return compressor->run(bucket); },
-                    .leaves = leaves,
-                    .state = [compressor] { return compressor->state(); },
-                    .load = [compressor](const Exchange::State& state) { compressor->load(state); },
-                    .bind =
-                        [compressor](const std::vector<NamedTensor>& parameters, ReducePrecision precision,
-                                     const Group& group) {
-                          return compressor->bind(parameters, precision, group);
-                        },
-                    .figures = [compressor] { return compressor->figures(); },
-                    .expected_seconds =
-                        [compressor](const Group& group, std::size_t count, DType dtype) {
-                          return compressor->expected_seconds(group, count, dtype);
-                        }};
+    return Exchange{
+        .name = compressor->name(),
+        .run = [compressor](const Bucket& bucket) { return compressor->run(bucket); },
+        .leaves = leaves,
+        .state = [compressor] { return compressor->state(); },
+        .load = [compressor](const Exchange::State& state) { compressor->load(state); },
+        .bind = [compressor](const std::vector<NamedTensor>& parameters, ReducePrecision precision,
+                             const Group& group) { return compressor->bind(parameters, precision, group); },
+        .figures = [compressor] { return compressor->figures(); },
+        .momenta = compressor->has_momenta() ? compressor : nullptr,
+        .expected_seconds = [compressor](
+                                const Group& group, std::size_t count,
+                                DType dtype) { return compressor->expected_seconds(group, count, dtype); }};
   };
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,6 +77,8 @@ class Method {
   virtual Work run(const std::shared_ptr<Flight>& flight, std::vector<std::size_t> members) = 0;
   // Does it begin a second call where its first ends (Lines::second)?
   virtual bool has_two_calls() const { return false; }
+  // Of one whose results are momenta in place of means (1-bit Adam): by how much the momentum fades a step.
+  virtual std::optional<double> beta1() const { return {}; }
   // Do payloads go to all (all-gather), or are they added up on the way (all-reduce)?
   virtual bool gathers() const = 0;
   // Bytes that a subtree's sums of a tensor become, without framing.

@@ -36,6 +36,7 @@
 #include "lockstep/optim/clip.h"                // IWYU pragma: export
 #include "lockstep/optim/grad_scaler.h"         // IWYU pragma: export
 #include "lockstep/optim/layerwise.h"           // IWYU pragma: export
+#include "lockstep/optim/onebit_adam.h"         // IWYU pragma: export
 #include "lockstep/optim/optimizer.h"           // IWYU pragma: export
 #include "lockstep/optim/schedule.h"            // IWYU pragma: export
 #include "lockstep/parallel/data_parallel.h"    // IWYU pragma: export

@@ -41,7 +41,7 @@ void Chooser::probe(const Flight& flight, std::size_t tensor, const torch::Tenso
   const Carriage carriage(alone_, {.lanes = 1, .count = 1});
   for (std::size_t c = 0; c < candidates().size(); ++c) {
     const std::unique_ptr<Method> method = make_method(parse_rules(candidates()[c]).front().method);
-    if (!method->why_dense(parameter.sizes().vec()).empty()) continue;
+    if (!method->why_dense(parameter.sizes().vec(), sizeof(float)).empty()) continue;
     MemoryBook book(carriage.subtrees(), carriage.own());
     Savings savings;
     method->bind({.carriage = &carriage, .book = &book, .lines = {alone_, alone_}, .savings = &savings},
@@ -68,10 +68,22 @@ void Chooser::probe(const Flight& flight, std::size_t tensor, const torch::Tenso
   }
 }
 
-void Chooser::decide(const Group& group, double dense_s, const std::vector<double>& wire_s, double elements) {
-  std::vector<double> sums;
-  for (const Found& f : found_) sums.insert(sums.end(), {f.seconds, f.elements, f.error, f.meant});
-  group.all_reduce(buffer(sums), {.purpose = "what compression would cost"});
+void Chooser::ask(const Group& group, double dense_s, const std::vector<double>& wire_s) {
+  sums_ = std::make_shared<std::vector<double>>();
+  for (const Found& f : found_) sums_->insert(sums_->end(), {f.seconds, f.elements, f.error, f.meant});
+  const double counts = group.rank() == 0 ? 1 : 0;
+  sums_->push_back(counts * dense_s);
+  for (const double seconds : wire_s) sums_->push_back(counts * seconds);
+  asked_ =
+      group.all_reduce_async(buffer(*sums_), {.purpose = "what compression would cost"}).then([held = sums_] {
+      });
+}
+
+void Chooser::decide(double elements) {
+  asked_.wait();
+  const std::vector<double>& sums = *sums_;
+  const double dense_s = sums[4 * found_.size()];
+  const double* const wire_s = &sums[4 * found_.size() + 1];
   int best = kDense;
   double least = dense_s;
   std::string seen = fmt::format("as it is {:.2f} ms", dense_s * 1e3);
@@ -85,11 +97,10 @@ void Chooser::decide(const Group& group, double dense_s, const std::vector<doubl
     best = static_cast<int>(c);
     least = expected;
   }
-  std::vector<std::int32_t> said = {dense_s > 0 ? best : kDense};
-  group.broadcast(buffer(said), 0);
-  choose(said[0], dense_s > 0 ? fmt::format("expected of a step: {}; accepted: an error of {} at most", seen,
-                                            max_error_)
-                              : "the group has no table of costs");
+  choose(dense_s > 0 ? best : kDense,
+         dense_s > 0
+             ? fmt::format("expected of a step: {}; accepted: an error of {} at most", seen, max_error_)
+             : "the group has no table of costs");
 }
 
 }  // namespace lockstep::compress

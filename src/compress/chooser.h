@@ -1,8 +1,8 @@
 // --compress auto: which method, or none, for this model on these links.
 //
 // The first steps travel as they are. In a few of them every candidate compresses this worker's sums for
-// itself: how long that takes, and how far off it is. Then all ranks add up what they found and decide alike,
-// by
+// itself: how long that takes, and how far off it is. Then all ranks add up what they found, and in the step
+// behind that decide alike, by
 //
 //   expected time of a step's calls (the group's cost table) + time of encoding and decoding
 //
@@ -34,9 +34,12 @@ class Chooser {
   void bind(const Group& group);
   // The largest tensor of a bucket, as one subtree has it.
   void probe(const Flight& flight, std::size_t tensor, const torch::Tensor& parameter);
-  // Collective. `dense_s` and `wire_s`: what a step's calls are expected to take, as it is and by candidate;
-  // 0: nobody knows, or it makes nothing smaller. `elements`: of all parameters.
-  void decide(const Group& group, double dense_s, const std::vector<double>& wire_s, double elements);
+  // Adds up what all have found. Every rank asks; nobody waits. `dense_s` and `wire_s`: what a step's calls
+  // are expected to take, as it is and by candidate, of which rank 0's count; 0: nobody knows, or it makes
+  // nothing smaller.
+  void ask(const Group& group, double dense_s, const std::vector<double>& wire_s);
+  // Once every rank has asked. `elements`: of all parameters.
+  void decide(double elements);
 
  private:
   struct Found {
@@ -48,6 +51,8 @@ class Chooser {
   std::string reason_;
   Group alone_;  // this worker by itself
   std::vector<Found> found_;
+  std::shared_ptr<std::vector<double>> sums_;  // of found_, and what rank 0 expects
+  Work asked_;
 };
 
 }  // namespace lockstep::compress

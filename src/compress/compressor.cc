@@ -19,6 +19,7 @@ namespace {
 
 constexpr const char* kSteps = "steps";
 constexpr const char* kChoice = "auto";
+constexpr const char* kBegun = "begun";  // of momenta
 
 }  // namespace
 
@@ -38,8 +39,9 @@ Compressor::Compressor(const CompressOptions& options, Exchange::Leaves leaves)
   for (const Rule& rule : parse_rules(options_.method))
     lines_.push_back({.pattern = rule.pattern,
                       .method = rule.method.name == "none" ? nullptr : make_method(rule.method),
-                      .warmup = rule.method.warmup,
+                      .warmup = warmup_of(rule.method),
                       .min = rule.method.min});
+  settle_momenta();
 }
 
 // All agree: who has joined takes what the others have.
@@ -60,14 +62,19 @@ Subtrees Compressor::settle_subtrees(const Group& group) const {
   return subtrees;
 }
 
+std::size_t Compressor::element_bytes(const torch::Tensor& tensor) const {
+  const auto bytes = static_cast<std::size_t>(tensor.element_size());
+  return precision_ == ReducePrecision::f32 ? std::max(bytes, sizeof(float)) : bytes;
+}
+
 // Empty: it compresses the tensor.
-std::string Compressor::why_dense(const Line& line, const torch::Tensor& tensor) {
+std::string Compressor::why_dense(const Line& line, const torch::Tensor& tensor) const {
   if (!line.method) return "none was asked for";
   if (tensor.scalar_type() == torch::kFloat64) return "it is of f64";
   const auto count = static_cast<std::size_t>(tensor.numel());
   if (count < std::max<std::size_t>(line.min, 1))
     return fmt::format("it has {} elements, fewer than min={}", count, line.min);
-  return line.method->why_dense(tensor.sizes().vec());
+  return line.method->why_dense(tensor.sizes().vec(), element_bytes(tensor));
 }
 
 void Compressor::assign(const std::vector<NamedTensor>& parameters) {
@@ -83,7 +90,7 @@ void Compressor::assign(const std::vector<NamedTensor>& parameters) {
     const auto& [name, tensor] = parameters[i];
     if (!tensor.device().is_cpu())
       throw UsageError("--compress: " + name + " is on " + tensor.device().str() + "; accepted: on cpu");
-    const double whole = static_cast<double>(tensor.numel()) * sizeof(float);
+    const double whole = static_cast<double>(tensor.numel()) * static_cast<double>(element_bytes(tensor));
     all += whole;
     bytes += whole;
     const auto line = std::ranges::find_if(lines_, [&](const Line& l) { return matches(l.pattern, name); });
@@ -114,43 +121,47 @@ void Compressor::assign(const std::vector<NamedTensor>& parameters) {
 }
 
 // Where workers share subtrees, calls of all begin where the sums inside end, so they have a group of their
-// own.
+// own. So have the second calls of each rule: they begin on the thread that ends the first, or behind the one
+// that finds it ended, and between two rules ranks would not agree which comes first.
 void Compressor::make_lines(const Group& group) {
   const SubtreeShare& own = carriage_.own();
   inside_ = Group();
-  calls_ = {.first = group};
+  first_ = group;
   if (carriage_.shared()) {
     inside_ = group.split(own.workers > 1 ? own.first : -1);
-    calls_.first = group.split(0);
+    first_ = group.split(0);
   }
-  const bool two =
-      std::ranges::any_of(lines_, [](const Line& l) { return l.method && l.method->has_two_calls(); });
-  if (two || chooser_) calls_.second = group.split(0);
+  second_.assign(lines_.size(), Group());
+  for (std::size_t l = 0; l < lines_.size(); ++l)
+    if (chooser_ || (lines_[l].method && lines_[l].method->has_two_calls())) second_[l] = group.split(0);
 }
 
 void Compressor::bind_methods() {
-  const Setting setting{.carriage = &carriage_,
-                        .book = &book_,
-                        .lines = calls_,
-                        .seed = options_.seed,
-                        .leaves = leaves_,
-                        .savings = &savings_};
+  Setting setting{.carriage = &carriage_,
+                  .book = &book_,
+                  .lines = {.first = first_},
+                  .seed = options_.seed,
+                  .leaves = leaves_,
+                  .savings = &savings_};
   dense_->bind(setting, {});
   for (std::size_t l = 0; l < lines_.size(); ++l) {
     std::vector<NamedTensor> own;
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (line_of_[i] == static_cast<int>(l)) own.push_back(parameters_[i]);
+    setting.lines.second = second_[l];
     if (lines_[l].method) lines_[l].method->bind(setting, own);
   }
 }
 
-Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, const Group& group) {
+Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, ReducePrecision precision,
+                          const Group& group) {
   const auto same = [](const NamedTensor& a, const NamedTensor& b) { return a.name == b.name; };
   if (group_ && !std::ranges::equal(parameters, parameters_, same))
     throw UsageError(
         "--compress " + options_.method +
         ": an exchange that remembers parameters is of one model; accepted: another one for each");
   parameters_ = parameters;
+  precision_ = precision;
   if (chooser_) {
     chooser_->bind(group);
     probed_ = 0;  // on every rank alike: one may have joined, and what was found is of other workers
@@ -158,19 +169,19 @@ Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, const Grou
     use_choice();
   }
   const Subtrees subtrees = settle_subtrees(group);
+  if (momenta_) momenta_->begun = group.all_reduce(momenta_->begun ? 1 : 0, {.op = ReduceOp::max}) != 0;
   assign(parameters);
   const Exchange::State before = book_.collect(group);
   carriage_ = Carriage(group, subtrees);
   book_ = MemoryBook(subtrees, carriage_.own());
   make_lines(group);
   bind_methods();
-  if (!before.empty()) {
-    if (book_.knows(before))
-      book_.take(before, MemoryBook::Missing::begins_anew);
-    else
-      log().warn("--compress {}: what was remembered is of other subtrees than the {} of now; it begins anew",
-                 options_.method, subtrees.count);
-  }
+  if (!book_.knows(before))
+    log().warn(
+        "--compress {}: what was remembered is of other subtrees than the {} of now; it begins anew, but for "
+        "what all have in common",
+        options_.method, subtrees.count);
+  book_.take(book_.knows(before) ? before : book_.without_subtrees(before), MemoryBook::Missing::begins_anew);
   group_ = group;
   return subtrees;
 }
@@ -179,7 +190,7 @@ Compressor::Ways Compressor::ways_of(const Bucket& bucket, std::int64_t step) co
   Ways ways{.by_line = std::vector<std::vector<std::size_t>>(lines_.size())};
   for (std::size_t t = 0; t < bucket.tensors.size(); ++t) {
     const int line = bucket.data.dtype == DType::f64 ? -1 : line_of_[bucket.tensors[t].parameter];
-    if (line < 0 || step < lines_[static_cast<std::size_t>(line)].warmup) {
+    if (line < 0 || is_warming_up(lines_[static_cast<std::size_t>(line)], step)) {
       ways.dense.push_back(t);
       continue;
     }
@@ -189,6 +200,11 @@ Compressor::Ways Compressor::ways_of(const Bucket& bucket, std::int64_t step) co
   return ways;
 }
 
+// Of momenta the optimizer says when it is over, which may be later: a step may have been left out.
+bool Compressor::is_warming_up(const Line& line, std::int64_t step) const {
+  return momenta_ ? !momenta_->begun : step < line.warmup;
+}
+
 Work Compressor::run(const Bucket& bucket) {
   if (bucket.index == 0) {
     ++steps_;
@@ -196,6 +212,7 @@ Work Compressor::run(const Bucket& bucket) {
   }
   if (chooser_ && chooser_->choice() == Chooser::kUndecided) look_for_method(bucket);
   const std::int64_t step = bucket.step.value_or(steps_ - 1);
+  last_step_ = step;
   const Ways ways = ways_of(bucket, step);
   if (ways.all_dense) {
     savings_.add_bytes(static_cast<double>(bucket.data.bytes()), static_cast<double>(bucket.data.bytes()));
@@ -271,6 +288,7 @@ Exchange::State Compressor::state() {
   Exchange::State state = book_.collect(*group_);
   state[kSteps] = torch::full({}, steps_, torch::kInt64);
   if (chooser_) state[kChoice] = torch::full({}, chooser_->choice(), torch::kInt64);
+  if (momenta_) state[kBegun] = torch::full({}, momenta_->begun ? 1 : 0, torch::kInt64);
   return state;
 }
 
@@ -283,6 +301,11 @@ void Compressor::load(const Exchange::State& state) {
     throw UsageError("the state of the exchange lacks 'steps', a number");
   const auto count = steps->second.item<std::int64_t>();
   rest.erase(steps);
+  const auto begun = rest.find(kBegun);
+  if (momenta_ && (begun == rest.end() || begun->second.numel() != 1))
+    throw UsageError("the state of the exchange lacks 'begun', 0 or 1");
+  const bool momenta_begun = momenta_ && begun->second.item<std::int64_t>() != 0;
+  if (momenta_) rest.erase(begun);
   if (const auto choice = rest.find(kChoice); chooser_ && choice != rest.end()) {
     const auto index = choice->second.item<std::int64_t>();
     if (index < Chooser::kUndecided || index >= std::ssize(Chooser::candidates()))
@@ -295,6 +318,7 @@ void Compressor::load(const Exchange::State& state) {
   }
   book_.take(rest, MemoryBook::Missing::is_refused);
   steps_ = count;
+  if (momenta_) momenta_->begun = momenta_begun;
 }
 
 ExchangeFigures Compressor::figures() const {
@@ -314,7 +338,7 @@ double Compressor::expected_seconds(const Group& group, std::size_t count, DType
   if (group.size() == 1) return 0;
   if (dtype == DType::f64 || carriage_.ranks() != group.size())
     return plain_.expected_seconds(group, count, dtype);
-  const auto frame = static_cast<std::size_t>(static_cast<double>(count * sizeof(float)) * ratio_);
+  const auto frame = static_cast<std::size_t>(static_cast<double>(count * size_of(dtype)) * ratio_);
   return group.expected_seconds(
       {.what = Collective::all_gather, .count = carriage_.piece_bytes(frame), .dtype = DType::u8});
 }
@@ -327,18 +351,19 @@ std::function<Exchange(Exchange::Leaves)> compressed(CompressOptions options) {
   (void)compress::Compressor(options, Exchange::Leaves::everything);  // throws here rather than later
   return [options = std::move(options)](Exchange::Leaves leaves) {
     const auto compressor = std::make_shared<compress::Compressor>(options, leaves);
-    return Exchange{.name = compressor->name(),
-                    .run = [compressor](const Bucket& bucket) { return compressor->run(bucket); },
-                    .leaves = leaves,
-                    .state = [compressor] { return compressor->state(); },
-                    .load = [compressor](const Exchange::State& state) { compressor->load(state); },
-                    .bind = [compressor](const std::vector<NamedTensor>& parameters,
-                                         const Group& group) { return compressor->bind(parameters, group); },
-                    .figures = [compressor] { return compressor->figures(); },
-                    .expected_seconds =
-                        [compressor](const Group& group, std::size_t count, DType dtype) {
-                          return compressor->expected_seconds(group, count, dtype);
-                        }};
+    return Exchange{
+        .name = compressor->name(),
+        .run = [compressor](const Bucket& bucket) { return compressor->run(bucket); },
+        .leaves = leaves,
+        .state = [compressor] { return compressor->state(); },
+        .load = [compressor](const Exchange::State& state) { compressor->load(state); },
+        .bind = [compressor](const std::vector<NamedTensor>& parameters, ReducePrecision precision,
+                             const Group& group) { return compressor->bind(parameters, precision, group); },
+        .figures = [compressor] { return compressor->figures(); },
+        .momenta = compressor->has_momenta() ? compressor : nullptr,
+        .expected_seconds = [compressor](
+                                const Group& group, std::size_t count,
+                                DType dtype) { return compressor->expected_seconds(group, count, dtype); }};
   };
 }
 

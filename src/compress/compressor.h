@@ -13,17 +13,26 @@
 
 namespace lockstep::compress {
 
-class Compressor : public std::enable_shared_from_this<Compressor> {
+class Compressor final : public MomentumExchange, public std::enable_shared_from_this<Compressor> {
  public:
   Compressor(const CompressOptions& options, Exchange::Leaves leaves);
 
   const std::string& name() const { return options_.method; }
-  Subtrees bind(const std::vector<NamedTensor>& parameters, const Group& group);
+  Subtrees bind(const std::vector<NamedTensor>& parameters, ReducePrecision precision, const Group& group);
   Work run(const Bucket& bucket);
   Exchange::State state();
   void load(const Exchange::State& state);
   double expected_seconds(const Group& group, std::size_t count, DType dtype) const;
   ExchangeFigures figures() const;
+
+  // Of onebit-adam; else nobody asks.
+  bool has_momenta() const { return momenta_.has_value(); }
+  double beta1() const override { return momenta_->beta1; }
+  bool begun() const override { return momenta_->begun; }
+  bool carries(std::size_t parameter) const override;
+  bool is_due() const override;
+  void take(std::size_t parameter, const torch::Tensor& momentum) override;
+  void begin_momenta() override;
 
  private:
   struct Line {  // a rule
@@ -39,17 +48,30 @@ class Compressor : public std::enable_shared_from_this<Compressor> {
     bool all_dense = true;
   };
 
+  struct Momenta {
+    double beta1 = 0;
+    std::int64_t warmup = 0;
+    bool begun = false;
+  };
+
+  void settle_momenta();
   Subtrees settle_subtrees(const Group& group) const;
-  static std::string why_dense(const Line& line, const torch::Tensor& tensor);
+  // Of its gradient's elements.
+  std::size_t element_bytes(const torch::Tensor& tensor) const;
+  std::string why_dense(const Line& line, const torch::Tensor& tensor) const;
   void assign(const std::vector<NamedTensor>& parameters);
   void make_lines(const Group& group);
   void bind_methods();
-  // auto: probes, and decides once enough was seen.
+  // auto: probes, asks what the others have seen, and decides in the step behind that.
   void look_for_method(const Bucket& bucket);
+  void probe(const Bucket& bucket);
+  void ask();
   void decide();
+  double elements() const;  // of all parameters
   void use_choice();
   // Of a step's calls; 0: it makes nothing smaller.
   double wire_seconds(const Method& method) const;
+  bool is_warming_up(const Line& line, std::int64_t step) const;
   Ways ways_of(const Bucket& bucket, std::int64_t step) const;
   Work begin(const std::shared_ptr<Flight>& flight, const Ways& ways);
   Work sum_inside(const std::shared_ptr<Flight>& flight);
@@ -65,16 +87,20 @@ class Compressor : public std::enable_shared_from_this<Compressor> {
   int buckets_ = 1;  // of a step
   std::unique_ptr<Method> dense_;
   std::vector<NamedTensor> parameters_;
+  ReducePrecision precision_ = ReducePrecision::same;
   std::vector<int> line_of_;  // by parameter; -1: none
   double ratio_ = 1;          // of compressed bytes to all
   std::optional<Group> group_;
   Carriage carriage_;
   MemoryBook book_;
-  Group inside_;  // of the workers that share this one's subtree
-  Lines calls_;
+  Group inside_;               // of the workers that share this one's subtree
+  Group first_;                // of the methods' first calls, and of what travels as it is
+  std::vector<Group> second_;  // by rule: of its method's second calls, where it has any
   Staging flags_;
   Savings savings_;
-  std::int64_t steps_ = 0;  // so far, of a run without lanes
+  std::int64_t steps_ = 0;       // so far, of a run without lanes
+  std::int64_t last_step_ = -1;  // whose buckets were the last
+  std::optional<Momenta> momenta_;
 };
 
 }  // namespace lockstep::compress

@@ -45,6 +45,8 @@ class DeepGradient final : public Recall {
     for (std::size_t i = 0; i < sent.size(); ++i)
       if (sent[i] != 0) velocity[i] = pending[i] = 0;
   }
+  bool put_absent(MemoryBook&, const BucketTensor&, std::span<float>) const override { return false; }
+  void keep(MemoryBook&, const BucketTensor&, std::span<const float>) const override {}
 
  private:
   DeepGradientOptions options_;

@@ -36,11 +36,11 @@ class DensePart final : public Method {
  public:
   std::string name() const override { return "none"; }
   bool gathers() const override { return false; }
-  std::string why_dense(const std::vector<std::int64_t>&) const override { return "nothing compresses it"; }
+  std::string why_dense(const std::vector<std::int64_t>&, std::size_t) const override {
+    return "nothing compresses it";
+  }
   std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const override {
-    std::size_t bytes = sizeof(float);
-    for (const std::int64_t size : sizes) bytes *= static_cast<std::size_t>(size);
-    return bytes;
+    return count_of(sizes) * sizeof(float);
   }
   void bind(const Setting& setting, const std::vector<NamedTensor>&) override { setting_ = setting; }
 

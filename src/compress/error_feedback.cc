@@ -12,6 +12,8 @@ class Nothing final : public Recall {
   }
   void settle(MemoryBook&, int, const BucketTensor&, const Codec&,
               std::span<const std::byte>) const override {}
+  bool put_absent(MemoryBook&, const BucketTensor&, std::span<float>) const override { return false; }
+  void keep(MemoryBook&, const BucketTensor&, std::span<const float>) const override {}
 };
 
 // The sign is changed so that what was sent is taken off by adding it: of a few elements, where few were
@@ -29,6 +31,8 @@ class ErrorFeedback final : public Recall {
               std::span<const std::byte> payload) const override {
     codec.decode_add(payload, book.of(kKind, subtree, tensor.name));
   }
+  bool put_absent(MemoryBook&, const BucketTensor&, std::span<float>) const override { return false; }
+  void keep(MemoryBook&, const BucketTensor&, std::span<const float>) const override {}
 
  private:
   static constexpr const char* kKind = "owed";

@@ -38,11 +38,12 @@ class Gathered final : public Method {
 
   std::string name() const override { return name_; }
   bool gathers() const override { return true; }
+  std::optional<double> beta1() const override { return parts_.beta1; }
   std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const override {
     return parts_.codec(std::numeric_limits<std::int64_t>::max())->payload_bytes(count_of(sizes));
   }
-  std::string why_dense(const std::vector<std::int64_t>& sizes) const override {
-    return payload_bytes(sizes) < count_of(sizes) * sizeof(float) ? "" : "its payload would not be smaller";
+  std::string why_dense(const std::vector<std::int64_t>& sizes, std::size_t element_bytes) const override {
+    return payload_bytes(sizes) < count_of(sizes) * element_bytes ? "" : "its payload would not be smaller";
   }
 
   void bind(const Setting& setting, const std::vector<NamedTensor>& parameters) override {
@@ -77,12 +78,6 @@ class Gathered final : public Method {
   }
 
  private:
-  static std::size_t count_of(const std::vector<std::int64_t>& sizes) {
-    std::size_t count = 1;
-    for (const std::int64_t size : sizes) count *= static_cast<std::size_t>(size);
-    return count;
-  }
-
   CodecKey key_of(const Flight& flight, int subtree, const BucketTensor& tensor) const {
     return {.seed = setting_.seed, .step = flight.step, .subtree = subtree, .parameter = fnv1a(tensor.name)};
   }
@@ -130,11 +125,33 @@ class Gathered final : public Method {
         parts_.recall->settle(*setting_.book, flight.subtrees[k], tensor, codec,
                               frame.payload(frames[static_cast<std::size_t>(flight.subtrees[k])], i));
     if (!parts_.two_sided && !is_needed(flight, setting_, member)) return;
-    const bool any = tree_sum(
-        frames.size(), out, [&](std::size_t s) { return presence(s) == Presence::there; },
-        [&](std::size_t s, std::span<float> to) { codec.decode(frame.payload(frames[s], i), to); },
-        [&](std::size_t s, std::span<float> to) { codec.decode_add(frame.payload(frames[s], i), to); });
+    std::vector<float> absent;  // what a subtree without a gradient adds
+    const auto there = [&](std::size_t s) { return presence(s) == Presence::there; };
+    bool any = false, all = true;
+    for (std::size_t s = 0; s < frames.size(); ++s) {
+      any = any || there(s);
+      all = all && there(s);
+    }
+    if (any && !all) {
+      absent.resize(out.size());
+      if (!parts_.recall->put_absent(*setting_.book, tensor, absent)) absent.clear();
+    }
+    tree_sum(
+        frames.size(), out, [&](std::size_t s) { return there(s) || !absent.empty(); },
+        [&](std::size_t s, std::span<float> to) {
+          if (there(s))
+            codec.decode(frame.payload(frames[s], i), to);
+          else
+            std::ranges::copy(absent, to.begin());
+        },
+        [&](std::size_t s, std::span<float> to) {
+          if (there(s))
+            codec.decode_add(frame.payload(frames[s], i), to);
+          else
+            add(to, absent);
+        });
     if (parts_.two_sided && any) serve(codec, flight, tensor, out);
+    if (any) parts_.recall->keep(*setting_.book, tensor, out);
   }
 
   // The second side: its random numbers are those of a subtree behind the last.

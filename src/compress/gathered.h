@@ -13,6 +13,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "compress/codec/codec.h"
 #include "compress/method.h"
@@ -25,6 +26,7 @@ struct GatheredParts {
   std::function<std::shared_ptr<const Codec>(std::int64_t step)> codec;
   std::shared_ptr<const Recall> recall;
   bool two_sided = false;
+  std::optional<double> beta1 = {};  // Method::beta1
 };
 
 std::unique_ptr<Method> gathered_method(std::string name, GatheredParts parts);

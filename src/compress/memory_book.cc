@@ -82,6 +82,14 @@ bool MemoryBook::knows(const State& state) const {
   });
 }
 
+MemoryBook::State MemoryBook::without_subtrees(const State& state) const {
+  State rest;
+  for (const auto& [key, tensor] : state)
+    if (const auto known = sizes_.find(key); known != sizes_.end() && known->second.subtree < 0)
+      rest.emplace(key, tensor);
+  return rest;
+}
+
 void MemoryBook::take(const State& state, Missing missing) {
   for (const auto& [key, tensor] : state) {
     const auto known = sizes_.find(key);

@@ -42,6 +42,9 @@ class MemoryBook {
   // Is there nothing in it that this book has not, or has of another size?
   bool knows(const State& state) const;
 
+  // What is in it of parameters alone, and not of a subtree.
+  State without_subtrees(const State& state) const;
+
   // Everything, of all ranks. Collective.
   State collect(const Group& group) const;
   // Takes what is this rank's of it. Throws UsageError naming what is missing, not known here, or of another

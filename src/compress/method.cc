@@ -5,6 +5,12 @@
 
 namespace lockstep::compress {
 
+std::size_t count_of(const std::vector<std::int64_t>& sizes) {
+  std::size_t count = 1;
+  for (const std::int64_t size : sizes) count *= static_cast<std::size_t>(size);
+  return count;
+}
+
 bool is_needed(const Flight& flight, const Setting& setting, std::size_t tensor) {
   if (setting.leaves == Exchange::Leaves::everything) return true;
   const Bucket& bucket = flight.bucket;

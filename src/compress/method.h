@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,8 +46,8 @@ struct Flight {
   }
 };
 
-// Calls of one kind in one order: each group's are begun from one thread only, the first's from the one that
-// runs the exchange, the second's where those of the first end.
+// Calls of one kind in one order: the first group's are begun from one thread only, the one that runs the
+// exchange; the second's, which are one method's alone, where that one's first calls end.
 struct Lines {
   Group first;
   Group second = {};
@@ -66,8 +67,9 @@ class Method {
  public:
   virtual ~Method() = default;
   virtual std::string name() const = 0;
-  // Why such a tensor travels as it is: it would not become smaller. Empty: it does not.
-  virtual std::string why_dense(const std::vector<std::int64_t>& sizes) const = 0;
+  // Why such a tensor, of elements of so many bytes, travels as it is: it would not become smaller. Empty: it
+  // does not.
+  virtual std::string why_dense(const std::vector<std::int64_t>& sizes, std::size_t element_bytes) const = 0;
   // Once the parameters that are its own, and the workers, are known, and again when those change.
   virtual void bind(const Setting& setting, const std::vector<NamedTensor>& parameters) = 0;
   // Begins: in flight->result the `members` of the bucket's tensors become the mean. Where the exchange
@@ -75,11 +77,16 @@ class Method {
   virtual Work run(const std::shared_ptr<Flight>& flight, std::vector<std::size_t> members) = 0;
   // Does it begin a second call where its first ends (Lines::second)?
   virtual bool has_two_calls() const { return false; }
+  // Of one whose results are momenta in place of means (1-bit Adam): by how much the momentum fades a step.
+  virtual std::optional<double> beta1() const { return {}; }
   // Do payloads go to all (all-gather), or are they added up on the way (all-reduce)?
   virtual bool gathers() const = 0;
   // Bytes that a subtree's sums of a tensor become, without framing.
   virtual std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const = 0;
 };
+
+// Elements of a tensor of these sizes.
+std::size_t count_of(const std::vector<std::int64_t>& sizes);
 
 // Does this rank need some of the tensor's mean?
 bool is_needed(const Flight& flight, const Setting& setting, std::size_t tensor);

@@ -3,7 +3,8 @@
 
 namespace lockstep::compress {
 
-inline constexpr const char* kMethodNames[] = {"none",     "dgc",  "fp8",   "int8",     "intsgd", "onebit",
-                                               "powersgd", "qsgd", "randk", "terngrad", "topk"};
+inline constexpr const char* kMethodNames[] = {"none",   "dgc",    "fp8",         "int8",
+                                               "intsgd", "onebit", "onebit-adam", "powersgd",
+                                               "qsgd",   "randk",  "terngrad",    "topk"};
 
 }  // namespace lockstep::compress

@@ -35,7 +35,8 @@ MethodText parse_method(const std::string& text) {
     }
   }
   constexpr double kMany = 1e15;
-  method.warmup = static_cast<std::int64_t>(method.number("warmup", 0, 0, kMany));
+  if (method.options.contains("warmup"))
+    method.warmup = static_cast<std::int64_t>(method.number("warmup", 0, 0, kMany));
   method.min = static_cast<std::size_t>(method.number("min", static_cast<double>(method.min), 0, kMany));
   return method;
 }

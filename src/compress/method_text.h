@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,7 +22,7 @@ struct MethodText {
   std::string name = {};                            // "topk"
   std::vector<std::string> values = {};             // "0.01"
   std::map<std::string, std::string> options = {};  // but for these:
-  std::int64_t warmup = 0;                          // so many first steps travel as they are
+  std::optional<std::int64_t> warmup = {};          // so many first steps travel as they are
   std::size_t min = 1024;                           // tensors of fewer elements travel as they are
 
   // What is left in values and options is the method's to take; who took all calls done().

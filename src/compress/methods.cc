@@ -10,6 +10,7 @@
 #include "compress/codec/codec.h"
 #include "compress/deep_gradient.h"
 #include "compress/gathered.h"
+#include "compress/momentum.h"
 #include "compress/power_sgd.h"
 #include "compress/random_k.h"
 #include "compress/shared_int.h"
@@ -69,6 +70,20 @@ std::unique_ptr<Method> make_dgc(MethodText method) {
        .recall = deep_gradient(options)});
 }
 
+constexpr const char* kOneBitAdam = "onebit-adam";
+
+std::unique_ptr<Method> make_onebit_adam(MethodText method) {
+  const double beta1 = method.number("beta1", 0.9, 0, 0.999999);
+  method.done();
+  if (warmup_of(method) == 0)
+    method.refuse("warmup=0; accepted: 1 or more, the steps from which the variance is known");
+  return gathered_method(method.text,
+                         {.codec = [codec = codec_of(method, "onebit")](std::int64_t) { return codec; },
+                          .recall = momentum_feedback(beta1),
+                          .two_sided = true,
+                          .beta1 = beta1});
+}
+
 std::unique_ptr<Method> make_intsgd(MethodText method) {
   method.done();
   return shared_int(method.text);
@@ -91,14 +106,26 @@ std::unique_ptr<Method> make_powersgd(MethodText method) {
 
 const std::map<std::string, std::function<std::unique_ptr<Method>(MethodText)>>& makers() {
   static const std::map<std::string, std::function<std::unique_ptr<Method>(MethodText)>> makers = {
-      {"dgc", make_dgc},           {"fp8", make_codec_method},    {"int8", make_codec_method},
-      {"intsgd", make_intsgd},     {"onebit", make_codec_method}, {"powersgd", make_powersgd},
-      {"qsgd", make_codec_method}, {"randk", make_randk},         {"terngrad", make_codec_method},
+      {"dgc", make_dgc},
+      {"fp8", make_codec_method},
+      {"int8", make_codec_method},
+      {"intsgd", make_intsgd},
+      {"onebit", make_codec_method},
+      {kOneBitAdam, make_onebit_adam},
+      {"powersgd", make_powersgd},
+      {"qsgd", make_codec_method},
+      {"randk", make_randk},
+      {"terngrad", make_codec_method},
       {"topk", make_codec_method}};
   return makers;
 }
 
 }  // namespace
+
+std::int64_t warmup_of(const MethodText& text) {
+  constexpr std::int64_t kOneBitAdamWarmup = 1000;
+  return text.warmup.value_or(text.name == kOneBitAdam ? kOneBitAdamWarmup : 0);
+}
 
 std::unique_ptr<Method> make_method(MethodText text) {
   const auto maker = makers().find(text.name);

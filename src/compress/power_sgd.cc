@@ -52,12 +52,12 @@ class PowerSgd final : public Method {
     const Extents e = extents_of(sizes);
     return (e.rows + e.columns) * options_.rank * sizeof(float);
   }
-  std::string why_dense(const std::vector<std::int64_t>& sizes) const override {
+  std::string why_dense(const std::vector<std::int64_t>& sizes, std::size_t element_bytes) const override {
     const auto [rows, columns] = extents_of(sizes);
     if (sizes.size() < 2) return "it is no matrix";
     if (options_.rank > std::min(rows, columns))
       return fmt::format("rank {} is above that of a matrix of {} × {}", options_.rank, rows, columns);
-    return options_.rank * (rows + columns) < rows * columns
+    return payload_bytes(sizes) < rows * columns * element_bytes
                ? ""
                : fmt::format("rank {} makes a matrix of {} × {} no smaller", options_.rank, rows, columns);
   }

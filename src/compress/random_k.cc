@@ -17,8 +17,8 @@ class RandomK final : public Method {
 
   std::string name() const override { return name_; }
   bool gathers() const override { return false; }
-  std::string why_dense(const std::vector<std::int64_t>& sizes) const override {
-    return kept(count_of(sizes)) < count_of(sizes) ? "" : "all of its elements would be chosen";
+  std::string why_dense(const std::vector<std::int64_t>& sizes, std::size_t element_bytes) const override {
+    return payload_bytes(sizes) < count_of(sizes) * element_bytes ? "" : "its payload would not be smaller";
   }
   std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const override {
     return kept(count_of(sizes)) * sizeof(float);
@@ -58,11 +58,6 @@ class RandomK final : public Method {
   }
 
  private:
-  static std::size_t count_of(const std::vector<std::int64_t>& sizes) {
-    std::size_t count = 1;
-    for (const std::int64_t size : sizes) count *= static_cast<std::size_t>(size);
-    return count;
-  }
   std::size_t kept(std::size_t count) const {
     return std::clamp<std::size_t>(static_cast<std::size_t>(static_cast<double>(count) * options_.ratio), 1,
                                    count);

@@ -7,6 +7,7 @@
 //                   v = g + e, send C(v), e = v - C(v). State: residual with its sign changed ("owed"), by
 //                   subtree and parameter
 //   DeepGradient    momentum is taken before the selection (Lin et al. 2018, DGC), see deep_gradient.cc
+//   Momentum        the momentum is sent in place of the gradient (Tang et al. 2021), see momentum.h
 #pragma once
 
 #include <memory>
@@ -28,6 +29,11 @@ class Recall {
   // This payload was sent, and all have it.
   virtual void settle(MemoryBook& book, int subtree, const BucketTensor& tensor, const Codec& codec,
                       std::span<const std::byte> payload) const = 0;
+  // What a subtree adds that had no gradient in a step in which others have one: something that all know.
+  // False: nothing.
+  virtual bool put_absent(MemoryBook& book, const BucketTensor& tensor, std::span<float> to) const = 0;
+  // This is the result, of a step in which some subtree had a gradient. Where it is two-sided, on every rank.
+  virtual void keep(MemoryBook& book, const BucketTensor& tensor, std::span<const float> result) const = 0;
 };
 
 std::unique_ptr<Recall> recall_nothing();

@@ -25,12 +25,12 @@ class SharedInt final : public Method {
 
   std::string name() const override { return name_; }
   bool gathers() const override { return false; }
-  std::string why_dense(const std::vector<std::int64_t>&) const override { return ""; }
+  std::string why_dense(const std::vector<std::int64_t>& sizes, std::size_t element_bytes) const override {
+    return payload_bytes(sizes) < count_of(sizes) * element_bytes ? "" : "its integers would not be smaller";
+  }
   bool has_two_calls() const override { return true; }
   std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const override {
-    std::size_t count = 1;
-    for (const std::int64_t size : sizes) count *= static_cast<std::size_t>(size);
-    return count + sizeof(float);
+    return count_of(sizes) + sizeof(float);
   }
 
   void bind(const Setting& setting, const std::vector<NamedTensor>&) override {

@@ -134,7 +134,7 @@ struct Reducer::Impl {
 };
 
 void Reducer::Impl::cut() {
-  subtrees = options.exchange.bind(parameters, group);
+  subtrees = options.exchange.bind(parameters, options.reduce_precision, group);
   if (subtrees.count == 0) return;
   store.cut(subtrees.span(), subtrees_of(group.rank(), group.size(), subtrees).first);
   exchange.cut();

@@ -99,7 +99,7 @@ void LayerwiseOptimizer::adapt(std::span<Update> updates) {
     const auto i = static_cast<std::size_t>(&each.slot - slots_.data());
     updated[i] = &each;
     wanted[i] = true;
-    if (!is_adapted(each.slot) && !each.slot.weight_decay) each.weight_decay = 0;
+    if (!is_adapted(each.slot) && !each.slot.weight_decay) each.pass.weight_decay = 0;
   }
   const bool here = slots_.empty() || slots_.front().parameter.is_cpu();
   const auto norms =
@@ -112,14 +112,14 @@ void LayerwiseOptimizer::adapt(std::span<Update> updates) {
                     const kernel::Elements block =
                         each.elements.part(range.begin - parts[i].own.begin, range.count());
                     kernel::widen(block.kept_dtype(), block.kept_parameter(), parameter, block.count);
-                    measure(block, each.step, each.weight_decay, second);
+                    measure(block, each.pass.step, each.pass.weight_decay, second);
                   },
                   crew(), static_cast<std::size_t>(at::get_num_threads()));
   for (Update& each : updates) {
     const auto& [parameter, second] = norms[static_cast<std::size_t>(&each.slot - slots_.data())];
     if (!is_adapted(each.slot) || !(parameter > 0 && second > 0)) continue;
-    const double ratio = trust_ratio(parameter, second, each.weight_decay);
-    each.lr *= adaptation_.trust_clip > 0 ? std::min(ratio, adaptation_.trust_clip) : ratio;
+    const double ratio = trust_ratio(parameter, second, each.pass.weight_decay);
+    each.pass.lr *= adaptation_.trust_clip > 0 ? std::min(ratio, adaptation_.trust_clip) : ratio;
   }
 }
 
@@ -129,9 +129,9 @@ void LayerwiseOptimizer::measure_all_there(std::span<const Update> updates,
   std::map<std::pair<std::int64_t, double>, std::vector<kernel::LayerPart>> lists;
   for (const Update& each : updates) {
     const auto i = static_cast<std::size_t>(&each.slot - slots_.data());
-    lists[{each.step, each.weight_decay}].push_back({.elements = each.elements,
-                                                     .begin = slices[i].elements.begin,
-                                                     .first_block = norms_->first_block(i)});
+    lists[{each.pass.step, each.pass.weight_decay}].push_back({.elements = each.elements,
+                                                               .begin = slices[i].elements.begin,
+                                                               .first_block = norms_->first_block(i)});
   }
   for (const auto& [alike, parts] : lists) measure_there(parts, alike.first, alike.second, to);
 }
@@ -166,16 +166,16 @@ double LARS::trust_ratio(double parameter_norm, double gradient_norm, double wei
 
 // SGD's rule, with the rate as the gain with which gradients enter the momentum. The momentum is 0 before the
 // first step.
-void LARS::update(std::span<const kernel::Elements> list, std::int64_t, double lr,
-                  double weight_decay) const {
+void LARS::update(std::span<const kernel::Elements> list, const Pass& pass) const {
   if (options_.momentum == 0)
     return kernel::update(
-        list, kernel::SgdUpdate{.kind = kernel::Momentum::none, .lr = lr, .weight_decay = weight_decay});
+        list,
+        kernel::SgdUpdate{.kind = kernel::Momentum::none, .lr = pass.lr, .weight_decay = pass.weight_decay});
   kernel::update(list, kernel::SgdUpdate{.kind = kernel::Momentum::keep,
                                          .lr = 1,
                                          .momentum = options_.momentum,
-                                         .gain = lr,
-                                         .weight_decay = weight_decay});
+                                         .gain = pass.lr,
+                                         .weight_decay = pass.weight_decay});
 }
 
 LAMB::LAMB(GradientSource& source, LAMBOptions options)
@@ -209,12 +209,11 @@ double LAMB::trust_ratio(double parameter_norm, double direction_norm, double) c
   return parameter_norm / direction_norm;
 }
 
-void LAMB::update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
-                  double weight_decay) const {
-  const kernel::LambUpdate lamb = lamb_update(options_, step, weight_decay);
+void LAMB::update(std::span<const kernel::Elements> list, const Pass& pass) const {
+  const kernel::LambUpdate lamb = lamb_update(options_, pass.step, pass.weight_decay);
   if (const Device device = list.front().device; device.kind != Device::Kind::cpu)
-    return kernel::device_layers(device.kind)->lamb_step(list, lamb, lr);
-  for (const kernel::Elements& elements : list) kernel::lamb_step(elements, lamb, lr);
+    return kernel::device_layers(device.kind)->lamb_step(list, lamb, pass.lr);
+  for (const kernel::Elements& elements : list) kernel::lamb_step(elements, lamb, pass.lr);
 }
 
 }  // namespace lockstep

@@ -114,6 +114,7 @@ void Optimizer::take_over() {
 Optimizer::~Optimizer() = default;
 
 void Optimizer::adapt(std::span<Update>) {}
+void Optimizer::updated() {}
 
 void Optimizer::set_lr(double lr) {
   require_at_least_zero(traits_.name, "lr", lr);
@@ -202,15 +203,15 @@ void Optimizer::step(double gradient_scale) {
     updates.push_back({.slot = slot,
                        .arrays = std::move(arrays),
                        .elements = elements,
-                       .step = slot.step + 1,
-                       .lr = lr_ * slot.lr_scale,
-                       .weight_decay = slot.weight_decay.value_or(traits_.weight_decay)});
+                       .pass = {.step = slot.step + 1,
+                                .lr = lr_ * slot.lr_scale,
+                                .weight_decay = slot.weight_decay.value_or(traits_.weight_decay)}});
   }
   adapt(updates);
   source_->begin_updates();
   run(updates);
   for (const Update& each : updates) {
-    each.slot.step = each.step;
+    each.slot.step = each.pass.step;
     each.arrays.write_back();
     if (each.slot.master.defined() && each.elements.master == nullptr)
       each.slot.parameter.copy_(each.slot.master);
@@ -219,6 +220,7 @@ void Optimizer::step(double gradient_scale) {
   source_->share_updates();
   if (traits_.master_weights == MasterWeights::f32) remember_writes();
   source_->end_step();
+  updated();
 }
 
 Crew& Optimizer::crew() {
@@ -229,15 +231,12 @@ Crew& Optimizer::crew() {
 // What lies on another device than the processor, whose streams have threads of their own: all slices that
 // are updated alike in one call, so that they are one launch.
 void Optimizer::run_on_devices(const std::vector<Update>& updates) {
-  using Alike = std::tuple<Device::Kind, int, std::int64_t, double, double>;
+  using Alike = std::tuple<Device::Kind, int, Pass>;
   std::map<Alike, std::vector<kernel::Elements>> lists;
   for (const Update& each : updates)
     if (const Device device = each.elements.device; device.kind != Device::Kind::cpu)
-      lists[{device.kind, device.index, each.step, each.lr, each.weight_decay}].push_back(each.elements);
-  for (const auto& [alike, list] : lists) {
-    const auto& [kind, index, step, lr, weight_decay] = alike;
-    update(list, step, lr, weight_decay);
-  }
+      lists[{device.kind, device.index, each.pass}].push_back(each.elements);
+  for (const auto& [alike, list] : lists) update(list, std::get<Pass>(alike));
 }
 
 // Elements are independent of each other, so the cut is free to follow the number of threads.
@@ -255,7 +254,7 @@ void Optimizer::run(const std::vector<Update>& updates) {
   crew().run(parts.size(), static_cast<std::size_t>(at::get_num_threads()), [&](std::size_t k) {
     const Update& each = *parts[k].update;
     const kernel::Elements part = each.elements.part(parts[k].begin, parts[k].count);
-    update(std::span(&part, 1), each.step, each.lr, each.weight_decay);
+    update(std::span(&part, 1), each.pass);
   });
 }
 

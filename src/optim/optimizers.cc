@@ -53,18 +53,17 @@ SGD::SGD(const std::vector<NamedTensor>& parameters, SGDOptions options)
                 {"SGD", state_of(options), options.lr, options.weight_decay, options.master_weights}),
       options_(options) {}
 
-void SGD::update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
-                 double weight_decay) const {
+void SGD::update(std::span<const kernel::Elements> list, const Pass& pass) const {
   using kernel::Momentum;
   Momentum kind = Momentum::none;
   if (options_.momentum != 0)
-    kind = step == 1 ? (options_.nesterov ? Momentum::start_nesterov : Momentum::start)
-                     : (options_.nesterov ? Momentum::keep_nesterov : Momentum::keep);
+    kind = pass.step == 1 ? (options_.nesterov ? Momentum::start_nesterov : Momentum::start)
+                          : (options_.nesterov ? Momentum::keep_nesterov : Momentum::keep);
   kernel::update(list, kernel::SgdUpdate{.kind = kind,
-                                         .lr = lr,
+                                         .lr = pass.lr,
                                          .momentum = options_.momentum,
                                          .gain = 1 - options_.dampening,
-                                         .weight_decay = weight_decay});
+                                         .weight_decay = pass.weight_decay});
 }
 
 Adam::Adam(GradientSource& source, AdamOptions options)
@@ -77,10 +76,9 @@ Adam::Adam(const std::vector<NamedTensor>& parameters, AdamOptions options)
                              options.master_weights}),
       options_(options) {}
 
-void Adam::update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
-                  double weight_decay) const {
-  kernel::AdamUpdate adam = adam_update(options_, step, lr);
-  adam.weight_decay = weight_decay;
+void Adam::update(std::span<const kernel::Elements> list, const Pass& pass) const {
+  kernel::AdamUpdate adam = adam_update(options_, pass.step, pass.lr);
+  adam.weight_decay = pass.weight_decay;
   kernel::update(list, adam);
 }
 
@@ -94,10 +92,9 @@ AdamW::AdamW(const std::vector<NamedTensor>& parameters, AdamWOptions options)
                              options.master_weights}),
       options_(options) {}
 
-void AdamW::update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
-                   double weight_decay) const {
-  kernel::AdamUpdate adam = adam_update(options_, step, lr);
-  adam.keep = 1 - lr * weight_decay;
+void AdamW::update(std::span<const kernel::Elements> list, const Pass& pass) const {
+  kernel::AdamUpdate adam = adam_update(options_, pass.step, pass.lr);
+  adam.keep = 1 - pass.lr * pass.weight_decay;
   kernel::update(list, adam);
 }
 

@@ -28,9 +28,7 @@ struct Optimizer::Update {
   Slot& slot;
   Arrays arrays;
   kernel::Elements elements;
-  std::int64_t step;
-  double lr;
-  double weight_decay;
+  Pass pass;
 };
 
 }  // namespace lockstep

@@ -27,6 +27,7 @@ void within(const char* flag, T value, T least, T most, const char* besides = ""
 }
 
 constexpr std::int64_t kMany = std::int64_t{1} << 40;
+constexpr const char* kOwnOptimizers = "sgd, adam, adamw, lars or lamb";  // with an exchange of any kind
 
 void check_ranges(const TrainOptions& o) {
   using I = std::int64_t;
@@ -97,7 +98,8 @@ void check_arithmetic(const TrainOptions& o) {
 void check_compress(const TrainOptions& o) {
   within<std::int64_t>("--compress-groups", o.compress_groups, 0, 1 << 20);
   within("--compress-max-error", o.compress_max_error, 1e-6, 10.0);
-  // It decides inside of backward, where workers that gather parameters must not wait for each other.
+  // It waits inside of backward, if only for what all have begun: nobody has tried that where parameters are
+  // gathered there.
   if (o.compress == "auto" && (o.strategy == "zero3" || o.strategy == "hybrid-shard"))
     throw UsageError(fmt::format(
         "--compress auto with --strategy {}; accepted: a method by name, or --strategy ddp, zero1, zero2",
@@ -119,6 +121,41 @@ void check_compress(const TrainOptions& o) {
 
 bool scales_loss(const TrainOptions& o) {
   return o.loss_scaling == "on" || (o.loss_scaling == "auto" && o.precision == "fp16");
+}
+
+bool has_onebit_adam(const std::string& compress) {
+  if (compress == "none" || compress == "bf16" || compress == "auto") return false;
+  for (const compress::Rule& rule : compress::parse_rules(compress))
+    if (rule.method.name == kOneBitAdam) return true;
+  return false;
+}
+
+// The optimizer and the exchange are one algorithm, of momenta: nothing else may take them for gradients.
+void check_onebit_adam(const TrainOptions& o) {
+  const bool optimizer = o.optimizer == kOneBitAdam, exchange = has_onebit_adam(o.compress);
+  if (exchange && !optimizer)
+    throw UsageError(
+        fmt::format("--compress {} sends the momenta of --optimizer onebit-adam, and --optimizer is {}; "
+                    "accepted: --optimizer onebit-adam",
+                    o.compress, o.optimizer));
+  if (!optimizer) return;
+  if (!exchange && o.compress != "none")
+    throw UsageError(fmt::format(
+        "--optimizer onebit-adam sends its momenta by --compress onebit-adam, and --compress is {}; "
+        "accepted: onebit-adam[:warmup=N:beta1=B:min=N], with rules for none, or nothing",
+        o.compress));
+  const auto refuse = [](const std::string& flag, const std::string& why, const char* accepted) {
+    throw UsageError(fmt::format("{} with --optimizer onebit-adam: {}; accepted: {}", flag, why, accepted));
+  };
+  if (o.clip_norm != 0 || o.clip_value != 0)
+    refuse(o.clip_norm != 0 ? fmt::format("--clip-norm {}", o.clip_norm)
+                            : fmt::format("--clip-value {}", o.clip_value),
+           "what comes out of the exchange is no gradient but the momentum", "none");
+  if (scales_loss(o))
+    refuse(o.loss_scaling == "on" ? "--loss-scaling on" : "--precision fp16, which scales the loss,",
+           "a momentum outlives the scale of its loss", "--loss-scaling off");
+  if (o.measure == "noise")
+    refuse("--measure noise", "the norm of the momentum says nothing of the gradients'", "--measure none");
 }
 
 void check_precision(const TrainOptions& o) {
@@ -147,8 +184,9 @@ void check_precision(const TrainOptions& o) {
 void check_values(const TrainOptions& o) {
   expect_one_of("--model", o.model, {"resnet18", "resnet34", "resnet50", "gpt", "mlp"});
   expect_one_of("--norm", o.norm, {"batch", "sync", "group"});
-  expect_one_of("--optimizer", o.optimizer,
-                {"sgd", "adam", "adamw", "lars", "lamb", "torch-sgd", "torch-adam", "torch-adamw"});
+  expect_one_of(
+      "--optimizer", o.optimizer,
+      {"sgd", "adam", "adamw", "lars", "lamb", kOneBitAdam, "torch-sgd", "torch-adam", "torch-adamw"});
   expect_one_of("--schedule", o.schedule, {"constant", "cosine", "linear", "poly", "step"});
   expect_one_of("--lr-scaling", o.lr_scaling, {"linear", "sqrt"});
   expect_one_of("--checkpoint-async", o.checkpoint_async, {"on", "off"});
@@ -165,6 +203,7 @@ void check_values(const TrainOptions& o) {
   }
   expect_one_of("--strategy", o.strategy, {std::begin(kStrategyNames), std::end(kStrategyNames)});
   check_compress(o);
+  check_onebit_adam(o);
   expect_one_of("--precision", o.precision, {std::begin(kPrecisionNames), std::end(kPrecisionNames)});
   expect_one_of("--reduce-precision", o.reduce_precision, {"same", "fp32"});
   expect_one_of("--loss-scaling", o.loss_scaling, {"auto", "on", "off"});
@@ -176,6 +215,7 @@ void check_options(TrainOptions& o) {
   check_values(o);
   const bool sgd = o.optimizer.ends_with("sgd");
   if (o.data.empty()) o.data = default_data(o);
+  if (o.optimizer == kOneBitAdam && o.compress == "none") o.compress = kOneBitAdam;
   if (o.width == 0) o.width = o.model == "gpt" ? 256 : 1024;
   if (o.steps == 0 && o.epochs == 0) o.epochs = 1;
   settle_rate(o);
@@ -192,16 +232,20 @@ void check_options(TrainOptions& o) {
   check_precision(o);
   check_arithmetic(o);
   const bool algorithm = o.algorithm != "auto";
+  const bool onebit = o.optimizer == kOneBitAdam;
+  const char* const flag = onebit ? "--optimizer" : "--compress";
   if (o.compress != "none" && (algorithm || o.order != "canonical"))
-    throw UsageError(fmt::format("{} {} changes nothing with --compress {}; accepted: with --compress none",
+    throw UsageError(fmt::format("{} {} changes nothing with {} {}; accepted: with {} {}",
                                  algorithm ? "--algorithm" : "--order", algorithm ? o.algorithm : o.order,
-                                 o.compress));
+                                 flag, onebit ? o.optimizer : o.compress, flag,
+                                 onebit ? kOwnOptimizers : "none"));
 }
 
 void check_of_use(const TrainOptions& o, const Given& given) {
   const bool gpt = o.model == "gpt", mlp = o.model == "mlp", resnet = o.model.starts_with("resnet");
   const bool sgd = o.optimizer.ends_with("sgd"), step = o.schedule == "step";
   constexpr const char* kScaling = "on, or auto and --precision fp16";
+  const bool onebit = o.optimizer == kOneBitAdam;
   const bool lars = o.optimizer == "lars", own = !o.optimizer.starts_with("torch-");
   const struct {
     const char* name;
@@ -220,7 +264,7 @@ void check_of_use(const TrainOptions& o, const Given& given) {
       {"context", gpt, "--model", o.model, "gpt"},
       {"dropout", gpt, "--model", o.model, "gpt"},
       {"momentum", sgd || lars, "--optimizer", o.optimizer, "sgd, torch-sgd or lars"},
-      {"exclude", own, "--optimizer", o.optimizer, "sgd, adam, adamw, lars or lamb"},
+      {"exclude", own, "--optimizer", o.optimizer, "sgd, adam, adamw, lars, lamb or onebit-adam"},
       {"trust_coefficient", lars, "--optimizer", o.optimizer, "lars"},
       {"trust_clip", is_layerwise(o), "--optimizer", o.optimizer, "lars or lamb"},
       {"min_lr", falls_to_end(o), "--schedule", o.schedule, "cosine, linear or poly"},
@@ -229,12 +273,14 @@ void check_of_use(const TrainOptions& o, const Given& given) {
       {"lr_factor", step, "--schedule", o.schedule, "step"},
       {"compress_groups", compresses_by_method(o), "--compress", o.compress, "a method such as topk:0.01"},
       {"compress_max_error", o.compress == "auto", "--compress", o.compress, "auto"},
-      {"algorithm", o.compress == "none", "--compress", o.compress, "none"},
+      {"algorithm", o.compress == "none" && !onebit, onebit ? "--optimizer" : "--compress",
+       onebit ? o.optimizer : o.compress, onebit ? kOwnOptimizers : "none"},
       {"reduce_precision", o.precision == "bf16" || o.precision == "fp16", "--precision", o.precision,
        "bf16 or fp16"},
       {"loss_scale", scales_loss(o), "--loss-scaling", o.loss_scaling, kScaling},
       {"loss_scale_every", scales_loss(o), "--loss-scaling", o.loss_scaling, kScaling},
-      {"order", o.compress == "none", "--compress", o.compress, "none"}};
+      {"order", o.compress == "none" && !onebit, onebit ? "--optimizer" : "--compress",
+       onebit ? o.optimizer : o.compress, onebit ? kOwnOptimizers : "none"}};
   for (const auto& c : cases)
     if (!c.of_use && given.contains(c.name))
       throw UsageError(fmt::format("{} changes nothing with {} {}; accepted: with {} {}", flag_of(c.name),

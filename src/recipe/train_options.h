@@ -99,9 +99,12 @@ struct TrainOptions {
   bool overwrite = false;
 };
 
+// Its optimizer sends momenta, by the method of the same name.
+inline constexpr const char* kOneBitAdam = "onebit-adam";
+
 // By one of the methods of compress.h; bf16 is a plain exchange.
 inline bool compresses_by_method(const TrainOptions& o) {
-  return o.compress != "none" && o.compress != "bf16";
+  return (o.compress != "none" && o.compress != "bf16") || o.optimizer == kOneBitAdam;
 }
 
 // What an option may change.
@@ -179,8 +182,9 @@ void visit_options(Options& o, Visit&& visit) {
 
   const char* const optimizer = "Optimizer";
   visit(OptionInfo{"optimizer", optimizer, Role::defines,
-                   "sgd, adam, adamw; lars, lamb for large batches; torch-sgd, torch-adam, torch-adamw are "
-                   "libtorch's own"},
+                   "sgd, adam, adamw; lars, lamb for large batches; onebit-adam, which sends a bit of each "
+                   "momentum once its variance is known (--compress onebit-adam:warmup=1000); torch-sgd, "
+                   "torch-adam, torch-adamw are libtorch's own"},
         o.optimizer);
   visit(OptionInfo{"lr", optimizer, Role::defines, "learning rate (5e-4; sgd: 0.05, lars: 1, lamb: 2e-3)"},
         o.lr);

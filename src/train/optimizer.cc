@@ -15,6 +15,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/optim/layerwise.h"
+#include "lockstep/optim/onebit_adam.h"
 #include "lockstep/optim/optimizer.h"
 #include "train/exclusions.h"
 #include "train/load_parts.h"
@@ -22,6 +23,8 @@
 
 namespace lockstep {
 namespace {
+
+constexpr const char* kOneBitAdam = "onebit-adam";
 
 namespace fs = std::filesystem;
 
@@ -154,6 +157,12 @@ std::unique_ptr<torch::optim::Optimizer> make_torch(const TrainerOptions& o,
                                                torch::optim::AdamWOptions(lr).weight_decay(decay));
 }
 
+// Alone nobody exchanges momenta: onebit-adam is AdamW then, which takes as long.
+template <class Source>
+concept Exchanges = requires(Source& source) {
+  source.exchange();
+};
+
 // `source`: the gradients' source, or a list of parameters. Who is left out of LARS and LAMB a group says.
 template <class Source>
 std::unique_ptr<Optimizer> make_plain(const TrainerOptions& o, Source&& source) {
@@ -179,6 +188,10 @@ std::unique_ptr<Optimizer> make_plain(const TrainerOptions& o, Source&& source) 
                                                     .weight_decay = decay,
                                                     .nesterov = o.nesterov,
                                                     .master_weights = masters});
+  if constexpr (Exchanges<Source>)
+    if (o.optimizer == kOneBitAdam)
+      return std::make_unique<OneBitAdam>(
+          source, OneBitAdamOptions{.lr = lr, .weight_decay = decay, .master_weights = masters});
   if (o.optimizer == "adam")
     return std::make_unique<Adam>(source,
                                   AdamOptions{.lr = lr, .weight_decay = decay, .master_weights = masters});
@@ -197,6 +210,14 @@ std::unique_ptr<Optimizer> make_own(const TrainerOptions& o, Source&& source,
   return optimizer;
 }
 
+// Momenta are of use to one optimizer alone.
+void check_momenta(const TrainerOptions& o, const Exchange& exchange) {
+  if (exchange.momenta && o.optimizer != kOneBitAdam)
+    throw UsageError(option_text("optimizer", o.optimizer) +
+                     " takes what comes for gradients, and the exchange " + exchange.name +
+                     " brings momenta; accepted: onebit-adam");
+}
+
 bool is_torch(const TrainerOptions& o) { return o.optimizer.starts_with("torch-"); }
 
 std::unique_ptr<TrainOptimizer> torch_optimizer(const TrainerOptions& o, const Strategy& strategy,
@@ -212,6 +233,7 @@ std::unique_ptr<TrainOptimizer> torch_optimizer(const TrainerOptions& o, const S
 }  // namespace
 
 std::unique_ptr<TrainOptimizer> make_optimizer(const TrainerOptions& o, Strategy& strategy) {
+  check_momenta(o, strategy.exchange());
   if (is_torch(o)) {
     const std::vector<NamedTensor> parameters = strategy.parameters();
     const std::span<const Slice> slices = strategy.slices();

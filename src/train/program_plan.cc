@@ -56,8 +56,9 @@ void check_rate(const TrainerOptions& o) {
 // What is found here is found before a file changes.
 void check_values(const TrainerOptions& o) {
   constexpr std::int64_t kMany = std::int64_t{1} << 40;
-  expect_one_of("optimizer:", o.optimizer,
-                {"sgd", "adam", "adamw", "lars", "lamb", "torch-sgd", "torch-adam", "torch-adamw"});
+  expect_one_of(
+      "optimizer:", o.optimizer,
+      {"sgd", "adam", "adamw", "lars", "lamb", "onebit-adam", "torch-sgd", "torch-adam", "torch-adamw"});
   expect_one_of("on_nan:", o.on_nan, {"stop", "skip", "go-on"});
   expect_one_of("precision:", o.precision, {std::begin(kPrecisionNames), std::end(kPrecisionNames)});
   expect_one_of("checkpoint_async:", o.checkpoint_async, {"on", "off"});
@@ -67,6 +68,11 @@ void check_values(const TrainerOptions& o) {
                      " keeps no master weights and no scale of the loss, which precision = " + o.precision +
                      ", loss_scaling = " + o.loss_scaling + " needs; accepted: sgd, adam, adamw, lars, lamb");
   expect_one_of("measure:", o.measure, {"none", "noise"});
+  if (o.optimizer == "onebit-adam" &&
+      (scales_loss(o) || o.clip_norm != 0 || o.clip_value != 0 || o.measure == "noise"))
+    throw UsageError(
+        "optimizer: onebit-adam exchanges momenta, which are no gradients to clip or to measure and outlive "
+        "the scale of a loss; accepted: clip_norm and clip_value 0, loss_scaling off, measure none");
   if (o.measure == "noise" && scales_loss(o))
     throw UsageError("measure: noise is that of the loss's own gradients, and loss_scaling = " +
                      o.loss_scaling + " scales them; accepted: loss_scaling off");

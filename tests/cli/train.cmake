@@ -44,6 +44,11 @@ if(TARGET lockstep_train)
       set_tests_properties(train.narrow_bits.${name} PROPERTIES LABELS slow TIMEOUT 1800 PROCESSORS 2 SKIP_RETURN_CODE 77)
       fails_without_tests(train.narrow_bits.${name})
     endforeach()
+    add_test(NAME train.compress_bits
+      COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/compress_bits_test.py $<TARGET_FILE:lockstep_cli>
+        $<$<TARGET_EXISTS:lockstep_mpi>:${MPIEXEC_EXECUTABLE}>)
+    set_tests_properties(train.compress_bits PROPERTIES LABELS slow TIMEOUT 1800 PROCESSORS 2)
+    fails_without_tests(train.compress_bits)
     foreach(model Mlp Gpt Resnet18)
       string(TOLOWER ${model} name)
       add_test(NAME train.same_bits.${name}

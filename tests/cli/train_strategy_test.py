@@ -62,6 +62,41 @@ class Strategies(Case):
         with open(self.path("part", "summary.json")) as file:
             self.assertEqual(json.load(file)["params_sha256"], whole["params_sha256"])
 
+    def test_methods_that_the_model_has_no_use_for(self):
+        for method, words in (("topk:0", ["--compress topk:0", "above 0 and at most 1"]),
+                              ("powersgd:rank=100", ["rank 100 is above that of a matrix of"]),
+                              ("embed.*=topk:0.1,fp8", ["'embed.*' matches no parameter", "accepted: names such as"])):
+            with self.subTest(method=method):
+                self.refused("train", *RUN, "-n", 2, "--steps", 1, "--compress", method, "--out", self.path("none"), words=words)
+
+    def test_one_flag_is_enough_for_onebit_adam(self):
+        run = [*RUN, "--optimizer", "onebit-adam", "--lr", 0.01]
+        whole = self.train("whole", *run, "-n", 1, "--compress-groups", 2, "--compress", "onebit-adam:warmup=3", "--steps", 6)
+        self.assertGreater(whole["compress"]["ratio"], 5)  # of the last step
+        part = [*run, "--compress", "onebit-adam:warmup=3", "--checkpoint-every", 4]
+        self.train("part", *part, "-n", 2, "--engine", "tcp", "--strategy", "zero1", "--steps", 4)
+        done = self.run_program("train", "--resume", self.path("part"), "-n", 3, "--strategy", "ddp", "--steps", 6)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.summary("part")["params_sha256"], whole["params_sha256"])
+        # Without a word of its exchange: a thousand steps are Adam.
+        dense = self.train("dense", *run, "-n", 2, "--steps", 4)
+        self.assertEqual(dense["compress"]["ratio"], 1)
+        adam = self.train("adam", *RUN, "--optimizer", "adam", "--lr", 0.01, "-n", 2, "--steps", 4)
+        self.assertEqual(dense["params_sha256"], adam["params_sha256"])
+
+    def test_onebit_adam_with_what_it_cannot_be_with(self):
+        onebit = ["train", *RUN, "--steps", 1, "--out", self.path("none"), "--optimizer", "onebit-adam"]
+        for args, words in ((["--compress", "topk:0.1"], ["--compress is topk:0.1", "accepted: onebit-adam"]),
+                            (["--clip-norm", 1], ["--clip-norm 1", "the momentum", "accepted: none"]),
+                            (["--loss-scaling", "on"], ["--loss-scaling on", "accepted: --loss-scaling off"]),
+                            (["--measure", "noise"], ["--measure noise", "accepted: --measure none"]),
+                            (["--algorithm", "tree"], ["--algorithm", "--optimizer onebit-adam"]),
+                            (["--compress", "onebit-adam:warmup=0"], ["warmup=0; accepted: 1 or more"])):
+            with self.subTest(args=args):
+                self.refused(*onebit, *args, words=words)
+        self.refused("train", *RUN, "--steps", 1, "--out", self.path("none"), "--compress", "onebit-adam",
+                     words=["--optimizer is adamw; accepted: --optimizer onebit-adam"])
+
     def test_one_worker_compresses_nothing_and_says_so(self):
         done = self.run_program("train", *RUN, "-n", 1, "--steps", 2, "--compress", "bf16", "--out", self.path("one"))
         self.assertEqual(done.returncode, 0, done.stderr)

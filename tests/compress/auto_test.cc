@@ -37,7 +37,7 @@ struct OneMatrix {
   Reducer reducer;
 };
 
-constexpr int kUntilChosen = compress::Chooser::kProbes + 2;
+constexpr int kUntilChosen = compress::Chooser::kProbes + 3;  // the first, the probes, the question
 
 TEST(CompressAuto, LeavesSharedMemoryAlone) {
   on_threads(thread_groups(2), [](const Group& group) {

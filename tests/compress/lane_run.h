@@ -6,6 +6,7 @@
 
 #include "lockstep/comm/lanes.h"
 #include "lockstep/compress/compress.h"
+#include "lockstep/optim/onebit_adam.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/strategies.h"
 #include "parallel/small_net.h"
@@ -25,12 +26,21 @@ struct LaneRun {
 struct Trained {
   std::vector<torch::Tensor> tensors;  // parameters and buffers
   Exchange::State state;
+  StateDict optimizer = {};
 };
 
 inline std::vector<torch::Tensor> tensors_in(const torch::nn::Module& module) {
   std::vector<torch::Tensor> list = module.parameters();
   for (const torch::Tensor& buffer : module.buffers()) list.push_back(buffer);
   return list;
+}
+
+// SGD, or the optimizer that the exchange is made for.
+inline std::unique_ptr<Optimizer> lane_optimizer(Strategy& model, const LaneRun& run) {
+  const MasterWeights masters = run.type == torch::kFloat32 ? MasterWeights::none : MasterWeights::f32;
+  if (model.exchange().momenta)
+    return std::make_unique<OneBitAdam>(model, OneBitAdamOptions{.lr = 0.01, .master_weights = masters});
+  return std::make_unique<SGD>(model, SGDOptions{.lr = 0.05, .master_weights = masters});
 }
 
 inline Trained train_lanes(const Group& group, const LaneRun& run, const Trained* before = nullptr) {
@@ -47,9 +57,8 @@ inline Trained train_lanes(const Group& group, const LaneRun& run, const Trained
                                     .reduce_precision = run.reduce_precision,
                                     .exchange = compressed(run.compress)});
   if (before != nullptr) model->exchange().load(before->state);
-  SGD optimizer(
-      *model,
-      {.lr = 0.05, .master_weights = run.type == torch::kFloat32 ? MasterWeights::none : MasterWeights::f32});
+  const std::unique_ptr<Optimizer> optimizer = lane_optimizer(*model, run);
+  if (before != nullptr) optimizer->load_state_dict(before->optimizer);
   const LaneRange own = lanes_of(group.rank(), group.size(), run.compress.lanes);
   for (int step = run.first_step; step < run.first_step + run.steps; ++step) {
     const bool is_short = step + 1 == run.first_step + run.steps && run.lanes_in_last_step != 0;
@@ -66,10 +75,10 @@ inline Trained train_lanes(const Group& group, const LaneRun& run, const Trained
       net.forward(small_batch(index, step).to(run.type)).square().mean().backward();
     }
     model->synchronize();
-    optimizer.step();
-    optimizer.zero_grad();
+    optimizer->step();
+    optimizer->zero_grad();
   }
-  return {copies(net), model->exchange().state()};
+  return {copies(net), model->exchange().state(), optimizer->state_dict()};
 }
 
 }  // namespace lockstep::testing

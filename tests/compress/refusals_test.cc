@@ -42,6 +42,7 @@ TEST(CompressText, RefusesWhatIsNoMethod) {
       {"randk:0", "accepted: randk:RATIO, above 0"},
       {"randk:0.1:0.2", "accepted: randk:RATIO"},
       {"dgc:2", "accepted: dgc:RATIO"},
+      {"dgc:0", "accepted: dgc:RATIO, above 0"},
       {"powersgd:rank=0", "rank=0; accepted: 1 to"},
       {"powersgd:rank=1.5", "whole numbers"},
       {"powersgd:4", "nothing takes '4'"},
@@ -50,6 +51,13 @@ TEST(CompressText, RefusesWhatIsNoMethod) {
       {"=topk:0.1", "names no parameter"},
       {"topk:0.1,fp8", "behind a method for all"},
       {"qsgd:0", "1 to 127 levels"},
+      {"topk:1.5", "above 0 and at most 1"},
+      {"powersgd:rank=-1", "rank=-1; accepted: 1 to"},
+      {"onebit-adam:warmup=0", "warmup=0; accepted: 1 or more"},
+      {"onebit-adam:beta1=1", "beta1=1; accepted: 0 to 0.999999"},
+      {"onebit-adam:ef=off", "no option 'ef'"},
+      {"a=onebit-adam:beta1=0.8,onebit-adam", "several beta1 or warmup; accepted: the same in all"},
+      {"a=topk:0.1,onebit-adam", "topk:0.1 beside onebit-adam; accepted: onebit-adam, none"},
   };
   for (const auto& [text, words] : cases)
     expect_words(refusal([&] { (void)compressed({.method = text}); }), words);
@@ -73,6 +81,23 @@ TEST(Compress, RefusesRulesAndGroupsThatTheModelHasNot) {
                "accepted: a power of two, 8 at most");
   expect_words(refused_for_net({.method = "fp8:min=0", .groups = 16, .lanes = 8}), "16 subtrees of 8 lanes");
   expect_words(refused_for_net({.method = "topk:0.01"}), "none of its 6 parameters");
+}
+
+// A gradient of 16 bits is half as long: 0.3 of its elements with their indices are more than all of it.
+TEST(Compress, ComparesWithTheGradientAsItTravels) {
+  const auto refused = [](const std::string& method, ReducePrecision precision) {
+    return refusal([&] {
+      SmallNet net;
+      net.to(torch::kBFloat16);
+      (void)make_strategy("ddp", net, thread_groups(1)[0],
+                          {.reduce_precision = precision, .exchange = compressed({.method = method})});
+    });
+  };
+  expect_words(refused("topk:0.3:min=0", ReducePrecision::same), "none of its 6 parameters becomes smaller");
+  expect_words(refused("powersgd:rank=2:min=0", ReducePrecision::same), "none of its 6 parameters");
+  expect_words(refused("randk:0.7:min=0", ReducePrecision::same), "none of its 6 parameters");
+  EXPECT_EQ(refused("topk:0.3:min=0", ReducePrecision::f32), "nothing was refused");
+  EXPECT_EQ(refused("topk:0.2:min=0", ReducePrecision::same), "nothing was refused");
 }
 
 TEST(Compress, RefusesLanesThatAreNotItsOwn) {
@@ -118,14 +143,16 @@ TEST(Compress, RefusesAStateThatDoesNotFit) {
 
 // The parameter's mean is NaN on every rank, the others' are not, and the next step is as if it had not been.
 TEST(Compress, PassesOnWhatIsNotFiniteAndForgetsIt) {
-  for (const char* method : {"topk:0.1:min=0", "onebit:min=0", "int8:min=0", "intsgd:min=0",
-                             "randk:0.2:min=0:ef=on", "powersgd:rank=1:min=0", "dgc:0.1:min=0"})
+  for (const char* method :
+       {"topk:0.1:min=0", "onebit:min=0", "int8:min=0", "intsgd:min=0", "randk:0.2:min=0:ef=on",
+        "powersgd:rank=1:min=0", "dgc:0.1:min=0", "onebit-adam:min=0"})
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
       on_threads(thread_groups(3), [&](const Group& group) {
         const Exchange exchange = compressed({.method = method})(Exchange::Leaves::everything);
         const std::vector<NamedTensor> parameters = {{"a", torch::ones({8, 8}).requires_grad_()},
                                                      {"b", torch::ones({8, 8}).requires_grad_()}};
         Reducer reducer(parameters, group, {.exchange = exchange});
+        if (exchange.momenta) exchange.momenta->begin_momenta();
         const auto step = [&](float first) {
           torch::Tensor loss = torch::zeros({});
           for (const auto& [name, tensor] : parameters) {
@@ -152,12 +179,13 @@ TEST(Compress, PassesOnWhatIsNotFiniteAndForgetsIt) {
 
 // Nobody had a gradient for it: it has none, and what is remembered of it stays.
 TEST(Compress, LeavesUnusedParametersAlone) {
-  for (const char* method : {"topk:0.1:min=0", "powersgd:rank=1:min=0", "onebit:min=0"})
+  for (const char* method : {"topk:0.1:min=0", "powersgd:rank=1:min=0", "onebit:min=0", "onebit-adam:min=0"})
     on_threads(thread_groups(2), [&](const Group& group) {
       const Exchange exchange = compressed({.method = method})(Exchange::Leaves::everything);
       const std::vector<NamedTensor> parameters = {{"a", torch::ones({8, 8}).requires_grad_()},
                                                    {"b", torch::ones({8, 8}).requires_grad_()}};
       Reducer reducer(parameters, group, {.exchange = exchange});
+      if (exchange.momenta) exchange.momenta->begin_momenta();
       const auto step = [&](bool both, bool mine) {
         for (const auto& [name, tensor] : parameters) tensor.mutable_grad() = torch::Tensor();
         torch::Tensor g =

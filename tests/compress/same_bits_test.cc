@@ -24,9 +24,11 @@ constexpr const char* kMethods[] = {"topk:0.1:min=0",
                                     "randk:0.2:ef=on:min=0",
                                     "powersgd:rank=1:min=0",
                                     "dgc:0.1:rampup=3:min=0:clip=1",
+                                    "onebit-adam:warmup=2:min=0",
+                                    "*.bias=none,onebit-adam:warmup=4:min=0:beta1=0.8",
                                     "*.bias=none,first.*=topk:0.2:min=0:warmup=2,powersgd:rank=2:min=0"};
 
-std::vector<torch::Tensor> values_of(const Exchange::State& state) {
+std::vector<torch::Tensor> values_of(const std::map<std::string, torch::Tensor>& state) {
   std::vector<torch::Tensor> list;
   for (const auto& [name, tensor] : state) list.push_back(tensor);
   return list;
@@ -40,6 +42,7 @@ Trained trained_by(int workers, const LaneRun& run, const Trained* before = null
   for (const Trained& one : all) {
     EXPECT_TRUE(equal(one.tensors, all[0].tensors));
     EXPECT_TRUE(equal(values_of(one.state), values_of(all[0].state)));
+    EXPECT_TRUE(equal(values_of(one.optimizer), values_of(all[0].optimizer)));
   }
   return all[0];
 }
@@ -47,6 +50,7 @@ Trained trained_by(int workers, const LaneRun& run, const Trained* before = null
 void expect_same(const Trained& a, const Trained& b, const std::string& what) {
   EXPECT_TRUE(equal(a.tensors, b.tensors)) << what;
   EXPECT_TRUE(equal(values_of(a.state), values_of(b.state))) << what << ": what is remembered";
+  EXPECT_TRUE(equal(values_of(a.optimizer), values_of(b.optimizer))) << what << ": the optimizer's state";
   for (const torch::Tensor& tensor : a.tensors)
     EXPECT_TRUE(torch::isfinite(tensor).all().item<bool>()) << what;
 }
@@ -83,7 +87,8 @@ INSTANTIATE_TEST_SUITE_P(Methods, SameBits, ::testing::ValuesIn(kMethods));
 // Lanes of unequal weight, workers and subtrees without any, and lanes that are no power of two.
 TEST(SameBitsOf, ShortStepsAndOddNumbersOfLanes) {
   for (const int lanes : {5, 8})
-    for (const char* method : {"topk:0.2:min=0", "powersgd:rank=1:min=0", "intsgd:min=0"}) {
+    for (const char* method :
+         {"topk:0.2:min=0", "powersgd:rank=1:min=0", "intsgd:min=0", "onebit-adam:warmup=1:min=0"}) {
       const LaneRun run{
           .compress = {.method = method, .groups = 4, .lanes = lanes}, .steps = 3, .lanes_in_last_step = 3};
       const Trained one = trained_by(1, run);
@@ -95,7 +100,7 @@ TEST(SameBitsOf, ShortStepsAndOddNumbersOfLanes) {
 
 TEST(SameBitsOf, GradientsOf16Bits) {
   for (const ReducePrecision precision : {ReducePrecision::same, ReducePrecision::f32})
-    for (const char* method : {"topk:0.2:min=0", "powersgd:rank=1:min=0"}) {
+    for (const char* method : {"topk:0.2:min=0", "powersgd:rank=1:min=0", "onebit-adam:warmup=2:min=0"}) {
       const LaneRun run{.compress = {.method = method, .groups = 4, .lanes = 8},
                         .type = torch::kBFloat16,
                         .reduce_precision = precision};

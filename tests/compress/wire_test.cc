@@ -38,7 +38,9 @@ double compressed_bytes(int workers, const std::string& method) {
   double sent = 0;
   on_threads(tcp_groups(workers, net::Security::plaintext), [&](const Group& group) {
     std::vector<NamedTensor> large = {{"w", torch::ones({kWireRows, kWireColumns}).requires_grad_()}};
-    Reducer reducer(large, group, {.exchange = compressed({.method = method})(Exchange::Leaves::everything)});
+    const Exchange exchange = compressed({.method = method})(Exchange::Leaves::everything);
+    Reducer reducer(large, group, {.exchange = exchange});
+    if (exchange.momenta) exchange.momenta->begin_momenta();  // as its optimizer does behind the dense phase
     const torch::Tensor g =
         torch::sin(torch::arange(kWireRows * kWireColumns, torch::kFloat32)).view({kWireRows, kWireColumns});
     const auto step = [&] {
@@ -70,6 +72,8 @@ TEST(CompressedWire, CarriesTheoryAndFraming) {
   expect("topk:0.01", 2, 2 * 8 * kWireCount / 100);
   expect("topk:0.01", 3, 6 * 8 * kWireCount / 100);
   expect("onebit", 2, 2 * (kWireCount / 8 + 4 * blocks));
+  expect("onebit-adam", 2, 2 * (kWireCount / 8 + 4 * blocks));
+  expect("onebit-adam", 3, 6 * (kWireCount / 8 + 4 * blocks));
   expect("int8", 2, 2 * (kWireCount + 4 * blocks));
   // An all-reduce of two workers sends everything both ways, or half of it twice.
   expect("randk:0.01", 2, 2 * 4 * kWireCount / 100);

@@ -11,14 +11,24 @@ LOCKSTEP, PROGRAM = sys.argv[1:3]
 
 class PeerDeath(unittest.TestCase):
     def test_backward_throws_and_names_the_dead(self):
-        done = subprocess.run([LOCKSTEP, "run", "-n", "3", "--", PROGRAM], capture_output=True, text=True, timeout=60)
+        self.check()
+
+    def test_inside_a_compressed_exchange(self):
+        # All-gathers, two all-reduces one behind the other, and workers that share a subtree, of which one dies.
+        for method, groups in (("topk:0.1:min=0", 4), ("powersgd:rank=1:min=0", 4), ("onebit-adam:min=0", 2)):
+            with self.subTest(method=method):
+                self.check(method, str(groups))
+
+    def check(self, *args):
+        done = subprocess.run([LOCKSTEP, "run", "-n", "3", "--", PROGRAM, *args], capture_output=True, text=True, timeout=60)
         self.assertNotEqual(done.returncode, 0)
         for rank in (0, 2):
             said = [line.partition("] ")[2] for line in done.stdout.splitlines() if line.startswith(f"[rank {rank}]")]
             self.assertEqual(len(said), 2, done.stdout + done.stderr)
             # The step after it throws the same: once failed, a group stays so.
             for what, line in zip(("backward", "step"), said):
-                self.assertRegex(line, f"^{what}: PeerError: .*rank 1", done.stdout + done.stderr)
+                self.assertRegex(line, f"^{what}: PeerError after [0-9.]+ s: .*rank 1", done.stdout + done.stderr)
+                self.assertLess(float(line.split()[3]), 10)
 
 
 if __name__ == "__main__":

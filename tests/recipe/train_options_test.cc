@@ -91,7 +91,7 @@ TEST(TrainOptions, FlagsThatChangeNothingAreRefused) {
   EXPECT_EQ(
       refusal("mlp", "torch-sgd", "linear", {"exclude"}),
       "--exclude changes nothing with --optimizer torch-sgd; accepted: with --optimizer sgd, adam, adamw, "
-      "lars or lamb");
+      "lars, lamb or onebit-adam");
   EXPECT_EQ(refusal("mlp", "sgd", "linear", {"lr_power"}),
             "--lr-power changes nothing with --schedule linear; accepted: with --schedule poly");
   EXPECT_EQ(refusal("mlp", "sgd", "linear", {"lr_scaling"}),

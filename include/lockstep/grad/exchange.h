@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -84,6 +85,31 @@ struct ExchangeFigures {
   std::string about = {};  // which method, and why
 };
 
+// In which type 16-bit gradients are added up, over lanes and workers, and travel: in theirs, or in f32,
+// which is twice the bytes and rounds nothing. Their grad() is f32 then, and they are updated by one of our
+// optimizers with master weights.
+enum class ReducePrecision : unsigned char { same, f32 };
+
+// What an exchange shares with its optimizer where momenta travel in place of gradients (1-bit Adam:
+// optim/onebit_adam.h). It leaves means of gradients, until the optimizer has given it the momenta that it
+// has made of them; from then on the momenta after each step, the same on every rank.
+class MomentumExchange {
+ public:
+  virtual ~MomentumExchange() = default;
+
+  virtual double beta1() const = 0;
+  // Have momenta begun?
+  virtual bool begun() const = 0;
+  // Then: is what it leaves of the i-th parameter its momentum? Else its gradient, which travels as it is.
+  virtual bool carries(std::size_t parameter) const = 0;
+  // Has the last exchange ended the dense phase, so that momenta are to begin?
+  virtual bool is_due() const = 0;
+  // They begin: first take(), for every parameter, with all of its momentum, then begin_momenta(). On every
+  // rank, between two exchanges.
+  virtual void take(std::size_t parameter, const torch::Tensor& momentum) = 0;
+  virtual void begin_momenta() = 0;
+};
+
 struct Exchange {
   // What a bucket holds when its exchange is done.
   enum class Leaves : unsigned char {
@@ -109,21 +135,21 @@ struct Exchange {
   std::function<State()> state = {};
   std::function<void(const State&)> load = {};
 
-  // Told what is trained by which group, before the first bucket and whenever that changes; it says where the
-  // lanes' tree is cut. Collective. Left empty: nowhere.
-  std::function<Subtrees(const std::vector<NamedTensor>& parameters, const Group& group)> bind = {};
+  // Told what is trained by which group, and of which type its gradients are, before the first bucket and
+  // whenever that changes; it says where the lanes' tree is cut. Collective. Left empty: nowhere.
+  std::function<Subtrees(const std::vector<NamedTensor>& parameters, ReducePrecision precision,
+                         const Group& group)>
+      bind = {};
 
   // Of the last step; left empty: it sends what there is.
   std::function<ExchangeFigures()> figures = {};
 
+  // Where momenta travel in place of gradients; null: they don't. The exchange's own, and of its one model.
+  std::shared_ptr<MomentumExchange> momenta = {};
+
   // How long a bucket of so many elements is expected to take, in seconds; 0: not known. Left empty: never.
   std::function<double(const Group& group, std::size_t count, DType dtype)> expected_seconds = {};
 };
-
-// In which type 16-bit gradients are added up, over lanes and workers, and travel: in theirs, or in f32,
-// which is twice the bytes and rounds nothing. Their grad() is f32 then, and they are updated by one of our
-// optimizers with master weights.
-enum class ReducePrecision : unsigned char { same, f32 };
 
 struct ExchangeOptions {
   std::string algorithm = {};  // empty: the cost table chooses

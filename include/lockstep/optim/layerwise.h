@@ -96,8 +96,7 @@ class LARS final : public LayerwiseOptimizer {
   void measure_there(std::span<const kernel::LayerPart> parts, std::int64_t step, double weight_decay,
                      const kernel::LayerSums& to) const override;
   double trust_ratio(double parameter_norm, double second_norm, double weight_decay) const override;
-  void update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
-              double weight_decay) const override;
+  void update(std::span<const kernel::Elements> list, const Pass& pass) const override;
   LARSOptions options_;
 };
 
@@ -131,8 +130,7 @@ class LAMB final : public LayerwiseOptimizer {
   void measure_there(std::span<const kernel::LayerPart> parts, std::int64_t step, double weight_decay,
                      const kernel::LayerSums& to) const override;
   double trust_ratio(double parameter_norm, double second_norm, double weight_decay) const override;
-  void update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
-              double weight_decay) const override;
+  void update(std::span<const kernel::Elements> list, const Pass& pass) const override;
   LAMBOptions options_;
 };
 

@@ -29,6 +29,7 @@
 
 #include <torch/types.h>
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -137,19 +138,30 @@ class Optimizer {
   // Gradients are grad(), as they are.
   Optimizer(const std::vector<NamedTensor>& parameters, Traits traits);
 
-  // The `step`th update (1, 2 …) of some elements of one parameter, or of several on one device, which it
-  // then has in one go. Called by several threads.
-  virtual void update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
-                      double weight_decay) const = 0;
+  // How slices are updated; those that are updated alike may go in one call.
+  struct Pass {
+    std::int64_t step = 0;  // the how-manyth update of the parameter: 1, 2 …
+    double lr = 0;
+    double weight_decay = 0;
+    int way = 0;  // the optimizer's own, from adapt()
+    auto operator<=>(const Pass&) const = default;
+  };
+  // Some elements of one parameter, or of several on one device, which it then has in one go. Called by
+  // several threads.
+  virtual void update(std::span<const kernel::Elements> list, const Pass& pass) const = 0;
 
   struct Slot;    // one slice and its state
   struct Update;  // one slice's part of a step
-  // Before any of a step's updates, for optimizers that look at whole parameters first: may change the rates
-  // and weight decays. Every rank calls it for the same parameters. Most have nothing to do here.
+  // Before any of a step's updates, for optimizers that look at whole parameters first: may change how they
+  // are updated, but not which update it is. Every rank calls it for the same parameters. Most have nothing
+  // to do here.
   virtual void adapt(std::span<Update> updates);
+  // Behind a step, on every rank. Most have nothing to do here either.
+  virtual void updated();
 
  private:
   friend class LayerwiseOptimizer;
+  friend class OneBitAdam;
   void make_slots();
   void make_masters();
   void take_over();        // what others have written
@@ -183,8 +195,7 @@ class SGD final : public Optimizer {
   explicit SGD(const std::vector<NamedTensor>& parameters, SGDOptions options = {});
 
  private:
-  void update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
-              double weight_decay) const override;
+  void update(std::span<const kernel::Elements> list, const Pass& pass) const override;
   SGDOptions options_;
 };
 
@@ -203,8 +214,7 @@ class Adam final : public Optimizer {
   explicit Adam(const std::vector<NamedTensor>& parameters, AdamOptions options = {});
 
  private:
-  void update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
-              double weight_decay) const override;
+  void update(std::span<const kernel::Elements> list, const Pass& pass) const override;
   AdamOptions options_;
 };
 
@@ -223,8 +233,7 @@ class AdamW final : public Optimizer {
   explicit AdamW(const std::vector<NamedTensor>& parameters, AdamWOptions options = {});
 
  private:
-  void update(std::span<const kernel::Elements> list, std::int64_t step, double lr,
-              double weight_decay) const override;
+  void update(std::span<const kernel::Elements> list, const Pass& pass) const override;
   AdamWOptions options_;
 };
 

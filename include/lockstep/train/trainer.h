@@ -88,9 +88,11 @@ struct TrainerOptions {
   LastStep last_step = LastStep::wrap;
   bool augment = true;  // Dataset::get is given a stream of random numbers
   std::uint64_t seed = 0;
-  int threads = 1;                  // of a worker, that libtorch computes with
-  std::string optimizer = "adamw";  // sgd, adam, adamw, lars, lamb; torch-sgd, torch-adam, torch-adamw
-  double momentum = 0.9;            // of sgd and lars
+  int threads = 1;  // of a worker, that libtorch computes with
+  // sgd, adam, adamw, lars, lamb; torch-sgd, torch-adam, torch-adamw; onebit-adam, with
+  // parallel.exchange = compressed({.method = "onebit-adam"}).
+  std::string optimizer = "adamw";
+  double momentum = 0.9;  // of sgd and lars
   bool nesterov = false;
   double weight_decay = 0;
   // Parameters without weight decay, and with lars and lamb without a rate of their own: names, in which *

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <filesystem>
 #include <limits>
 
 #include "base/suggest.h"
@@ -115,6 +116,22 @@ void check_compress(const TrainOptions& o) {
   }
 }
 
+// The folder is the workers' to look at: it may be on their machines alone. A run that goes on from elsewhere
+// has to find it.
+void settle_offload(TrainOptions& o) {
+  if (!offloads(o)) return;
+  if (o.offload.empty()) throw UsageError("--offload ''; accepted: a folder on a local disk, or none");
+  if (o.optimizer.starts_with("torch-"))
+    throw UsageError(
+        fmt::format("--offload {} is for Lockstep's own optimizers, and --optimizer is {}; accepted: {}",
+                    o.offload, o.optimizer, o.optimizer.substr(6)));
+  if (o.device != "cpu")
+    throw UsageError(
+        fmt::format("--offload {} is for state in the processor's memory, and --device is {}; accepted: cpu",
+                    o.offload, o.device));
+  o.offload = std::filesystem::absolute(o.offload).lexically_normal().string();
+}
+
 void check_precision(const TrainOptions& o) {
   const bool narrow = o.precision == "bf16" || o.precision == "fp16";
   const bool scales = o.loss_scaling == "on" || (o.loss_scaling == "auto" && o.precision == "fp16");
@@ -185,6 +202,7 @@ void check_options(TrainOptions& o) {
         "accepted: wrap or drop");
   check_precision(o);
   check_arithmetic(o);
+  settle_offload(o);
   const bool algorithm = o.algorithm != "auto";
   if (o.compress != "none" && (algorithm || o.order != "canonical"))
     throw UsageError(fmt::format("{} {} changes nothing with --compress {}; accepted: with --compress none",

@@ -8,7 +8,7 @@ set(targets_of_mpi lockstep_mpi)
 set(targets_of_gloo lockstep_gloo)
 set(targets_of_cuda lockstep_cuda)
 set(targets_of_nccl lockstep_nccl)
-set(targets_of_training lockstep lockstep_codec lockstep_optim_kernel lockstep_report lockstep_memory)
+set(targets_of_training lockstep lockstep_codec lockstep_offload lockstep_optim_kernel lockstep_report lockstep_memory)
 # Kernels for GPUs, where there are any.
 foreach(kernels lockstep_optim_cuda lockstep_model_kernels)
   if(TARGET ${kernels})

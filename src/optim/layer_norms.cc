@@ -20,13 +20,6 @@ LayerNorms::LayerNorms(std::vector<Part> parts, AddParts add_parts)
   first_block_.push_back(0);
   for (const Part& part : parts_)
     first_block_.push_back(first_block_.back() + (part.whole + kBlockElements - 1) / kBlockElements);
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
-    const ElementRange& own = parts_[i].own;
-    if (own.count() == 0) continue;
-    const std::size_t end = (own.end + kBlockElements - 1) / kBlockElements;
-    for (std::size_t at = own.begin / kBlockElements; at < end; at += kTaskBlocks)
-      tasks_.push_back({i, at, std::min(at + kTaskBlocks, end)});
-  }
   find_cuts();
 }
 
@@ -93,12 +86,25 @@ LayerNorms::Norms LayerNorms::norms_of(std::size_t parameter) const {
 
 std::vector<LayerNorms::Norms> LayerNorms::measure(const std::vector<bool>& wanted, const Values& values,
                                                    Crew& crew, std::size_t threads) {
-  std::ranges::fill(values_, 0.0);
+  std::vector<Run> runs;
+  for (std::size_t i = 0; i < parts_.size(); ++i)
+    if (wanted[i]) runs.push_back({i, parts_[i].own});
+  begin();
+  add(runs, values, crew, threads);
+  return end(wanted);
+}
+
+void LayerNorms::begin() { std::ranges::fill(values_, 0.0); }
+
+void LayerNorms::add(std::span<const Run> runs, const Values& values, Crew& crew, std::size_t threads) {
   std::vector<Task> tasks;
-  for (const Task& task : tasks_)
-    if (wanted[task.parameter]) tasks.push_back(task);
+  for (const auto& [parameter, elements] : runs) {
+    if (elements.count() == 0) continue;
+    const std::size_t last = (elements.end + kBlockElements - 1) / kBlockElements;
+    for (std::size_t at = elements.begin / kBlockElements; at < last; at += kTaskBlocks)
+      tasks.push_back({parameter, at, std::min(at + kTaskBlocks, last)});
+  }
   crew.run(tasks.size(), threads, [&](std::size_t k) { add_up_own(tasks[k], values); });
-  return put_together(wanted);
 }
 
 std::vector<LayerNorms::Norms> LayerNorms::measure_there(const std::vector<bool>& wanted,
@@ -114,10 +120,10 @@ std::vector<LayerNorms::Norms> LayerNorms::measure_there(const std::vector<bool>
           .blocks = cut_.size()});
   const torch::Tensor here = values_there_.cpu();
   std::copy_n(here.data_ptr<double>(), values_.size(), values_.begin());
-  return put_together(wanted);
+  return end(wanted);
 }
 
-std::vector<LayerNorms::Norms> LayerNorms::put_together(const std::vector<bool>& wanted) {
+std::vector<LayerNorms::Norms> LayerNorms::end(const std::vector<bool>& wanted) {
   add_parts_(values_);
   add_up_cut();
   std::vector<Norms> norms(parts_.size());

@@ -54,6 +54,16 @@ class LayerNorms {
                                    const AddUp& add_up);
   std::size_t first_block(std::size_t parameter) const { return first_block_[parameter]; }
 
+  // The same in several calls, for values that are not there all at once: begin(), the blocks of each
+  // parameter that is wanted once, in any order, and end(), which is collective.
+  struct Run {
+    std::size_t parameter = 0;
+    ElementRange elements = {};  // of this worker's, and they begin and end where blocks or its part do
+  };
+  void begin();
+  void add(std::span<const Run> runs, const Values& values, Crew& crew, std::size_t threads);
+  std::vector<Norms> end(const std::vector<bool>& wanted);
+
  private:
   static constexpr std::int32_t kNotCut = -1;
   struct Task {  // blocks of one parameter, of which this worker has something
@@ -65,7 +75,6 @@ class LayerNorms {
   void find_cuts();
   void add_up_own(const Task& task, const Values& values);
   void add_up_cut();
-  std::vector<Norms> put_together(const std::vector<bool>& wanted);
   Norms norms_of(std::size_t parameter) const;
 
   std::vector<Part> parts_;
@@ -73,7 +82,6 @@ class LayerNorms {
   std::vector<std::size_t> first_block_;  // of each parameter, among all; one more than there are parameters
   std::vector<std::int32_t> cut_;         // of each block: its number among the cut ones, or kNotCut
   std::int32_t cuts_ = 0;
-  std::vector<Task> tasks_;
   std::vector<double> values_;              // two sums a block, then two times the elements of each cut block
   torch::Tensor values_there_, cut_there_;  // values_ and cut_ on the device, once it is asked
 };

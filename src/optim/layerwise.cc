@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "optim/layer_kernels.h"
 #include "optim/layer_norms.h"
+#include "optim/offloaded.h"
 #include "optim/require.h"
 #include "optim/slot.h"
 
@@ -102,25 +103,76 @@ void LayerwiseOptimizer::adapt(std::span<Update> updates) {
     if (!is_adapted(each.slot) && !each.slot.weight_decay) each.pass.weight_decay = 0;
   }
   const bool here = slots_.empty() || slots_.front().parameter.is_cpu();
-  const auto norms =
-      !here ? norms_->measure_there(wanted, slots_.front().parameter.device(),
-                                    [&](const auto& to) { measure_all_there(updates, to); })
-            : norms_->measure(
-                  wanted,
-                  [&](std::size_t i, const ElementRange& range, double* parameter, double* second) {
-                    const Update& each = *updated[i];
-                    const kernel::Elements block =
-                        each.elements.part(range.begin - parts[i].own.begin, range.count());
-                    kernel::widen(block.kept_dtype(), block.kept_parameter(), parameter, block.count);
-                    measure(block, each.pass.step, each.pass.weight_decay, second);
-                  },
-                  crew(), static_cast<std::size_t>(at::get_num_threads()));
+  std::vector<LayerNorms::Norms> norms;
+  if (here) {
+    norms_->begin();
+    measure_here(updated);
+    measure_on_disk(updated);
+    norms = norms_->end(wanted);
+  } else {
+    norms = norms_->measure_there(wanted, slots_.front().parameter.device(),
+                                  [&](const auto& to) { measure_all_there(updates, to); });
+  }
   for (Update& each : updates) {
     const auto& [parameter, second] = norms[static_cast<std::size_t>(&each.slot - slots_.data())];
     if (!is_adapted(each.slot) || !(parameter > 0 && second > 0)) continue;
     const double ratio = trust_ratio(parameter, second, each.pass.weight_decay);
     each.pass.lr *= adaptation_.trust_clip > 0 ? std::min(ratio, adaptation_.trust_clip) : ratio;
   }
+}
+
+void LayerwiseOptimizer::measure_block(const Update& update, const kernel::Elements& block, double* parameter,
+                                       double* second) const {
+  kernel::widen(block.kept_dtype(), block.kept_parameter(), parameter, block.count);
+  measure(block, update.pass.step, update.pass.weight_decay, second);
+}
+
+// Whether what the norms are of is on disk: of a slot without a master LARS needs none of it.
+bool LayerwiseOptimizer::measured_on_disk(const Slot& slot) const {
+  return slot.on_disk && (slot.has_master || traits_.adapts == Adapts::to_moments);
+}
+
+void LayerwiseOptimizer::measure_here(std::span<const Update* const> updated) {
+  std::vector<LayerNorms::Run> runs;
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (updated[i] != nullptr && !measured_on_disk(slots_[i])) runs.push_back({i, slots_[i].elements});
+  norms_->add(
+      runs,
+      [&](std::size_t i, const ElementRange& range, double* parameter, double* second) {
+        const Update& each = *updated[i];
+        const std::size_t begin = range.begin - slots_[i].elements.begin;
+        measure_block(each, each.elements.part(begin, range.count()), parameter, second);
+      },
+      crew(), static_cast<std::size_t>(at::get_num_threads()));
+}
+
+void LayerwiseOptimizer::measure_on_disk(std::span<const Update* const> updated) {
+  std::vector<bool> wanted(slots_.size(), false);
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    wanted[i] = updated[i] != nullptr && measured_on_disk(slots_[i]);
+  if (std::ranges::find(wanted, true) == wanted.end()) return;
+  const std::size_t states = traits_.state_names.size();
+  std::vector<const StateInMemory*> there(slots_.size(), nullptr);  // in the page at hand
+  disk_->pass(
+      wanted,
+      [&](std::size_t) { return traits_.adapts == Adapts::to_moments ? PageUse::update : PageUse::read; },
+      [&](std::span<const StateInMemory> parts) {
+        std::vector<LayerNorms::Run> runs;
+        for (const StateInMemory& part : parts) {
+          const std::size_t begin = slots_[part.slice].elements.begin + part.begin;
+          runs.push_back({part.slice, {begin, begin + part.count}});
+          there[part.slice] = &part;
+        }
+        norms_->add(
+            runs,
+            [&](std::size_t i, const ElementRange& range, double* parameter, double* second) {
+              const Update& each = *updated[i];
+              const std::size_t begin = range.begin - slots_[i].elements.begin - there[i]->begin;
+              const kernel::Elements elements = elements_in(*there[i], each, states);
+              measure_block(each, elements.part(begin, range.count()), parameter, second);
+            },
+            crew(), static_cast<std::size_t>(at::get_num_threads()));
+      });
 }
 
 void LayerwiseOptimizer::measure_all_there(std::span<const Update> updates,
@@ -137,15 +189,17 @@ void LayerwiseOptimizer::measure_all_there(std::span<const Update> updates,
 }
 
 LARS::LARS(GradientSource& source, LARSOptions options)
-    : LayerwiseOptimizer(
-          source, {"LARS", state_of(options), options.lr, options.weight_decay, options.master_weights},
-          {options.trust_clip, options.vectors}),
+    : LayerwiseOptimizer(source,
+                         {"LARS", state_of(options), options.lr, options.weight_decay, options.master_weights,
+                          options.offload, Adapts::to_parameters},
+                         {options.trust_clip, options.vectors}),
       options_(options) {}
 
 LARS::LARS(const std::vector<NamedTensor>& parameters, LARSOptions options)
-    : LayerwiseOptimizer(
-          parameters, {"LARS", state_of(options), options.lr, options.weight_decay, options.master_weights},
-          {options.trust_clip, options.vectors}),
+    : LayerwiseOptimizer(parameters,
+                         {"LARS", state_of(options), options.lr, options.weight_decay, options.master_weights,
+                          options.offload, Adapts::to_parameters},
+                         {options.trust_clip, options.vectors}),
       options_(options) {}
 
 void LARS::measure(const kernel::Elements& elements, std::int64_t, double, double* second) const {
@@ -179,15 +233,17 @@ void LARS::update(std::span<const kernel::Elements> list, const Pass& pass) cons
 }
 
 LAMB::LAMB(GradientSource& source, LAMBOptions options)
-    : LayerwiseOptimizer(
-          source, {"LAMB", state_of(options), options.lr, options.weight_decay, options.master_weights},
-          {options.trust_clip, options.vectors}),
+    : LayerwiseOptimizer(source,
+                         {"LAMB", state_of(options), options.lr, options.weight_decay, options.master_weights,
+                          options.offload, Adapts::to_moments},
+                         {options.trust_clip, options.vectors}),
       options_(options) {}
 
 LAMB::LAMB(const std::vector<NamedTensor>& parameters, LAMBOptions options)
-    : LayerwiseOptimizer(
-          parameters, {"LAMB", state_of(options), options.lr, options.weight_decay, options.master_weights},
-          {options.trust_clip, options.vectors}),
+    : LayerwiseOptimizer(parameters,
+                         {"LAMB", state_of(options), options.lr, options.weight_decay, options.master_weights,
+                          options.offload, Adapts::to_moments},
+                         {options.trust_clip, options.vectors}),
       options_(options) {}
 
 // The moments move on here, once an element; update() then takes the direction from them again, which costs

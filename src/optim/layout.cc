@@ -62,6 +62,17 @@ std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::
   return state;
 }
 
+torch::Tensor empty_state(const torch::Tensor& parameter, torch::ScalarType dtype) {
+  const auto strides =
+      parameter.is_non_overlapping_and_dense() ? parameter.strides().vec() : contiguous_strides(parameter);
+  return torch::empty_strided(parameter.sizes(), strides, torch::TensorOptions().dtype(dtype));
+}
+
+torch::Tensor in_state_order(const torch::Tensor& parameter) {
+  if (!parameter.is_non_overlapping_and_dense()) return parameter.contiguous().view({-1});
+  return parameter.as_strided({parameter.numel()}, {1}, parameter.storage_offset());
+}
+
 Arrays::Arrays(torch::Tensor parameter, torch::Tensor gradient, std::vector<torch::Tensor> state)
     : parameter_(std::move(parameter)), gradient_(std::move(gradient)), state_(std::move(state)) {
   bool together = parameter_.is_non_overlapping_and_dense();

@@ -18,6 +18,11 @@ std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::
                                                        std::size_t kinds,
                                                        MasterWeights master_weights = MasterWeights::none);
 
+// Memory for the state of one parameter, as allocate_state lays it out, and the elements of a parameter in
+// that order, in a row: its own memory where that has no holes, else a copy.
+torch::Tensor empty_state(const torch::Tensor& parameter, torch::ScalarType dtype);
+torch::Tensor in_state_order(const torch::Tensor& parameter);
+
 // A parameter, its gradient and its state as arrays with the elements in one common order: their own memory
 // where that is so already, else copies.
 class Arrays {

@@ -14,6 +14,7 @@
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
 #include "optim/crew.h"
+#include "optim/disk_state.h"
 #include "optim/layout.h"
 #include "optim/listed_parameters.h"
 #include "optim/require.h"
@@ -22,9 +23,6 @@
 
 namespace lockstep {
 namespace {
-
-// What one thread takes at a time: enough to hide the hand-over, small enough to share out evenly.
-constexpr std::size_t kPartElements = 64 << 10;
 
 std::string text(at::IntArrayRef sizes) { return fmt::format("[{}]", fmt::join(sizes, ", ")); }
 
@@ -74,8 +72,11 @@ void Optimizer::make_slots() {
                       .elements = slice.elements,
                       .parameter = slice.parameter,
                       .state = {}});
+    slots_.back().has_master =
+        traits_.master_weights == MasterWeights::f32 && slice.parameter.element_size() == 2;
     updated.push_back(slice.parameter);
   }
+  if (traits_.offload) return make_slots_on_disk();
   auto state = allocate_state(updated, traits_.state_names.size(), traits_.master_weights);
   for (std::size_t k = 0; k < slots_.size(); ++k) slots_[k].state = std::move(state[k]);
   if (traits_.master_weights == MasterWeights::f32) make_masters();
@@ -86,7 +87,7 @@ void Optimizer::make_masters() {
   std::vector<Slot*> narrow;
   std::vector<torch::Tensor> parameters;
   for (Slot& slot : slots_) {
-    if (slot.parameter.element_size() != 2) continue;
+    if (!slot.has_master) continue;
     narrow.push_back(&slot);
     parameters.push_back(slot.parameter);
   }
@@ -109,6 +110,7 @@ void Optimizer::take_over() {
     const torch::Tensor same = slot.master.to(slot.parameter.scalar_type()).eq(slot.parameter);
     slot.master.copy_(torch::where(same, slot.master, slot.parameter.to(torch::kFloat32)));
   }
+  if (disk_) take_over_on_disk(parameters);
 }
 
 Optimizer::~Optimizer() = default;
@@ -143,7 +145,7 @@ void Optimizer::zero_grad() {
 
 // A 16-bit parameter's gradient that was added up in f32.
 bool Optimizer::is_wide(const Slot& slot, const torch::Tensor& gradient) {
-  return slot.master.defined() && gradient.scalar_type() == torch::kFloat32;
+  return slot.has_master && gradient.scalar_type() == torch::kFloat32;
 }
 
 void Optimizer::check_gradient(const Slot& slot, const torch::Tensor& gradient) const {
@@ -168,6 +170,13 @@ void Optimizer::check_gradient(const Slot& slot, const torch::Tensor& gradient) 
                       "parameters",
                       c10::toString(parameter.scalar_type()), text(parameter.sizes()),
                       c10::toString(state.scalar_type()), text(state.sizes())));
+  if (slot.on_disk && (parameter.scalar_type() != slot.made_for ||
+                       static_cast<std::size_t>(parameter.numel()) != slot.elements.count()))
+    refuse(
+        fmt::format("is {} {}, but the optimizer was made for {} and {} elements; make a new optimizer after "
+                    "changing parameters",
+                    c10::toString(parameter.scalar_type()), text(parameter.sizes()),
+                    c10::toString(slot.made_for), slot.elements.count()));
 }
 
 void Optimizer::step(double gradient_scale) {
@@ -189,10 +198,11 @@ void Optimizer::step(double gradient_scale) {
     const bool master = slot.master.defined() && !wide;
     std::vector<torch::Tensor> kept = slot.state;  // and the master behind it
     if (master) kept.push_back(slot.master);
-    Arrays arrays(wide ? slot.master : slot.parameter, gradient, std::move(kept));
+    // Of state on disk the arrays come later, a page at a time.
+    Arrays arrays(wide && !slot.on_disk ? slot.master : slot.parameter, gradient, std::move(kept));
     const std::size_t states = slot.state.size();
     const kernel::Elements elements{.dtype = *float_dtype(gradient),
-                                    .parameter = arrays.parameter(),
+                                    .parameter = wide && slot.on_disk ? nullptr : arrays.parameter(),
                                     .gradient = arrays.gradient(),
                                     .first = states > 0 ? arrays.state(0) : nullptr,
                                     .second = states > 1 ? arrays.state(1) : nullptr,
@@ -219,6 +229,7 @@ void Optimizer::step(double gradient_scale) {
   }
   source_->share_updates();
   if (traits_.master_weights == MasterWeights::f32) remember_writes();
+  if (disk_) disk_->end_step();
   source_->end_step();
   updated();
 }
@@ -248,7 +259,7 @@ void Optimizer::run(const std::vector<Update>& updates) {
   std::vector<Part> parts;
   run_on_devices(updates);
   for (const Update& each : updates)
-    if (each.elements.device.kind == Device::Kind::cpu)
+    if (each.elements.device.kind == Device::Kind::cpu && !each.slot.on_disk)
       for (std::size_t begin = 0; begin < each.elements.count; begin += kPartElements)
         parts.push_back({&each, begin, std::min(kPartElements, each.elements.count - begin)});
   crew().run(parts.size(), static_cast<std::size_t>(at::get_num_threads()), [&](std::size_t k) {
@@ -256,6 +267,7 @@ void Optimizer::run(const std::vector<Update>& updates) {
     const kernel::Elements part = each.elements.part(parts[k].begin, parts[k].count);
     update(std::span(&part, 1), each.pass);
   });
+  if (disk_) run_on_disk(updates);
 }
 
 }  // namespace lockstep

@@ -45,12 +45,13 @@ kernel::AdamUpdate adam_update(const Options& options, std::int64_t step, double
 }  // namespace
 
 SGD::SGD(GradientSource& source, SGDOptions options)
-    : Optimizer(source, {"SGD", state_of(options), options.lr, options.weight_decay, options.master_weights}),
+    : Optimizer(source, {"SGD", state_of(options), options.lr, options.weight_decay, options.master_weights,
+                         options.offload}),
       options_(options) {}
 
 SGD::SGD(const std::vector<NamedTensor>& parameters, SGDOptions options)
-    : Optimizer(parameters,
-                {"SGD", state_of(options), options.lr, options.weight_decay, options.master_weights}),
+    : Optimizer(parameters, {"SGD", state_of(options), options.lr, options.weight_decay,
+                             options.master_weights, options.offload}),
       options_(options) {}
 
 void SGD::update(std::span<const kernel::Elements> list, const Pass& pass) const {
@@ -68,12 +69,12 @@ void SGD::update(std::span<const kernel::Elements> list, const Pass& pass) const
 
 Adam::Adam(GradientSource& source, AdamOptions options)
     : Optimizer(source, {"Adam", state_of("Adam", options), options.lr, options.weight_decay,
-                         options.master_weights}),
+                         options.master_weights, options.offload}),
       options_(options) {}
 
 Adam::Adam(const std::vector<NamedTensor>& parameters, AdamOptions options)
     : Optimizer(parameters, {"Adam", state_of("Adam", options), options.lr, options.weight_decay,
-                             options.master_weights}),
+                             options.master_weights, options.offload}),
       options_(options) {}
 
 void Adam::update(std::span<const kernel::Elements> list, const Pass& pass) const {
@@ -84,12 +85,12 @@ void Adam::update(std::span<const kernel::Elements> list, const Pass& pass) cons
 
 AdamW::AdamW(GradientSource& source, AdamWOptions options)
     : Optimizer(source, {"AdamW", state_of("AdamW", options), options.lr, options.weight_decay,
-                         options.master_weights}),
+                         options.master_weights, options.offload}),
       options_(options) {}
 
 AdamW::AdamW(const std::vector<NamedTensor>& parameters, AdamWOptions options)
     : Optimizer(parameters, {"AdamW", state_of("AdamW", options), options.lr, options.weight_decay,
-                             options.master_weights}),
+                             options.master_weights, options.offload}),
       options_(options) {}
 
 void AdamW::update(std::span<const kernel::Elements> list, const Pass& pass) const {

@@ -7,21 +7,27 @@
 
 namespace lockstep {
 
+// What one thread takes at a time: enough to hide the hand-over, small enough to share out evenly.
+inline constexpr std::size_t kPartElements = 64 << 10;
+
 struct Optimizer::Slot {
   std::string name;                  // of the parameter
   std::vector<std::int64_t> whole;   // its sizes
   ElementRange elements;             // of those, which are updated here
   torch::Tensor parameter;           // what is updated of it
   std::vector<torch::Tensor> state;  // as Traits::state_names
-  torch::Tensor master = {};         // its f32 copy; undefined: it has none
-  std::int64_t step = 0;             // updates so far
+  torch::Tensor master = {};         // its f32 copy; undefined: it has none, or on disk
+  bool has_master = false;
+  bool on_disk = false;  // state and master; the slice's number there is the slot's
+  torch::ScalarType made_for = torch::ScalarType::Undefined;  // the parameter's type when that was made
+  std::int64_t step = 0;                                      // updates so far
   double lr_scale = 1;
   std::optional<double> weight_decay = {};  // a group's; else the optimizer's
   std::optional<bool> adapt = {};           // likewise
   std::int64_t version = 0;                 // of the whole parameter when its master was last in step with it
 
   // Of the state, and of what is updated.
-  torch::ScalarType kept_type() const { return master.defined() ? torch::kFloat32 : parameter.scalar_type(); }
+  torch::ScalarType kept_type() const { return has_master ? torch::kFloat32 : parameter.scalar_type(); }
 };
 
 struct Optimizer::Update {

@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "optim/disk_state.h"
+#include "optim/layout.h"
 #include "optim/slot.h"
 
 namespace lockstep {
@@ -38,14 +40,17 @@ StateDict Optimizer::state_dict(bool wanted) const {
       if (wanted) result[key(kind, slots_[i].name)] = whole.clone(torch::MemoryFormat::Contiguous).cpu();
     });
   };
-  for (std::size_t k = 0; k < traits_.state_names.size(); ++k)
-    join(traits_.state_names[k], [&](const Slot& slot) { return slot.state[k]; });
-  join(kMaster, [](const Slot& slot) { return slot.master; });
+  const std::size_t states = traits_.state_names.size();
+  for (std::size_t k = 0; k < states; ++k)
+    join(traits_.state_names[k],
+         [&](const Slot& slot) { return slot.on_disk ? fetch(slot, k) : slot.state[k]; });
+  join(kMaster,
+       [&](const Slot& slot) { return slot.on_disk && slot.has_master ? fetch(slot, states) : slot.master; });
   return result;
 }
 
 std::size_t Optimizer::state_bytes() const {
-  std::size_t bytes = 0;
+  std::size_t bytes = disk_ ? disk_->staging_bytes() : 0;
   for (const Slot& slot : slots_)
     for (const torch::Tensor& state : slot.state) bytes += static_cast<std::size_t>(state.nbytes());
   for (const Slot& slot : slots_)
@@ -61,19 +66,27 @@ std::vector<StatePart> Optimizer::state_parts() const {
     parts.push_back({.name = key(kStep, slot.name),
                      .whole = {},
                      .elements = {0, 1},
+                     .dtype = torch::kInt64,
                      .tensor = torch::full({}, slot.step, torch::kInt64),
                      .slice = i,
                      .everywhere = true});
-    const auto add = [&](const std::string& kind, const torch::Tensor& tensor) {
+    const auto add = [&](const std::string& kind, std::size_t array, const torch::Tensor& tensor) {
       parts.push_back({.name = key(kind, slot.name),
                        .whole = slot.whole,
                        .elements = slot.elements,
+                       .dtype = slot.kept_type(),
                        .tensor = tensor,
                        .slice = i,
-                       .plain = parameters[i].tensor.is_contiguous()});
+                       .plain = parameters[i].tensor.is_contiguous(),
+                       .array = array});
+      if (!slot.on_disk) return;
+      parts.back().stream = [this, i, array](const StatePart::Take& take) { disk_->read(i, array, take); };
+      parts.back().fetch = [this, i, array] { return fetch(slots_[i], array); };
     };
-    for (std::size_t k = 0; k < slot.state.size(); ++k) add(traits_.state_names[k], slot.state[k]);
-    if (slot.master.defined()) add(kMaster, slot.master);
+    const std::size_t states = traits_.state_names.size();
+    for (std::size_t k = 0; k < states; ++k)
+      add(traits_.state_names[k], k, slot.on_disk ? torch::Tensor() : slot.state[k]);
+    if (slot.has_master) add(kMaster, states, slot.master);
   }
   return parts;
 }
@@ -87,7 +100,7 @@ void Optimizer::check_state(const std::map<std::string, StateEntry>& entries) co
     known[part.name] = true;
     const auto at = entries.find(part.name);
     if (at == entries.end()) refuse(fmt::format("'{}' is missing", part.name));
-    const StateEntry expected{.dtype = part.tensor.scalar_type(), .sizes = part.whole};
+    const StateEntry expected{.dtype = part.dtype, .sizes = part.whole};
     if (at->second.dtype != expected.dtype || at->second.sizes != expected.sizes)
       refuse(fmt::format("'{}' is {}; accepted: {}", part.name, describe(at->second), describe(expected)));
   }
@@ -108,8 +121,18 @@ void Optimizer::load_parts(const std::function<void(const StatePart& part)>& rea
                                    steps.back()));
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].step = steps[i];
-  for (const StatePart& part : parts)
-    if (!part.everywhere) read(part);
+  for (const StatePart& part : parts) {
+    if (part.everywhere) continue;
+    if (!slots_[part.slice].on_disk) {
+      read(part);
+      continue;
+    }
+    StatePart held = part;
+    held.tensor = empty_state(slots_[part.slice].parameter, part.dtype);
+    read(held);
+    disk_->write(part.slice, part.array,
+                 {static_cast<const std::byte*>(held.tensor.data_ptr()), held.tensor.nbytes()});
+  }
 }
 
 void Optimizer::load_state_dict(const StateDict& state) {

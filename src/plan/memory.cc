@@ -73,6 +73,10 @@ StateBytes state_bytes(const ModelSize& model, const StateForm& form) {
       held.in_flight += std::min(all.parameters, kBucketsArriving * bucket);
   }
   held.parameters += frozen;
+  if (form.staging_bytes > 0) {
+    held.on_disk = held.optimizer;
+    held.optimizer = std::min(held.on_disk, form.staging_bytes);
+  }
   return held;
 }
 

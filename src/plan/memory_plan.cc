@@ -61,6 +61,13 @@ std::vector<std::string> notes_on(const MemoryQuestion& q) {
     notes.push_back(
         fmt::format("zero2, zero3: up to {} buckets of gradients are in flight", kBucketsInFlight));
   if (q.form.workers > 1 && shows(q, 3)) notes.push_back(parameters_note(q));
+  if (!q.offload.empty())
+    notes.push_back(
+        fmt::format("the optimizer's state is on disk in {}, which reads and writes {:.2f} GB/s at once "
+                    "(measured here), for "
+                    "{}; in memory are {} in its place",
+                    q.offload, q.disk_rate / 1e9, counted(q.form.machine_workers, "worker"),
+                    decimal_bytes(q.form.staging_bytes)));
   notes.emplace_back(
       "not counted: activations, which grow with --lane-batch, batches, and the program itself with "
       "libtorch");
@@ -91,7 +98,11 @@ MemoryPlan plan_memory(const MemoryQuestion& question) {
   for (const int stage : question.stages) {
     form.stage = stage;
     const StateBytes bytes = state_bytes(question.size, form);
-    plan.stages.push_back({.stage = stage, .bytes = bytes, .fits = bytes.total() <= question.memory_bytes});
+    const double moved = bytes.on_disk * form.machine_workers * question.disk_passes;  // through one disk
+    plan.stages.push_back({.stage = stage,
+                           .bytes = bytes,
+                           .disk_ms = question.disk_rate > 0 ? moved / question.disk_rate * 1e3 : 0,
+                           .fits = bytes.total() <= question.memory_bytes});
   }
   return plan;
 }
@@ -99,7 +110,7 @@ MemoryPlan plan_memory(const MemoryQuestion& question) {
 Json to_json(const MemoryPlan& plan) {
   const MemoryQuestion& q = plan.question;
   Json stages = Json::array();
-  for (const StageMemory& s : plan.stages)
+  for (const StageMemory& s : plan.stages) {
     stages.push_back({{"stage", s.stage},
                       {"strategy", kStageStrategies[s.stage]},
                       {"parameter_bytes", std::llround(s.bytes.parameters)},
@@ -109,6 +120,10 @@ Json to_json(const MemoryPlan& plan) {
                       {"in_flight_bytes", std::llround(s.bytes.in_flight)},
                       {"total_bytes", std::llround(s.bytes.total())},
                       {"fits", s.fits}});
+    if (q.offload.empty()) continue;
+    stages.back()["disk_bytes"] = std::llround(s.bytes.on_disk);
+    stages.back()["disk_ms"] = s.disk_ms;
+  }
   return {{"model", q.model.empty() ? Json() : Json(q.model)},
           {"params", std::llround(q.size.count())},
           {"precision", q.precision},
@@ -129,28 +144,31 @@ std::string describe(const MemoryPlan& plan, bool colours) {
       parameter_count_text(q.size.count()), q.precision, q.optimizer, counted(q.form.workers, "worker"),
       machines == 1 ? "" : fmt::format(" on {} machines", machines), counted(q.lanes, "lane"));
   out += "memory  " + memory_line(q) + "\n\n";
-  Table table({{"stage"},
-               {"strategy", Align::left},
-               {"parameters"},
-               {"gradients"},
-               {"optimizer"},
-               {"state"},
-               {"in flight"},
-               {"together"},
-               {"left"}});
+  std::vector<Table::Column> columns = {{"stage"},      {"strategy", Align::left},
+                                        {"parameters"}, {"gradients"},
+                                        {"optimizer"},  {"state"},
+                                        {"in flight"},  {"together"},
+                                        {"left"}};
+  if (!q.offload.empty()) columns.insert(columns.end(), {{"on disk"}, {"more a step"}});
+  Table table(std::move(columns));
   for (const StageMemory& s : plan.stages) {
     const Style style = s.fits ? Style::plain : Style::dim;
     const auto cell = [&](double bytes) { return Table::Cell{decimal_bytes(bytes), style}; };
     const double left = q.memory_bytes - s.bytes.total();
-    table.add_row({{std::to_string(s.stage), style},
-                   {kStageStrategies[s.stage], style},
-                   cell(s.bytes.parameters),
-                   cell(s.bytes.gradients),
-                   cell(s.bytes.optimizer),
-                   cell(s.bytes.state()),
-                   cell(s.bytes.in_flight),
-                   cell(s.bytes.total()),
-                   {decimal_bytes(left), s.fits ? Style::plain : Style::red}});
+    std::vector<Table::Cell> row = {{std::to_string(s.stage), style},
+                                    {kStageStrategies[s.stage], style},
+                                    cell(s.bytes.parameters),
+                                    cell(s.bytes.gradients),
+                                    cell(s.bytes.optimizer),
+                                    cell(s.bytes.state()),
+                                    cell(s.bytes.in_flight),
+                                    cell(s.bytes.total()),
+                                    {decimal_bytes(left), s.fits ? Style::plain : Style::red}};
+    if (!q.offload.empty()) {
+      row.push_back(cell(s.bytes.on_disk));
+      row.push_back({fmt::format("{:.0f} ms", s.disk_ms), style});
+    }
+    table.add_row(std::move(row));
   }
   out += table.render(colours) + "\nfits    " + fits_line(plan) + "\n";
   for (const std::string& note : plan.notes) out += "note    " + note + "\n";

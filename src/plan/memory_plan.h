@@ -17,6 +17,9 @@ struct MemoryQuestion {
   int lanes = 1;        // of the run
   StateForm form = {};  // of the worker with the most lanes; for every stage below
   std::vector<int> stages = {0, 1, 2, 3};
+  std::string offload = {};  // the folder where the optimizer's state is to lie; empty: in memory
+  double disk_rate = 0;      // of that folder, read and written at once, bytes a second; of all workers
+  int disk_passes = 1;       // that a step makes over the state
   double memory_bytes = 0;   // of a worker
   bool memory_given = true;  // false: it is this machine's, in equal parts
 };
@@ -24,7 +27,8 @@ struct MemoryQuestion {
 struct StageMemory {
   int stage = 0;
   StateBytes bytes = {};
-  bool fits = false;  // and can be run
+  double disk_ms = 0;  // that a step should take longer for what is on disk
+  bool fits = false;   // and can be run
 };
 
 struct MemoryPlan {

@@ -12,6 +12,7 @@
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/lanes.h"
+#include "offload/pager.h"
 #include "plan/memory_plan.h"
 #include "plan/parameter_count.h"
 #include "report/table.h"
@@ -67,9 +68,10 @@ int most_lanes_of_a_worker(int workers, int lanes) {
 }  // namespace
 
 const Given kMemoryOptions = {
-    "model", "cifar_stem", "norm",     "channels",  "layers",           "blocks",
-    "width", "heads",      "context",  "data",      "data_dir",         "workers",
-    "lanes", "optimizer",  "momentum", "precision", "reduce_precision", "bucket_cap_mb"};
+    "model",  "cifar_stem", "norm",     "channels",  "layers",           "blocks",
+    "width",  "heads",      "context",  "data",      "data_dir",         "workers",
+    "lanes",  "optimizer",  "momentum", "precision", "reduce_precision", "bucket_cap_mb",
+    "offload"};
 
 void settle(MemoryRequest& request, const Given& given) {
   check_one_size(request, given);
@@ -139,6 +141,13 @@ std::string answer(const MemoryRequest& request, ModelSize size, bool colours) {
                .least_gradient_bytes = o.reduce_precision == "fp32" ? 4 : 0},
       .memory_bytes = memory_given ? memory_of(request.memory) : machine_memory() / machine_workers,
       .memory_given = memory_given};
+  if (offloads(o)) {
+    const Offload offload{.folder = o.offload};
+    question.offload = o.offload;
+    question.disk_rate = rates_of(offload).both;
+    question.disk_passes = o.optimizer == "lamb" ? 2 : 1;  // its norms need the moments first
+    question.form.staging_bytes = static_cast<double>(offload.staging_bytes);
+  }
   if (o.bucket_cap_mb != 0) question.form.bucket_bytes = o.bucket_cap_mb * 0x1p20;
   if (!request.stage.empty()) question.stages = {request.stage.front() - '0'};
   const MemoryPlan plan = plan_memory(question);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <filesystem>
 #include <limits>
 
 #include "base/suggest.h"
@@ -158,6 +159,27 @@ void check_onebit_adam(const TrainOptions& o) {
     refuse("--measure noise", "the norm of the momentum says nothing of the gradients'", "--measure none");
 }
 
+// The folder is the workers' to look at: it may be on their machines alone. A run that goes on from elsewhere
+// has to find it.
+void settle_offload(TrainOptions& o) {
+  if (!offloads(o)) return;
+  if (o.offload.empty()) throw UsageError("--offload ''; accepted: a folder on a local disk, or none");
+  if (o.optimizer.starts_with("torch-"))
+    throw UsageError(
+        fmt::format("--offload {} is for Lockstep's own optimizers, and --optimizer is {}; accepted: {}",
+                    o.offload, o.optimizer, o.optimizer.substr(6)));
+  if (o.optimizer == kOneBitAdam)
+    throw UsageError(fmt::format(
+        "--offload {} with --optimizer {}, whose exchange keeps momenta and errors in memory, is not "
+        "there; accepted: {}, or --offload none",
+        o.offload, o.optimizer, kOwnOptimizers));
+  if (o.device != "cpu")
+    throw UsageError(
+        fmt::format("--offload {} is for state in the processor's memory, and --device is {}; accepted: cpu",
+                    o.offload, o.device));
+  o.offload = std::filesystem::absolute(o.offload).lexically_normal().string();
+}
+
 void check_precision(const TrainOptions& o) {
   const bool narrow = o.precision == "bf16" || o.precision == "fp16";
   const bool scales = scales_loss(o);
@@ -231,6 +253,7 @@ void check_options(TrainOptions& o) {
         "accepted: wrap or drop");
   check_precision(o);
   check_arithmetic(o);
+  settle_offload(o);
   const bool algorithm = o.algorithm != "auto";
   const bool onebit = o.optimizer == kOneBitAdam;
   const char* const flag = onebit ? "--optimizer" : "--compress";

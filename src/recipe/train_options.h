@@ -74,6 +74,7 @@ struct TrainOptions {
   std::string strategy = "ddp";
   double gathered_mb = 0;  // 0: auto
   bool recompute = false;
+  std::string offload = "none";  // or a folder
   std::string compress = "none";
   std::int64_t compress_groups = 0;  // 0: auto
   double compress_max_error = 0.05;
@@ -98,6 +99,8 @@ struct TrainOptions {
   std::string measure = "none";
   bool overwrite = false;
 };
+
+inline bool offloads(const TrainOptions& o) { return o.offload != "none"; }
 
 // Its optimizer sends momenta, by the method of the same name.
 inline constexpr const char* kOneBitAdam = "onebit-adam";
@@ -266,6 +269,10 @@ void visit_options(Options& o, Visit&& visit) {
           "recompute", comm, Role::runs,
           "keep no activations inside of the model's units, its blocks: compute them again in backward"},
       o.recompute);
+  visit(OptionInfo{"offload", comm, Role::stays,
+                   "keep the optimizer's state in a file in this folder, on a local disk, and not in memory "
+                   "(none: in memory)"},
+        o.offload);
   visit(OptionInfo{"compress", comm, Role::defines,
                    "gradients on the wire: none (as they are), bf16, auto (by the links), or "
                    "METHOD[:OPTIONS] such as topk:0.01, onebit, "

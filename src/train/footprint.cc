@@ -31,7 +31,8 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
                       .moments = moments_of(o.optimizer, o.momentum),
                       .master_bytes = keeps_masters(o) ? 4 : 0,
                       .least_gradient_bytes = widened ? 4 : 0,
-                      .bucket_bytes = strategy.bucket_cap_mb() * 0x1p20});
+                      .bucket_bytes = strategy.bucket_cap_mb() * 0x1p20,
+                      .staging_bytes = o.offload ? static_cast<double>(o.offload.staging_bytes) : 0});
 }
 
 nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strategy& strategy,

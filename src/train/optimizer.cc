@@ -53,13 +53,15 @@ class OwnOptimizer final : public TrainOptimizer {
     for (const StatePart& part : optimizer_->state_parts()) {
       if (part.everywhere) {
         add_whole(set, world.rank(), part.name, part.tensor);
+      } else if (part.plain && part.stream) {
+        add_stored_run(set, owners, part.name, part.slice, part.dtype, part.stream);
       } else if (part.plain) {
         add_run(set, owners, part.name, part.slice, part.tensor);
       } else {
         Joined& kind = joined[part.name.substr(0, part.name.find('/'))];
         kind.parts.resize(owners.slices().size());
         kind.names.resize(owners.slices().size());
-        kind.parts[part.slice] = part.tensor;
+        kind.parts[part.slice] = part.fetch ? part.fetch() : part.tensor;
         kind.names[part.slice] = part.name;
       }
     }
@@ -81,6 +83,7 @@ class OwnOptimizer final : public TrainOptimizer {
     scaler_->load_state_dict(scale);
   }
   std::size_t state_bytes() const override { return optimizer_->state_bytes(); }
+  std::optional<OffloadFigures> offload() const override { return optimizer_->offload(); }
 
  private:
   static constexpr const char* kScalerFile = "scaler.safetensors";
@@ -126,6 +129,7 @@ class TorchOptimizer final : public TrainOptimizer {
     optimizer_->load(archive);
   }
   std::size_t state_bytes() const override { return state_bytes_; }
+  std::optional<OffloadFigures> offload() const override { return std::nullopt; }
 
  private:
   static constexpr const char* kFile = "optimizer.pt";
@@ -165,7 +169,7 @@ concept Exchanges = requires(Source& source) {
 
 // `source`: the gradients' source, or a list of parameters. Who is left out of LARS and LAMB a group says.
 template <class Source>
-std::unique_ptr<Optimizer> make_plain(const TrainerOptions& o, Source&& source) {
+std::unique_ptr<Optimizer> make_plain(const TrainerOptions& o, Source&& source, const Offload& offload) {
   const double lr = o.schedule.lr, decay = o.weight_decay;
   const MasterWeights masters = keeps_masters(o) ? MasterWeights::f32 : MasterWeights::none;
   if (o.optimizer == "lars")
@@ -175,34 +179,37 @@ std::unique_ptr<Optimizer> make_plain(const TrainerOptions& o, Source&& source) 
                                                       .trust_coefficient = o.trust_coefficient,
                                                       .trust_clip = o.trust_clip,
                                                       .vectors = true,
-                                                      .master_weights = masters});
+                                                      .master_weights = masters,
+                                                      .offload = offload});
   if (o.optimizer == "lamb")
     return std::make_unique<LAMB>(source, LAMBOptions{.lr = lr,
                                                       .weight_decay = decay,
                                                       .trust_clip = o.trust_clip,
                                                       .vectors = true,
-                                                      .master_weights = masters});
+                                                      .master_weights = masters,
+                                                      .offload = offload});
   if (o.optimizer == "sgd")
     return std::make_unique<SGD>(source, SGDOptions{.lr = lr,
                                                     .momentum = o.momentum,
                                                     .weight_decay = decay,
                                                     .nesterov = o.nesterov,
-                                                    .master_weights = masters});
+                                                    .master_weights = masters,
+                                                    .offload = offload});
   if constexpr (Exchanges<Source>)
     if (o.optimizer == kOneBitAdam)
       return std::make_unique<OneBitAdam>(
           source, OneBitAdamOptions{.lr = lr, .weight_decay = decay, .master_weights = masters});
   if (o.optimizer == "adam")
-    return std::make_unique<Adam>(source,
-                                  AdamOptions{.lr = lr, .weight_decay = decay, .master_weights = masters});
-  return std::make_unique<AdamW>(source,
-                                 AdamWOptions{.lr = lr, .weight_decay = decay, .master_weights = masters});
+    return std::make_unique<Adam>(
+        source, AdamOptions{.lr = lr, .weight_decay = decay, .master_weights = masters, .offload = offload});
+  return std::make_unique<AdamW>(
+      source, AdamWOptions{.lr = lr, .weight_decay = decay, .master_weights = masters, .offload = offload});
 }
 
 template <class Source>
 std::unique_ptr<Optimizer> make_own(const TrainerOptions& o, Source&& source,
-                                    const std::vector<NamedTensor>& parameters) {
-  std::unique_ptr<Optimizer> optimizer = make_plain(o, source);
+                                    const std::vector<NamedTensor>& parameters, const Offload& offload) {
+  std::unique_ptr<Optimizer> optimizer = make_plain(o, source, offload);
   optimizer->add_group(
       {.match = [names = excluded(o, parameters)](const std::string& name) { return names.contains(name); },
        .weight_decay = 0,
@@ -244,7 +251,7 @@ std::unique_ptr<TrainOptimizer> make_optimizer(const TrainerOptions& o, Strategy
                          " gives each worker a part of them; accepted: sgd, adam, adamw, lars, lamb");
     return torch_optimizer(o, strategy, &strategy);
   }
-  return std::make_unique<OwnOptimizer>(make_own(o, strategy, strategy.parameters()),
+  return std::make_unique<OwnOptimizer>(make_own(o, strategy, strategy.parameters(), o.offload),
                                         scales_loss(o) ? std::optional(o.scaler) : std::nullopt);
 }
 
@@ -257,7 +264,7 @@ std::unique_ptr<TrainOptimizer> make_local_optimizer(const TrainerOptions& o, St
                        option_text("strategy", o.strategy) +
                        " over this engine), so no worker can take a step alone; accepted: a strategy whose "
                        "parameters are there (ddp, zero1, zero2)");
-  return std::make_unique<OwnOptimizer>(make_own(o, parameters, parameters));
+  return std::make_unique<OwnOptimizer>(make_own(o, parameters, parameters, {}));
 }
 
 }  // namespace lockstep

@@ -3,7 +3,9 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 
+#include "lockstep/offload/offload.h"
 #include "lockstep/optim/grad_scaler.h"
 #include "lockstep/parallel/strategy.h"
 #include "lockstep/train/trainer.h"
@@ -32,6 +34,8 @@ class TrainOptimizer {
                     const Group& world) = 0;
   // That this worker holds for its state, master weights included.
   virtual std::size_t state_bytes() const = 0;
+  // What it keeps on disk; nullopt: nothing.
+  virtual std::optional<OffloadFigures> offload() const = 0;
 };
 
 std::unique_ptr<TrainOptimizer> make_optimizer(const TrainerOptions& options, Strategy& strategy);

@@ -67,6 +67,11 @@ void check_values(const TrainerOptions& o) {
     throw UsageError("optimizer: " + o.optimizer +
                      " keeps no master weights and no scale of the loss, which precision = " + o.precision +
                      ", loss_scaling = " + o.loss_scaling + " needs; accepted: sgd, adam, adamw, lars, lamb");
+  if (o.offload && (o.optimizer.starts_with("torch-") || o.device != "cpu"))
+    throw UsageError(
+        fmt::format("offload: {} keeps its state where it computes; accepted: sgd, adam, adamw, lars, lamb "
+                    "with device = cpu",
+                    o.device == "cpu" ? "optimizer = " + o.optimizer : "device = " + o.device));
   expect_one_of("measure:", o.measure, {"none", "noise"});
   if (o.optimizer == "onebit-adam" &&
       (scales_loss(o) || o.clip_norm != 0 || o.clip_value != 0 || o.measure == "noise"))

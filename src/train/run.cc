@@ -15,6 +15,7 @@
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/parallel/strategies.h"
 #include "parallel/sync_norms.h"
+#include "train/disk_use.h"
 #include "train/exchange.h"
 #include "train/exchange_state.h"
 #include "train/footprint.h"
@@ -90,7 +91,7 @@ TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Mod
       rss_before_(plan_->resident_before >= 0 ? plan_->resident_before : memory_bytes("VmRSS")),
       model_(std::move(model)),
       strategy_(begin_strategy()),
-      optimizer_(make_optimizer(options_, *strategy_)),
+      optimizer_(begin_optimizer()),
       feed_(device_.is_cpu() && !options_.channels_last
                 ? std::nullopt
                 : std::optional<DeviceFeed>(std::in_place, device_, options_.channels_last)),
@@ -119,6 +120,10 @@ TrainerResult TrainRun::run() {
                              .steps_per_epoch = loader_.steps_per_epoch(),
                              .loss_floor = task_.test ? task_.test->loss_floor() : std::nullopt});
   announce();
+  if (options_.offload) {
+    const DiskUse use = disk_use(*optimizer_, world_);
+    tell({{"event", "note"}, {"text", describe(use)}});
+  }
   saver_.emplace(world_,
                  CheckpointStore(RunFolder::checkpoints_of(options_.out), static_cast<int>(options_.keep)),
                  options_.checkpoint_async == "on" ? Saver::Mode::in_background : Saver::Mode::at_once,
@@ -175,6 +180,15 @@ std::unique_ptr<Strategy> TrainRun::begin_strategy() const {
   StrategyOptions parallel = options_.parallel;
   parallel.measure_lanes = parallel.measure_lanes || options_.measure == "noise";
   return make_strategy(options_.strategy, model_, world_, parallel);
+}
+
+// A disk that can't be used on one machine ends the run on all, before anything is trained.
+std::unique_ptr<TrainOptimizer> TrainRun::begin_optimizer() {
+  if (!options_.offload) return make_optimizer(options_, *strategy_);
+  std::unique_ptr<TrainOptimizer> optimizer;
+  run_on_all(world_, "putting the optimizer's state on disk",
+             [&] { optimizer = make_optimizer(options_, *strategy_); });
+  return optimizer;
 }
 
 // A run that was killed after its last checkpoint has no summary, or that of an earlier part.
@@ -295,6 +309,7 @@ Json TrainRun::finish() {
                {"precision", options_.precision},
                {"wire_bytes", wire_bytes_a_step(world_, loop_.wire_bytes())}};
   rest.update(memory_figures(options_, *strategy_, *optimizer_, rss_before_));
+  if (options_.offload) rest["offload"] = to_json(disk_use(*optimizer_, world_));
   if (const GradScaler* const scaler = optimizer_->scaler())
     rest.update({{"steps_skipped", scaler->skipped()}, {"loss_scale", scaler->scale()}});
   for (std::size_t i = 0; evaluation_ && i < task_.metrics.size(); ++i)

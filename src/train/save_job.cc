@@ -1,5 +1,6 @@
 #include "train/save_job.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace lockstep {
@@ -17,11 +18,16 @@ std::vector<RunForm> FileToSave::forms() const {
   return forms;
 }
 
+bool FileToSave::is_streamed() const {
+  return std::ranges::any_of(runs, [](const SavedRun& run) { return run.stream != nullptr; });
+}
+
 std::uint64_t copy_runs(std::vector<FileToSave>& files) {
   const torch::NoGradGuard no_grad;
   std::uint64_t bytes = 0;
   for (FileToSave& file : files)
     for (SavedRun& run : file.runs) {
+      if (run.stream) continue;
       bytes += run.form.bytes();
       if (run.own_copy) continue;
       run.own_copy = true;
@@ -40,6 +46,10 @@ std::uint64_t copy_runs(std::vector<FileToSave>& files) {
 Manifest write_file_of_runs(const std::filesystem::path& folder, FileToSave& file) {
   PartFile part(folder, file.file, file.set, file.forms(), file.metadata);
   for (const std::size_t i : part.order()) {
+    if (file.runs[i].stream) {
+      file.runs[i].stream([&](std::span<const std::byte> bytes) { part.write(bytes); });
+      continue;
+    }
     part.write(bytes_of(file.runs[i].tensor));
     file.runs[i].tensor = torch::Tensor();
   }

@@ -20,6 +20,8 @@ struct FileToSave {
   std::vector<SavedRun> runs;
 
   std::vector<RunForm> forms() const;
+  // Whether some of it is read from disk while it is written: then it has to be before the next update.
+  bool is_streamed() const;
 };
 
 // Copies the runs' tensors that the run goes on with. Gives the bytes that the copies take.

@@ -28,6 +28,7 @@ std::string new_name() {
 struct Sent {
   std::vector<RunForm> forms;
   std::vector<torch::Tensor> tensors;
+  std::vector<StateStream> streams;  // in the place of some
 };
 
 Sent sent_of(int rank, const SavePlace& place, const SavedState::Set& set, const SliceOwners& owners) {
@@ -40,16 +41,35 @@ Sent sent_of(int rank, const SavePlace& place, const SavedState::Set& set, const
     sent.forms.back().begin = owners.of(rank, slice).begin;
     sent.forms.back().end = owners.of(rank, slice).end;
     sent.tensors.push_back(run.tensor);
+    sent.streams.push_back(run.stream);
   }
   return sent;
 }
 
 void send(const Group& world, const Sent& sent) {
+  // Messages of kSentBytes and one of the rest, however the bytes come: what receive() waits for.
   for (const std::size_t i : order_of_runs(sent.forms)) {
-    const torch::Tensor bytes = sent.tensors[i].cpu().contiguous();
-    auto* const data = static_cast<std::byte*>(bytes.data_ptr());
-    for (std::size_t at = 0; at < bytes.nbytes(); at += kSentBytes)
-      world.send(ConstBuffer(data + at, std::min(kSentBytes, bytes.nbytes() - at), DType::u8), 0);
+    const auto send_all = [&](std::span<const std::byte> bytes) {
+      for (; !bytes.empty(); bytes = bytes.subspan(std::min(kSentBytes, bytes.size())))
+        world.send(ConstBuffer(bytes.data(), std::min(kSentBytes, bytes.size()), DType::u8), 0);
+    };
+    if (!sent.streams[i]) {
+      const torch::Tensor bytes = sent.tensors[i].cpu().contiguous();
+      send_all({static_cast<const std::byte*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.nbytes())});
+      continue;
+    }
+    std::vector<std::byte> message;
+    sent.streams[i]([&](std::span<const std::byte> bytes) {
+      while (!bytes.empty()) {
+        const auto some = bytes.first(std::min(bytes.size(), kSentBytes - message.size()));
+        message.insert(message.end(), some.begin(), some.end());
+        bytes = bytes.subspan(some.size());
+        if (message.size() < kSentBytes) continue;
+        send_all(message);
+        message.clear();
+      }
+    });
+    send_all(message);
   }
 }
 

@@ -8,13 +8,9 @@
 namespace lockstep {
 namespace {
 
-RunForm form_of(const std::string& name, const torch::Tensor& part, const std::vector<std::int64_t>& whole,
+RunForm form_of(const std::string& name, FileDType dtype, const std::vector<std::int64_t>& whole,
                 const ElementRange& elements) {
-  return {.name = name,
-          .dtype = to_file(part, name),
-          .shape = whole,
-          .begin = elements.begin,
-          .end = elements.end};
+  return {.name = name, .dtype = dtype, .shape = whole, .begin = elements.begin, .end = elements.end};
 }
 
 }  // namespace
@@ -55,8 +51,18 @@ int SliceOwners::saver(int rank, std::size_t slice, const std::vector<std::uint8
 void add_run(SavedState::Set& set, const SliceOwners& owners, const std::string& name, std::size_t slice,
              const torch::Tensor& part) {
   const Slice& of = owners.slices()[slice];
-  set.runs.push_back({.form = form_of(name, part, of.whole, of.elements),
+  set.runs.push_back({.form = form_of(name, to_file(part, name), of.whole, of.elements),
                       .tensor = part.detach(),
+                      .slice = static_cast<int>(slice)});
+}
+
+void add_stored_run(SavedState::Set& set, const SliceOwners& owners, const std::string& name,
+                    std::size_t slice, torch::ScalarType dtype, StateStream stream) {
+  const Slice& of = owners.slices()[slice];
+  const FileDType stored = to_file(torch::empty({0}, dtype), name);
+  set.runs.push_back({.form = form_of(name, stored, of.whole, of.elements),
+                      .tensor = {},
+                      .stream = std::move(stream),
                       .slice = static_cast<int>(slice)});
 }
 
@@ -69,8 +75,8 @@ void add_joined(SavedState::Set& set, GradientSource& source, int rank,
 
 void add_whole(SavedState::Set& set, int rank, const std::string& name, const torch::Tensor& tensor) {
   // On every rank: what a file can't hold is refused by all of them, not by the one that the others wait for.
-  RunForm form =
-      form_of(name, tensor, tensor.sizes().vec(), {0, static_cast<std::size_t>(tensor.numel())});
+  RunForm form = form_of(name, to_file(tensor, name), tensor.sizes().vec(),
+                         {0, static_cast<std::size_t>(tensor.numel())});
   if (rank != 0) return;
   set.runs.push_back({.form = std::move(form),
                       .tensor = tensor.detach().clone(torch::MemoryFormat::Contiguous).cpu(),

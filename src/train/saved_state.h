@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,11 +39,17 @@ class SliceOwners {
   bool whole_everywhere_ = true;
 };
 
+// Hands bytes on in their order.
+using StateStream = std::function<void(const std::function<void(std::span<const std::byte>)>& take)>;
+
 struct SavedRun {
   static constexpr int kLeaders = -1;  // rank 0's, whoever else has it
 
   RunForm form;
-  torch::Tensor tensor;   // those elements; the run goes on and changes them, but for what is a copy
+  torch::Tensor tensor;  // those elements; the run goes on and changes them, but for what is a copy
+  // In place of the tensor, of what is on disk: its bytes, a piece at a time, on any thread. Until the next
+  // update, too.
+  StateStream stream = {};
   int slice = kLeaders;   // whose they are
   bool own_copy = false;  // nobody else changes it
 };
@@ -66,6 +73,9 @@ SavedState::Set model_runs(Strategy& strategy, const SliceOwners& owners, Metada
 // contiguous tensor; of others use add_joined.
 void add_run(SavedState::Set& set, const SliceOwners& owners, const std::string& name, std::size_t slice,
              const torch::Tensor& part);
+// The same of elements that are on disk.
+void add_stored_run(SavedState::Set& set, const SliceOwners& owners, const std::string& name,
+                    std::size_t slice, torch::ScalarType dtype, StateStream stream);
 // Those whose elements are in another order, put together on rank 0: parts[i] is of slice i, or undefined.
 // Collective.
 void add_joined(SavedState::Set& set, GradientSource& source, int rank,

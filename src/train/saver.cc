@@ -55,8 +55,12 @@ struct Saver::Job {
   }
   void write() {
     report.copied_bytes += copy_runs(files);
+    std::ranges::stable_partition(files, &FileToSave::is_streamed);
+    auto next = files.begin();
+    const auto write_next = [&] { notes.push_back(compose_manifest(write_file_of_runs(folder, *next++))); };
+    while (next != files.end() && next->is_streamed()) write_next();
     let_go();
-    for (FileToSave& file : files) notes.push_back(compose_manifest(write_file_of_runs(folder, file)));
+    while (next != files.end()) write_next();
     for (const auto& [name, writer] : small_files) writer(folder / name);
     if (alone) publish();
   }

@@ -4,7 +4,8 @@
 // The run goes on at once. What is saved changes with the next update only, so that copying, too, goes on
 // beside the next step, and hold_update() waits for what is left of it. Nothing is sent meanwhile but a
 // number a step, by which all workers know how far all are (standing(), advance()): threads that write use no
-// group.
+// group. State on disk (offload) is not copied: it is read and written on, and the next update waits for
+// that.
 //
 // A worker that does not see the folder, because its machine has another disk, sends its part to rank 0
 // before the run goes on.

@@ -90,6 +90,9 @@ TrainerResult Trainer::run() {
   } catch (const DatasetError& error) {
     give_up(impl_->world, error.what());
     throw;
+  } catch (const OffloadError& error) {  // of this worker's disk: the others wait for its updates
+    give_up(impl_->world, error.what());
+    throw;
   } catch (const Error&) {
     throw;  // the others have it, or their own
   } catch (const std::exception& error) {

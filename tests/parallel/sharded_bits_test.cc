@@ -28,6 +28,26 @@ TEST_P(ShardedBits, WorkersWithoutLanesGetTheUpdates) {
     EXPECT_TRUE(equal(in_lanes(name(), adamw, workers, 9), expected)) << workers << " workers";
 }
 
+TEST_P(ShardedBits, HasThemWithTheOptimizersStateOnDisk) {
+  const std::string folder = ::testing::TempDir();
+  const auto adam = [](const Offload& offload) {
+    return [offload](GradientSource& source) -> std::unique_ptr<Optimizer> {
+      return std::make_unique<AdamW>(source, AdamWOptions{.lr = 0.02, .offload = offload});
+    };
+  };
+  const auto lamb = [](const Offload& offload) {
+    return [offload](GradientSource& source) -> std::unique_ptr<Optimizer> {
+      return std::make_unique<LAMB>(source, LAMBOptions{.lr = 0.02, .offload = offload});
+    };
+  };
+  for (const int workers : {1, 3}) {
+    EXPECT_TRUE(
+        equal(in_lanes(name(), adam({.folder = folder}), workers, 8), in_lanes("ddp", adam({}), 1, 8)));
+    EXPECT_TRUE(
+        equal(in_lanes(name(), lamb({.folder = folder}), workers, 8), in_lanes("ddp", lamb({}), 1, 8)));
+  }
+}
+
 // A plain loop with accumulation, clipping, and a step in which one worker skips its backward.
 Tensors in_a_plain_loop(const std::string& strategy, int workers) {
   return alike_on(thread_groups(workers), [&](const Group& group) {

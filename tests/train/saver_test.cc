@@ -48,7 +48,8 @@ class SaverTest : public TrainerTest {
     });
     return first;
   }
-  TrainerOptions wide(const std::string& name, const std::string& strategy, std::int64_t steps) const {
+  TrainerOptions wide(const std::string& name, const std::string& strategy, std::int64_t steps,
+                      bool on_disk = false) const {
     TrainerOptions how = options(name);
     how.strategy = strategy;
     how.optimizer = "adamw";
@@ -57,6 +58,7 @@ class SaverTest : public TrainerTest {
     how.steps = steps;
     how.checkpoint_every = 3;
     how.if_there = IfThere::resume;
+    if (on_disk) how.offload = {.folder = folder_};
     return how;
   }
   fs::path newest(const std::string& run) const { return find_checkpoint(folder_ / run); }
@@ -65,22 +67,24 @@ class SaverTest : public TrainerTest {
 struct Leg {
   const char* strategy;
   int workers;
+  bool on_disk = false;
 };
 
 TEST_F(SaverTest, SavedByAnyWorkersAndGoneOnWithByOthers) {
   for (const bool permuted : {false, true}) {
     const std::string whole = train_wide(1, wide(permuted ? "p" : "w", "ddp", 12), permuted).params_sha256;
     int number = 0;
-    for (const std::vector<Leg>& legs :
-         std::vector<std::vector<Leg>>{{{"ddp", 2}, {"zero3", 4}, {"zero1", 3}, {"ddp", 1}},
-                                       {{"zero2", 3}, {"ddp", 2}, {"zero3", 2}, {"zero2", 4}},
-                                       {{"zero1", 4}, {"zero1", 1}, {"zero1", 2}, {"zero3", 3}}}) {
+    for (const std::vector<Leg>& legs : std::vector<std::vector<Leg>>{
+             {{"ddp", 2}, {"zero3", 4, true}, {"zero1", 3}, {"ddp", 1}},
+             {{"zero2", 3, true}, {"ddp", 2}, {"zero3", 2}, {"zero2", 4, true}},
+             {{"zero1", 4}, {"zero1", 1, true}, {"zero1", 2, true}, {"zero3", 3}}}) {
       const std::string name = "run" + std::to_string(number++) + (permuted ? "p" : "");
       std::int64_t steps = 0;
       std::string last;
       for (const Leg& leg : legs) {
         SCOPED_TRACE(name + " " + leg.strategy + " on " + std::to_string(leg.workers));
-        last = train_wide(leg.workers, wide(name, leg.strategy, steps += 3), permuted).params_sha256;
+        last = train_wide(leg.workers, wide(name, leg.strategy, steps += 3, leg.on_disk), permuted)
+                   .params_sha256;
         EXPECT_NO_THROW(verify_checkpoint(newest(name)));
         const bool parts = leg.strategy != std::string("ddp") && leg.workers > 1;
         EXPECT_EQ(StoredTensors(newest(name), "optimizer.safetensors").in_parts(), parts);
@@ -92,10 +96,10 @@ TEST_F(SaverTest, SavedByAnyWorkersAndGoneOnWithByOthers) {
 
 TEST_F(SaverTest, TheSameBesideTheRunAndWhileItWaits) {
   std::vector<std::string> hashes;
-  for (const std::string async : {"on", "off"})
+  for (const std::string async : {"on", "off", "on, from disk"})
     for (const std::string strategy : {"ddp", "zero2"}) {
-      TrainerOptions how = wide(strategy + async, strategy, 9);
-      how.checkpoint_async = async;
+      TrainerOptions how = wide(strategy + async, strategy, 9, async == "on, from disk");
+      how.checkpoint_async = async == "off" ? "off" : "on";
       how.keep = 0;
       hashes.push_back(train_wide(2, how).params_sha256);
       EXPECT_EQ(CheckpointStore(folder_ / (strategy + async) / "checkpoints").list().size(), 3u);
@@ -104,22 +108,23 @@ TEST_F(SaverTest, TheSameBesideTheRunAndWhileItWaits) {
       EXPECT_GT(summary.at("checkpoint_write_ms").get<double>(), 0);
       EXPECT_GT(summary.at("checkpoint_pause_ms").get<double>(), 0);
     }
-  EXPECT_EQ(std::count(hashes.begin(), hashes.end(), hashes[0]), 4);
+  EXPECT_EQ(std::count(hashes.begin(), hashes.end(), hashes[0]), 6);
   // What is in them is the state of their step, not of a later one.
   for (const int step : {3, 6, 9}) {
     char name[32];
     std::snprintf(name, sizeof name, "step-%08d", step);
-    for (const char* set : {"model.safetensors", "optimizer.safetensors"}) {
-      const StoredTensors on(folder_ / "zero2on/checkpoints" / name, set);
-      const StoredTensors off(folder_ / "ddpoff/checkpoints" / name, set);
-      ASSERT_EQ(on.forms().size(), off.forms().size());
-      for (const auto& [tensor, form] : on.forms()) {
-        std::vector<std::byte> a(form.bytes), b(form.bytes);
-        on.read(tensor, 0, form.bytes / size_of(form.dtype), a);
-        off.read(tensor, 0, form.bytes / size_of(form.dtype), b);
-        EXPECT_EQ(a, b) << tensor << " of step " << step;
+    for (const char* run : {"zero2on", "zero2on, from disk", "ddpon, from disk"})
+      for (const char* set : {"model.safetensors", "optimizer.safetensors"}) {
+        const StoredTensors on(folder_ / run / "checkpoints" / name, set);
+        const StoredTensors off(folder_ / "ddpoff/checkpoints" / name, set);
+        ASSERT_EQ(on.forms().size(), off.forms().size());
+        for (const auto& [tensor, form] : on.forms()) {
+          std::vector<std::byte> a(form.bytes), b(form.bytes);
+          on.read(tensor, 0, form.bytes / size_of(form.dtype), a);
+          off.read(tensor, 0, form.bytes / size_of(form.dtype), b);
+          EXPECT_EQ(a, b) << tensor << " of step " << step << " of " << run;
+        }
       }
-    }
   }
 }
 
@@ -208,14 +213,19 @@ TEST_F(SaverTest, WhatTheThreadCouldNotWriteEndsTheRunOnAllRanks) {
   }
 }
 
-// Another machine has another disk: its parts come to rank 0, and from there.
-TEST_F(SaverTest, AWorkerThatDoesNotSeeTheFolderSendsItsPart) {
+// Another machine has another disk: its parts come to rank 0, and from there; also those that are on disk.
+class SaverWithState : public SaverTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(State, SaverWithState, ::testing::Bool(),
+                         [](const auto& on_disk) { return on_disk.param ? "OnDisk" : "InMemory"; });
+
+TEST_P(SaverWithState, AWorkerThatDoesNotSeeTheFolderSendsItsPart) {
+  const Offload offload = GetParam() ? Offload{.folder = folder_} : Offload();
   std::string before, after;
   on_threads(thread_groups(3), [&](const Group& group) {
     const fs::path folder = folder_ / (group.rank() == 1 ? "elsewhere" : "here");
     torch::nn::Linear model(30, 20);
     const auto sharing = make_strategy("zero2", model, group);
-    AdamW optimizer(*sharing, {.lr = 0.1});
+    AdamW optimizer(*sharing, {.lr = 0.1, .offload = offload});
     const auto step = [&] {
       model->forward(torch::ones({2, 30})).sum().backward();
       optimizer.step();
@@ -227,6 +237,9 @@ TEST_F(SaverTest, AWorkerThatDoesNotSeeTheFolderSendsItsPart) {
     for (const StatePart& part : optimizer.state_parts())
       if (part.everywhere)
         add_whole(saved.sets["optimizer.safetensors"], group.rank(), part.name, part.tensor);
+      else if (part.stream)
+        add_stored_run(saved.sets["optimizer.safetensors"], owners, part.name, part.slice, part.dtype,
+                       part.stream);
       else
         add_run(saved.sets["optimizer.safetensors"], owners, part.name, part.slice, part.tensor);
     fs::path written;

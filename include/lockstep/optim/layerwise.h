@@ -57,6 +57,13 @@ class LayerwiseOptimizer : public Optimizer {
  private:
   void check_devices() const;
   void adapt(std::span<Update> updates) final;
+  // Has the norms see the blocks of all that is updated (by slot, null where it is not): what is in memory,
+  // and what comes there from disk.
+  void measure_here(std::span<const Update* const> updated);
+  void measure_on_disk(std::span<const Update* const> updated);
+  bool measured_on_disk(const Slot& slot) const;
+  void measure_block(const Update& update, const kernel::Elements& block, double* parameter,
+                     double* second) const;
   // Of parameters on a device, in calls for all that are updated alike.
   void measure_all_there(std::span<const Update> updates, const kernel::LayerSums& to) const;
   bool is_adapted(const Slot& slot) const;
@@ -83,6 +90,7 @@ struct LARSOptions {
   double trust_clip = 0;  // the ratio is at most this; 0: without a limit
   bool vectors = false;   // parameters of fewer than two dimensions are adapted and decayed too
   MasterWeights master_weights = MasterWeights::none;
+  Offload offload = {};
 };
 
 class LARS final : public LayerwiseOptimizer {
@@ -117,6 +125,7 @@ struct LAMBOptions {
   double trust_clip = 0;  // the ratio is at most this; 0: without a limit
   bool vectors = false;   // parameters of fewer than two dimensions are adapted and decayed too
   MasterWeights master_weights = MasterWeights::none;
+  Offload offload = {};
 };
 
 class LAMB final : public LayerwiseOptimizer {

@@ -25,6 +25,10 @@
 // number of threads is libtorch's, at::get_num_threads(); it makes no difference to the result, and neither
 // does the layout in memory. Parameters on another device than the processor are updated there, in the order
 // of its current stream, by kernels that a library for that device adds (optim/update.h).
+//
+// State that has no room in memory lies in a file (offload/offload.h), with the same bits:
+//
+//   lockstep::AdamW optimizer(ddp, {.lr = 5e-4, .offload = {.folder = "/scratch"}});
 #pragma once
 
 #include <torch/types.h>
@@ -41,10 +45,12 @@
 #include <vector>
 
 #include "lockstep/grad/gradient_source.h"
+#include "lockstep/offload/offload.h"
 
 namespace lockstep {
 
 class Crew;
+class DiskState;
 namespace kernel {
 struct Elements;
 }
@@ -74,12 +80,20 @@ struct StatePart {
   std::string name;                 // of the entry
   std::vector<std::int64_t> whole;  // its sizes
   ElementRange elements = {};       // of those, which this worker has; may be none
-  torch::Tensor tensor;             // they: the optimizer's own memory, which the next step() changes
-  std::size_t slice = 0;            // whose state it is, of source().slices()
-  bool everywhere = false;          // a copy, of what every worker has alike: the number of updates
+  torch::ScalarType dtype = torch::kFloat32;
+  // They: the optimizer's own memory, which the next step() changes. Undefined where the state is on disk.
+  torch::Tensor tensor;
+  std::size_t slice = 0;    // whose state it is, of source().slices()
+  bool everywhere = false;  // a copy, of what every worker has alike: the number of updates
   // Elements are counted as in a contiguous tensor. Else in the order of the parameter's memory, which is
   // another: GradientSource::join() and cut() translate.
   bool plain = true;
+  std::size_t array = 0;  // which of the slice's it is; the master is the last
+  // Of state on disk: its bytes in order, a piece at a time; or all of it, in memory of its own. Until the
+  // next step(), on any thread.
+  using Take = std::function<void(std::span<const std::byte> bytes)>;
+  std::function<void(const Take& take)> stream = {};
+  std::function<torch::Tensor()> fetch = {};
 };
 // What an entry has to be.
 struct StateEntry {
@@ -118,13 +132,19 @@ class Optimizer {
   std::vector<StatePart> state_parts() const;
   // Throws as load_state_dict does for a state dict of these entries.
   void check_state(const std::map<std::string, StateEntry>& entries) const;
-  // Has `read` fill the tensor of every part; one that was read has been checked.
+  // Has `read` fill the tensor of every part; one that was read has been checked. Parts on disk have a tensor
+  // meanwhile, one at a time.
   void load_parts(const std::function<void(const StatePart& part)>& read);
   // Memory that this worker holds for it.
   std::size_t state_bytes() const;
+  // What this worker keeps on disk; nullopt: nothing.
+  std::optional<OffloadFigures> offload() const;
   GradientSource& source() const { return *source_; }
 
  protected:
+  // What an optimizer looks at in adapt() before it updates: of the parameters, or of the moments too, which
+  // take in the gradient there and not in update().
+  enum class Adapts : std::uint8_t { to_nothing, to_parameters, to_moments };
   // What the constructors of the concrete optimizers know of themselves.
   struct Traits {
     std::string name;                      // "AdamW", for messages
@@ -132,6 +152,8 @@ class Optimizer {
     double lr = 0;
     double weight_decay = 0;
     MasterWeights master_weights = MasterWeights::none;
+    Offload offload = {};
+    Adapts adapts = Adapts::to_nothing;
   };
   // `source` outlives the optimizer.
   Optimizer(GradientSource& source, Traits traits);
@@ -170,6 +192,11 @@ class Optimizer {
   void check_gradient(const Slot& slot, const torch::Tensor& gradient) const;
   void run(const std::vector<Update>& updates);
   void run_on_devices(const std::vector<Update>& updates);
+  // The same for state on disk (optim/offloaded.cc).
+  void make_slots_on_disk();
+  void take_over_on_disk(const std::vector<NamedTensor>& parameters);
+  void run_on_disk(const std::vector<Update>& updates);
+  torch::Tensor fetch(const Slot& slot, std::size_t array) const;
   Crew& crew();
 
   std::unique_ptr<GradientSource> own_source_;  // of a plain list of parameters
@@ -178,6 +205,7 @@ class Optimizer {
   double lr_;
   std::vector<Slot> slots_;
   std::unique_ptr<Crew> crew_;
+  std::unique_ptr<DiskState> disk_;  // null: state is in memory
 };
 
 struct SGDOptions {
@@ -187,6 +215,7 @@ struct SGDOptions {
   double weight_decay = 0;  // added to the gradient
   bool nesterov = false;    // needs momentum, and no dampening
   MasterWeights master_weights = MasterWeights::none;
+  Offload offload = {};
 };
 
 class SGD final : public Optimizer {
@@ -206,6 +235,7 @@ struct AdamOptions {
   double eps = 1e-8;
   double weight_decay = 0;  // added to the gradient
   MasterWeights master_weights = MasterWeights::none;
+  Offload offload = {};
 };
 
 class Adam final : public Optimizer {
@@ -225,6 +255,7 @@ struct AdamWOptions {
   double eps = 1e-8;
   double weight_decay = 1e-2;  // taken off the parameter
   MasterWeights master_weights = MasterWeights::none;
+  Offload offload = {};
 };
 
 class AdamW final : public Optimizer {

@@ -35,6 +35,7 @@
 #include "lockstep/comm/group.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/sampler.h"
+#include "lockstep/offload/offload.h"
 #include "lockstep/optim/grad_scaler.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/parallel/module_ref.h"
@@ -65,8 +66,8 @@ struct Task {
   std::vector<std::pair<std::string, Metric>> metrics = {};
   // What the loss and the metrics get; empty: the model's forward(batch.data). For models of several inputs.
   std::function<torch::Tensor(const Batch& batch)> forward = {};
-  // Loss and metrics take outputs on a GPU in the type in which they were computed, as lockstep::cross_entropy
-  // (models/cross_entropy.h) does. Without it, and on the processor, they get f32.
+  // Loss and metrics take outputs on a GPU in the type in which they were computed, as
+  // lockstep::cross_entropy (models/cross_entropy.h) does. Without it, and on the processor, they get f32.
   bool takes_low_precision = false;
 };
 
@@ -127,7 +128,9 @@ struct TrainerOptions {
   // How it is done.
   std::string strategy = "ddp";   // parallel/strategies.h
   StrategyOptions parallel = {};  // a run that goes on has to have its `order`, and an exchange of its name
-  std::string on_nan = "stop";    // when the loss is not finite: stop, skip the step, or go-on
+  // Where the optimizer's state lies (sgd, adam, adamw, lars, lamb on the processor); each worker's own.
+  Offload offload = {};
+  std::string on_nan = "stop";  // when the loss is not finite: stop, skip the step, or go-on
   // noise: the gradient noise scale from the lanes' gradients, of which there are two at least
   // (report/noise_scale.h); none
   std::string measure = "none";

@@ -236,6 +236,7 @@ TrainerOptions trainer_options(const TrainOptions& o) {
           .steps = o.steps,
           .strategy = o.strategy,
           .parallel = strategy_options(o),
+          .offload = {.folder = offloads(o) ? o.offload : ""},
           .on_nan = o.on_nan,
           .measure = o.measure,
           .loader_threads = static_cast<int>(o.loader_threads),

@@ -1,0 +1,137 @@
+#include "offload/scratch_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/offload/offload.h"
+#include "offload/aligned_memory.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kBounceBytes = std::size_t{1} << 20;
+
+std::uint64_t down(std::uint64_t at) { return at / ScratchFile::kAlign * ScratchFile::kAlign; }
+std::uint64_t up(std::uint64_t at) { return down(at + ScratchFile::kAlign - 1); }
+
+std::string free_text(const std::filesystem::path& folder) {
+  struct statvfs there = {};
+  if (::statvfs(folder.c_str(), &there) != 0) return "";
+  return fmt::format(" ({} are free)", format_bytes(std::uint64_t{there.f_bavail} * there.f_frsize));
+}
+
+}  // namespace
+
+std::string transfer_text(const char* verb, const std::filesystem::path& folder) {
+  return fmt::format("cannot {} the scratch file in {}", verb, folder.string());
+}
+
+ScratchFile::ScratchFile(std::filesystem::path folder, std::uint64_t bytes)
+    : folder_(std::move(folder)), bytes_(up(bytes)) {
+  open_nameless();
+  make_room();
+  try_direct();
+}
+
+void ScratchFile::open_nameless() {
+  const auto refuse = [&](int error) {
+    throw OffloadError(fmt::format("cannot make a scratch file in {}", folder_.string()), error);
+  };
+  fd_.reset(::open(folder_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (fd_) return;
+  // What file systems without nameless files say (NFS, old kernels); of the rest the reason is the reason.
+  if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) refuse(errno);
+  std::string name = (folder_ / "lockstep-offload-XXXXXX").string();
+  fd_.reset(::mkostemp(name.data(), O_CLOEXEC));
+  if (!fd_) refuse(errno);
+  ::unlink(name.c_str());
+}
+
+void ScratchFile::make_room() const {
+  if (bytes_ == 0) return;
+  const auto length = static_cast<off_t>(bytes_);
+  int result = 0;
+  do {
+    result = ::fallocate(fd_.get(), 0, 0, length);
+  } while (result != 0 && errno == EINTR);
+  // Without it the first writes find out whether there is room, and they come before any step.
+  if (result != 0 && errno == EOPNOTSUPP) result = ::ftruncate(fd_.get(), length);
+  if (result == 0) return;
+  const int error = errno;
+  throw OffloadError(fmt::format("cannot make a scratch file of {} in {}{}", format_bytes(bytes_),
+                                 folder_.string(), error == ENOSPC ? free_text(folder_) : ""),
+                     error);
+}
+
+// Some file systems refuse O_DIRECT when it is set, others with the first transfer.
+void ScratchFile::try_direct() {
+  const int flags = ::fcntl(fd_.get(), F_GETFL);
+  if (bytes_ == 0 || ::fcntl(fd_.get(), F_SETFL, flags | O_DIRECT) != 0) return;
+  const AlignedMemory page(kAlign);
+  direct_ = ::pread(fd_.get(), page.data(), kAlign, 0) == kAlign &&
+            ::pwrite(fd_.get(), page.data(), kAlign, 0) == kAlign;
+  if (!direct_) ::fcntl(fd_.get(), F_SETFL, flags);
+}
+
+void read_fully(const ScratchFile& file, std::uint64_t at, std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t got = ::pread(file.fd(), bytes.data(), bytes.size(), static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw OffloadError(transfer_text("read", file.folder()), errno);
+    if (got == 0)
+      throw OffloadError(fmt::format("{}: it ends at byte {}, {} before what it held",
+                                     transfer_text("read", file.folder()), at, format_bytes(bytes.size())));
+    at += static_cast<std::uint64_t>(got);
+    bytes = bytes.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+void write_fully(const ScratchFile& file, std::uint64_t at, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::pwrite(file.fd(), bytes.data(), bytes.size(), static_cast<off_t>(at));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) throw OffloadError(transfer_text("write", file.folder()), errno);
+    at += static_cast<std::uint64_t>(put);
+    bytes = bytes.subspan(static_cast<std::size_t>(put));
+  }
+}
+
+void ScratchFile::read(std::uint64_t at, std::span<std::byte> into) const {
+  if (into.empty()) return;
+  const AlignedMemory bounce(std::min<std::uint64_t>(kBounceBytes, up(at + into.size()) - down(at)));
+  while (!into.empty()) {
+    const std::uint64_t begin = down(at);
+    const std::size_t length = std::min<std::uint64_t>(bounce.size(), up(at + into.size()) - begin);
+    read_fully(*this, begin, bounce.first(length));
+    const std::size_t skip = at - begin, some = std::min(into.size(), length - skip);
+    std::memcpy(into.data(), bounce.data() + skip, some);
+    at += some;
+    into = into.subspan(some);
+  }
+}
+
+void ScratchFile::write(std::uint64_t at, std::span<const std::byte> from) {
+  if (from.empty()) return;
+  const AlignedMemory bounce(std::min<std::uint64_t>(kBounceBytes, up(at + from.size()) - down(at)));
+  while (!from.empty()) {
+    const std::uint64_t begin = down(at);
+    const std::size_t length = std::min<std::uint64_t>(bounce.size(), up(at + from.size()) - begin);
+    const std::size_t skip = at - begin, some = std::min(from.size(), length - skip);
+    if (some < length) read_fully(*this, begin, bounce.first(length));
+    std::memcpy(bounce.data() + skip, from.data(), some);
+    write_fully(*this, begin, bounce.first(length));
+    at += some;
+    from = from.subspan(some);
+  }
+}
+
+}  // namespace lockstep

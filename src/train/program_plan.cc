@@ -67,7 +67,7 @@ void check_values(const TrainerOptions& o) {
     throw UsageError("optimizer: " + o.optimizer +
                      " keeps no master weights and no scale of the loss, which precision = " + o.precision +
                      ", loss_scaling = " + o.loss_scaling + " needs; accepted: sgd, adam, adamw, lars, lamb");
-  if (o.offload && (o.optimizer.starts_with("torch-") || o.device != "cpu"))
+  if (o.offload && (o.optimizer.starts_with("torch-") || o.optimizer == "onebit-adam" || o.device != "cpu"))
     throw UsageError(
         fmt::format("offload: {} keeps its state where it computes; accepted: sgd, adam, adamw, lars, lamb "
                     "with device = cpu",

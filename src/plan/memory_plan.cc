@@ -166,7 +166,9 @@ std::string describe(const MemoryPlan& plan, bool colours) {
                                     {decimal_bytes(left), s.fits ? Style::plain : Style::red}};
     if (!q.offload.empty()) {
       row.push_back(cell(s.bytes.on_disk));
-      row.push_back({fmt::format("{:.0f} ms", s.disk_ms), style});
+      row.push_back(
+          {s.disk_ms < 1e4 ? fmt::format("{:.0f} ms", s.disk_ms) : fmt::format("{:.0f} s", s.disk_ms / 1e3),
+           style});
     }
     table.add_row(std::move(row));
   }

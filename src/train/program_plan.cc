@@ -148,6 +148,7 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"on_nan", o.on_nan},
           {"measure", o.measure},
           {"strategy", o.strategy},
+          {"offload", static_cast<bool>(o.offload)},
           {"order", o.parallel.order == Order::canonical ? "canonical" : "any"},
           {"exchange", exchange_name(o)},
           {"out", o.out},

@@ -1,0 +1,98 @@
+// The trainer with its optimizer's state on disk: disks that break, ranks that differ.
+#include "lockstep/offload/offload.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+
+#include "comm/expect_error.h"
+#include "lockstep/base/fd.h"
+#include "train/trainer_case.h"
+
+namespace lockstep::testing {
+namespace {
+
+// From now on nothing can be written to scratch files in this folder.
+int fill_disk(const fs::path& folder) {
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = fs::read_symlink(entry.path(), gone).string();
+    if (!target.starts_with(folder.string() + "/") || target.find("(deleted)") == std::string::npos) continue;
+    const UniqueFd full(::open("/dev/full", O_RDWR | O_CLOEXEC));
+    if (::dup2(full.get(), std::stoi(entry.path().filename())) >= 0) ++files;
+  }
+  return files;
+}
+
+class OffloadTest : public TrainerTest {
+ protected:
+  TrainerOptions on_disk(const std::string& name, int rank) const {
+    TrainerOptions how = options(name);
+    how.strategy = "zero1";
+    how.offload = {.folder = folder_ / std::to_string(rank)};
+    fs::create_directories(how.offload.folder);
+    return how;
+  }
+};
+
+// The others wait for the updates of the one that has lost its state: they are told.
+TEST_F(OffloadTest, ADiskThatFillsUpOnOneRankEndsTheRunOnAll) {
+  const fs::path broken = folder_ / "1";
+  std::atomic<int> files = 0, steps = 0;
+  Task what = task();
+  what.loss = [&](const torch::Tensor& y, const Batch& batch) {
+    if (++steps == 9) files = fill_disk(broken);  // in the third step
+    return squared(y, batch);
+  };
+  on_threads(thread_groups(2), [&](const Group& group) {
+    torch::nn::Linear model(1, 1);
+    const auto run = [&] { Trainer(model, what, on_disk("run", group.rank()), group).run(); };
+    if (group.rank() == 1)
+      expect_error<OffloadError>(run, {"cannot", "the scratch file in " + broken.string()});
+    else
+      expect_error<PeerError>(run, {"rank 1", "gave up in Trainer::run: cannot", broken.string()});
+  });
+  EXPECT_EQ(files, 1);
+  EXPECT_TRUE(fs::is_empty(broken));
+}
+
+TEST_F(OffloadTest, AFolderThatOneRankCannotUseIsToldToAll) {
+  const fs::path missing = folder_ / "missing";
+  on_threads(thread_groups(2), [&](const Group& group) {
+    torch::nn::Linear model(1, 1);
+    TrainerOptions how = on_disk("run", group.rank());
+    if (group.rank() == 1) how.offload.folder = missing;
+    expect_error<SystemError>([&] { Trainer(model, task(), how, group); },
+                              {"cannot make a scratch file in " + missing.string() + ": No such file"});
+  });
+  EXPECT_FALSE(fs::exists(folder_ / "run"));
+}
+
+TEST_F(OffloadTest, AllRanksOrNone) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    torch::nn::Linear model(1, 1);
+    TrainerOptions how = on_disk("run", group.rank());
+    if (group.rank() == 1) how.offload = {};
+    expect_error<UsageError>([&] { Trainer(model, task(), how, group); },
+                             {"rank 1", "offload = false", "rank 0 has true"});
+  });
+}
+
+TEST_F(OffloadTest, SaysWhatIsOnDisk) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    torch::nn::Linear model(1, 1);
+    Trainer(model, task(), on_disk("run", group.rank()), group).run();
+  });
+  const auto figures = nlohmann::json::parse(text("run/summary.json")).at("offload");
+  EXPECT_EQ(figures.at("folder"), (folder_ / "0").string());
+  // Of two parameters one worker has one: a page each.
+  EXPECT_EQ(figures.at("bytes"), (std::vector<std::int64_t>{4096, 4096}));
+  EXPECT_GT(figures.at("predicted_ms"), 0);
+  EXPECT_GT(figures.at("measured_ms"), 0);
+}
+
+}  // namespace
+}  // namespace lockstep::testing

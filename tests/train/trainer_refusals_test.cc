@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/compress/compress.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "train/trainer_case.h"
 
@@ -60,6 +61,25 @@ TEST_F(TrainerTest, OptionsThatDifferBetweenRanksAreNamed) {
     EXPECT_NE(said.find("rank 0 has 3"), std::string::npos) << said;
   });
   EXPECT_FALSE(fs::exists(folder_ / "run"));
+}
+
+// The optimizer and the exchange of 1-bit Adam are of use to each other alone.
+TEST_F(TrainerTest, MomentaThatNobodyTakesOrSends) {
+  const auto expect_words = [&](const TrainerOptions& how, const std::string& words) {
+    torch::nn::Sequential model(torch::nn::Linear(1, 64), torch::nn::Linear(64, 1));
+    const std::string said = refusal([&] { Trainer(model, task(), how, thread_groups(1)[0]).run(); });
+    EXPECT_NE(said.find(words), std::string::npos) << said;
+    EXPECT_FALSE(fs::exists(folder_ / "run"));
+  };
+  TrainerOptions how = options("run");
+  how.optimizer = "onebit-adam";
+  expect_words(how, "carries no momenta; accepted: compressed({.method = \"onebit-adam\"})");
+  how.clip_norm = 1;
+  expect_words(how, "accepted: clip_norm and clip_value 0");
+  how.clip_norm = 0;
+  how.parallel.exchange = compressed({.method = "onebit-adam:min=0", .lanes = how.lanes});
+  how.optimizer = "adamw";
+  expect_words(how, "brings momenta; accepted: onebit-adam");
 }
 
 // Before the folder is made, and not in the middle of an epoch.

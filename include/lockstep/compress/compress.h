@@ -8,6 +8,9 @@
 // parameter; and what is decompressed is added up along the rest of the tree. So the bits belong to the run,
 // not to the workers that carry it, and what is remembered moves with its subtrees when other workers go on.
 //
+// The method onebit-adam leaves momenta in place of means, and is of use to OneBitAdam alone
+// (optim/onebit_adam.h).
+//
 // Buckets of f32, f16 and bf16, on the processor; 16-bit sums are widened to f32 first. f64 travels as it is.
 // A gradient that is not finite makes the mean of its parameter NaN on every rank, and what is remembered of
 // it stays as it was.

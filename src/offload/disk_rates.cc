@@ -12,7 +12,7 @@ namespace {
 // Enough for several rounds of the buffers, and at 100 MB/s two seconds in all.
 constexpr std::size_t kMeasuredPages = 2 * kStagedPages;
 // A pass is repeated as long as that takes less, and the median counts: others use the disk, too.
-constexpr std::int64_t kRepeatFor_ns = 200'000'000;
+constexpr std::int64_t kRepeatNanoseconds = 200'000'000;
 constexpr std::size_t kMostPasses = 7;
 
 class RateMeter {
@@ -28,7 +28,7 @@ class RateMeter {
     }
     std::vector<double> took_ns;
     for (const std::int64_t since = now_ns();
-         took_ns.empty() || (now_ns() - since < kRepeatFor_ns && took_ns.size() < kMostPasses);) {
+         took_ns.empty() || (now_ns() - since < kRepeatNanoseconds && took_ns.size() < kMostPasses);) {
       const std::int64_t begin = now_ns();
       pager_.pass(visits, work);
       took_ns.push_back(static_cast<double>(now_ns() - begin));

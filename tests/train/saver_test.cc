@@ -5,6 +5,8 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/manifest.h"
@@ -211,6 +213,39 @@ TEST_F(SaverTest, WhatTheThreadCouldNotWriteEndsTheRunOnAllRanks) {
     for (const fs::path& one : left) EXPECT_NO_THROW(verify_checkpoint(one));
     EXPECT_EQ(std::distance(fs::directory_iterator(checkpoints), fs::directory_iterator()), 2);
   }
+}
+
+// State on disk is not copied: the next update would write over what is still to be read.
+TEST_F(SaverTest, AnUpdateWaitsForWhatIsReadFromDisk) {
+  on_threads(thread_groups(1), [&](const Group& group) {
+    torch::nn::Linear model(4, 3);
+    const auto strategy = make_strategy("ddp", model, group);
+    const SliceOwners owners(*strategy);
+    std::vector<float> moments(12);
+    for (std::size_t i = 0; i < moments.size(); ++i) moments[i] = static_cast<float>(i);
+    std::atomic<bool> read = false;
+    SavedState saved;
+    saved.sets["model.safetensors"] = model_runs(*strategy, owners, {});
+    add_stored_run(saved.sets["optimizer.safetensors"], owners, "exp_avg/weight", 0, torch::kFloat32,
+                   [&](const auto& take) {
+                     std::this_thread::sleep_for(std::chrono::milliseconds(200));
+                     const auto bytes = std::as_bytes(std::span(moments));
+                     take(bytes.first(20));
+                     take(bytes.subspan(20));
+                     read = true;
+                   });
+    Saver saver(group, CheckpointStore(folder_ / "run"), Saver::Mode::in_background,
+                [](const SaveReport&) {});
+    saver.begin(1, std::move(saved), owners, 0);
+    EXPECT_FALSE(read);  // the run goes on
+    saver.hold_update();
+    EXPECT_TRUE(read);
+    saver.wait();
+    std::vector<float> back(12);
+    StoredTensors(folder_ / "run/step-00000001", "optimizer.safetensors")
+        .read("exp_avg/weight", 0, 12, std::as_writable_bytes(std::span(back)));
+    EXPECT_EQ(back, moments);
+  });
 }
 
 // Another machine has another disk: its parts come to rank 0, and from there; also those that are on disk.

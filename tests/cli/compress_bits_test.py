@@ -8,11 +8,9 @@ optimizer's state and the gradients in shards, and a run of which a worker was k
 have the same.
 """
 import os
-import re
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -52,27 +50,17 @@ class CompressBits(Case):
         self.assertEqual((summary["engine"], summary["workers"]), ("mpi", workers))
         return self.bits("mpi")
 
-    def kept(self, name):
-        """The steps of which there is a checkpoint."""
-        folder = self.path(name, "checkpoints")
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-        return sorted(int(n[5:]) for n in names if re.fullmatch("step-[0-9]+", n))
-
     def killed(self, method):
         """Four workers over TCP, of which one is killed; three go on in shared memory, with another strategy."""
         name = "killed"
         process = self.start(name, "-n", 4, "--engine", "tcp", "--strategy", "zero1", *self.args(method), "--overwrite",
                              "--checkpoint-every", KILLED_AFTER, "--steps", 100000)
         self.addCleanup(process.kill)
-        self.wait_for_steps(process, name, KILLED_AFTER + 1)
-        for _ in range(600):  # it is written in the background
-            if self.kept(name):
-                break
-            time.sleep(0.05)
+        self.wait_for_checkpoint(process, name, KILLED_AFTER)
         os.kill(self.workers_of(name)[2], signal.SIGKILL)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, out + err)
-        saved = self.kept(name)[-1]
+        saved = max(self.saved_steps(name))
         self.train(name, "-n", 3, "--engine", "shm", "--strategy", "ddp", "--resume", self.path(name), "--steps",
                    saved + 2, "--checkpoint-every", -1)
         self.train("whole", *self.args(method), "-n", 2, "--checkpoint-every", -1, "--steps", saved + 2, "--overwrite")
@@ -89,15 +77,15 @@ class CompressBits(Case):
         else:
             print("this build has no MPI", file=sys.stderr)
 
+    def test_whatever_carries_it(self):
+        for method in METHODS:
+            self.carried(method)
 
-def add_tests(method):
-    name = re.sub(r"\W+", "_", method)
-    setattr(CompressBits, f"test_carried_{name}", lambda self: self.carried(method))
-    setattr(CompressBits, f"test_killed_{name}", lambda self: self.assertEqual(*self.killed(method)))
+    def test_killed_and_gone_on_with(self):
+        for method in METHODS:
+            with self.subTest(method=method):
+                self.assertEqual(*self.killed(method))
 
-
-for each in METHODS:
-    add_tests(each)
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -165,14 +165,18 @@ TEST(Units, WholeInsideWholeChangesNothing) {
   on_threads(thread_groups(2), [](const Group& group) {
     UnitNet net;
     Sharded sharded(net, group, ShardStage::parameters, gathered_options());
+    {
+      const auto whole = sharded.whole();
+      const auto before = copies(net);
+      { const auto inner = sharded.whole(); }
+      const auto after = copies(net);
+      ASSERT_EQ(after.size(), before.size());
+      for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(after[i].equal(before[i])) << i;
+      const torch::NoGradGuard no_grad;
+      for (auto& p : net.parameters()) p.fill_(0.5);
+    }
     const auto whole = sharded.whole();
-    const auto before = copies(net);
-    { const auto inner = sharded.whole(); }
-    const torch::NoGradGuard no_grad;
-    for (auto& p : net.parameters()) p.add_(1);
-    const auto after = copies(net);
-    ASSERT_EQ(after.size(), before.size());
-    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(after[i].equal(before[i] + 1)) << i;
+    for (const auto& p : net.parameters()) EXPECT_TRUE(p.eq(0.5).all().item<bool>());
   });
 }
 

@@ -100,6 +100,9 @@ void write_fully(const ScratchFile& file, std::uint64_t at, std::span<const std:
     const ssize_t put = ::pwrite(file.fd(), bytes.data(), bytes.size(), static_cast<off_t>(at));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) throw OffloadError(transfer_text("write", file.folder()), errno);
+    if (put == 0)
+      throw OffloadError(
+          fmt::format("{}: it takes nothing at byte {}", transfer_text("write", file.folder()), at));
     at += static_cast<std::uint64_t>(put);
     bytes = bytes.subspan(static_cast<std::size_t>(put));
   }

@@ -1,9 +1,12 @@
 // Transfers by threads that read and write at a place: what every kernel has.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,7 +21,15 @@ constexpr std::size_t kMostThreads = 4;  // two reads and two writes keep a disk
 class ThreadTransfers final : public Transfers {
  public:
   ThreadTransfers(const ScratchFile& file, std::size_t most) : file_(file) {
-    for (std::size_t i = 0; i < std::min(most, kMostThreads); ++i) threads_.emplace_back([this] { serve(); });
+    threads_.reserve(std::min(most, kMostThreads));
+    while (threads_.size() < std::min(most, kMostThreads)) try {
+        threads_.emplace_back([this] { serve(); });
+      } catch (const std::system_error& refused) {
+        if (!threads_.empty()) return;  // those that are there do it all, later
+        throw OffloadError(
+            fmt::format("cannot start a thread for the scratch file in {}", file.folder().string()),
+            refused.code().value());
+      }
   }
   ~ThreadTransfers() override {
     {

@@ -42,7 +42,8 @@ class Transfers {
 // `file` outlives it. Throws OffloadError where io_uring is asked for and the kernel lets nobody have it.
 std::unique_ptr<Transfers> make_transfers(const ScratchFile& file, std::size_t most, OffloadIo io);
 
-// The two forms. By io_uring: null, with the reason in errno, where there is none.
+// The two forms. By io_uring: null, with the reason in errno, where there is none or it does not read and
+// write this file. By threads: throws OffloadError where not one can be started.
 std::unique_ptr<Transfers> make_uring_transfers(const ScratchFile& file, std::size_t most);
 std::unique_ptr<Transfers> make_thread_transfers(const ScratchFile& file, std::size_t most);
 

@@ -8,11 +8,16 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/fd.h"
+#include "offload/aligned_memory.h"
 #include "offload/transfers.h"
 
 namespace lockstep {
@@ -55,15 +60,50 @@ class UringTransfers final : public Transfers {
     for (std::size_t i = 0; i < most; ++i) free_.push_back(i);
   }
   ~UringTransfers() override {
-    while (free_.size() < places_.size()) try {
-        take(Wait::yes);
+    const Deadline end = Deadline::after(kLongestUntold);
+    while (free_.size() < places_.size() && (refused_ == 0 || !end.passed())) try {
+        if (!take(refused_ == 0 ? Wait::yes : Wait::no) && refused_ != 0)
+          std::this_thread::sleep_for(kPollInterval);
       } catch (const OffloadError&) {
         // Nobody is left to be told: who cares for the bytes has waited before.
       }
   }
 
-  // False, with the reason in errno: the kernel has none for this process, or one that is too old.
-  bool open() {
+  // False, with the reason in errno: the kernel has none for this process, one that is too old, or one that
+  // does not read and write.
+  bool open() { return make_rings() && try_transfers(); }
+
+  void begin(const Transfer& transfer) override {
+    if (refused_ != 0) fail(verb(transfer), refused_);
+    const std::size_t place = free_.back();
+    free_.pop_back();
+    places_[place] = transfer;
+    submit(place);
+  }
+
+  std::optional<std::size_t> take(Wait wait) override {
+    while (free_.size() < places_.size()) {
+      const unsigned head = *seen_;
+      if (head == std::atomic_ref(*completed_).load(std::memory_order_acquire)) {
+        if (wait == Wait::no) return std::nullopt;
+        if (refused_ == 0 && !enter(0, 1)) refused_ = errno;
+        if (refused_ != 0) fail("wait for", refused_);
+        continue;
+      }
+      const io_uring_cqe done = completions_[head & complete_mask_];
+      std::atomic_ref(*seen_).store(head + 1, std::memory_order_release);
+      if (const auto tag = end(done.user_data, done.res)) return tag;
+    }
+    return std::nullopt;
+  }
+  const char* name() const override { return "io_uring"; }
+
+ private:
+  // Of transfers that the kernel can't be asked for any more: how often they are looked for, and how long.
+  static constexpr std::chrono::milliseconds kPollInterval{1};
+  static constexpr std::chrono::seconds kLongestUntold{2};
+
+  bool make_rings() {
     io_uring_params about = {};
     ring_.reset(static_cast<int>(::syscall(__NR_io_uring_setup, places_.size(), &about)));
     if (!ring_) return false;
@@ -88,30 +128,21 @@ class UringTransfers final : public Transfers {
     return true;
   }
 
-  void begin(const Transfer& transfer) override {
-    const std::size_t place = free_.back();
-    free_.pop_back();
-    places_[place] = transfer;
-    submit(place);
-  }
-
-  std::optional<std::size_t> take(Wait wait) override {
-    while (free_.size() < places_.size()) {
-      const unsigned head = *seen_;
-      if (head == std::atomic_ref(*completed_).load(std::memory_order_acquire)) {
-        if (wait == Wait::no) return std::nullopt;
-        enter(0, 1);
-        continue;
+  // What a process may do (seccomp, a kernel's settings) can be to have rings and nothing in them. The first
+  // bytes of the file, out and back: they stay what they are.
+  bool try_transfers() {
+    if (file_.bytes() == 0) return true;
+    tried_ = AlignedMemory(ScratchFile::kAlign);
+    for (const Transfer::Way way : {Transfer::Way::read, Transfer::Way::write}) try {
+        begin({.way = way, .at = 0, .bytes = tried_.first(tried_.size()), .tag = 0});
+        take(Wait::yes);
+      } catch (const OffloadError&) {
+        errno = error_;
+        return false;
       }
-      const io_uring_cqe done = completions_[head & complete_mask_];
-      std::atomic_ref(*seen_).store(head + 1, std::memory_order_release);
-      if (const auto tag = end(done.user_data, done.res)) return tag;
-    }
-    return std::nullopt;
+    return true;
   }
-  const char* name() const override { return "io_uring"; }
 
- private:
   static const char* verb(const Transfer& transfer) {
     return transfer.way == Transfer::Way::read ? "read" : "write";
   }
@@ -133,21 +164,25 @@ class UringTransfers final : public Transfers {
     const int error = errno;
     std::atomic_ref(*submitted_).store(tail, std::memory_order_release);  // it was not taken
     free_.push_back(place);
-    throw OffloadError(transfer_text(verb(transfer), file_.folder()), error);
+    fail(verb(transfer), error);
   }
 
   // The tag of a transfer that is through; nullopt: the rest of it is under way. The kernel may do less than
   // was asked.
   std::optional<std::size_t> end(std::size_t place, int result) {
     Transfer& transfer = places_[place];
-    if (result == -EINTR || result == -EAGAIN)
-      result = 0;
-    else if (result < 0 || (result == 0 && transfer.way == Transfer::Way::read)) {
+    const bool again = result == -EINTR || result == -EAGAIN;
+    if (result <= 0 && !again) {
       free_.push_back(place);
-      if (result < 0) throw OffloadError(transfer_text(verb(transfer), file_.folder()), -result);
-      throw OffloadError(transfer_text("read", file_.folder()) + ": it ends at byte " +
-                         std::to_string(transfer.at) + ", before what it held");
+      if (result < 0) fail(verb(transfer), -result);
+      error_ = EIO;
+      const std::string at = std::to_string(transfer.at);
+      throw OffloadError(transfer_text(verb(transfer), file_.folder()) +
+                         (transfer.way == Transfer::Way::read
+                              ? ": it ends at byte " + at + ", before what it held"
+                              : ": it takes nothing at byte " + at));
     }
+    if (again) result = 0;
     const auto did = static_cast<std::size_t>(result);
     transfer.at += did;
     transfer.bytes = transfer.bytes.subspan(did);
@@ -157,6 +192,11 @@ class UringTransfers final : public Transfers {
     }
     free_.push_back(place);
     return transfer.tag;
+  }
+
+  [[noreturn]] void fail(const char* what, int error) {
+    error_ = error;
+    throw OffloadError(transfer_text(what, file_.folder()), error);
   }
 
   bool enter(unsigned submissions, unsigned completions) {
@@ -169,6 +209,9 @@ class UringTransfers final : public Transfers {
   }
 
   const ScratchFile& file_;
+  int error_ = 0;                  // of the last transfer that failed
+  int refused_ = 0;                // why nothing can be waited for any more
+  AlignedMemory tried_;            // for try_transfers()
   std::vector<Transfer> places_;   // by what the kernel calls them
   std::vector<std::size_t> free_;  // of those
   UniqueFd ring_;

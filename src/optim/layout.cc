@@ -26,6 +26,11 @@ std::vector<std::int64_t> contiguous_strides(const torch::Tensor& tensor) {
   return strides;
 }
 
+// The parameter's own where it covers its memory without holes.
+std::vector<std::int64_t> state_strides(const torch::Tensor& parameter) {
+  return parameter.is_non_overlapping_and_dense() ? parameter.strides().vec() : contiguous_strides(parameter);
+}
+
 }  // namespace
 
 std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::Tensor>& parameters,
@@ -54,18 +59,24 @@ std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::
     }
     for (std::size_t k = 0; k < parameters.size(); ++k) {
       const torch::Tensor& tensor = parameters[k];
-      const auto strides =
-          tensor.is_non_overlapping_and_dense() ? tensor.strides().vec() : contiguous_strides(tensor);
-      state[k].push_back(flat[home_of(tensor)].as_strided(tensor.sizes(), strides, offsets[k]));
+      state[k].push_back(flat[home_of(tensor)].as_strided(tensor.sizes(), state_strides(tensor), offsets[k]));
     }
   }
   return state;
 }
 
 torch::Tensor empty_state(const torch::Tensor& parameter, torch::ScalarType dtype) {
-  const auto strides =
-      parameter.is_non_overlapping_and_dense() ? parameter.strides().vec() : contiguous_strides(parameter);
-  return torch::empty_strided(parameter.sizes(), strides, torch::TensorOptions().dtype(dtype));
+  return torch::empty_strided(parameter.sizes(), state_strides(parameter),
+                              torch::TensorOptions().dtype(dtype));
+}
+
+StateOrder order_of_state(const torch::Tensor& parameter) {
+  StateOrder order{.dtype = parameter.scalar_type(),
+                   .sizes = parameter.sizes().vec(),
+                   .strides = state_strides(parameter)};
+  for (std::size_t k = 0; k < order.sizes.size(); ++k)
+    if (order.sizes[k] == 1) order.strides[k] = 0;
+  return order;
 }
 
 torch::Tensor in_state_order(const torch::Tensor& parameter) {

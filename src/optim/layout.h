@@ -23,6 +23,16 @@ std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::
 torch::Tensor empty_state(const torch::Tensor& parameter, torch::ScalarType dtype);
 torch::Tensor in_state_order(const torch::Tensor& parameter);
 
+// All that the meaning of a parameter's state depends on where it lies in a row. Of two that are equal
+// element i belongs to the same indices.
+struct StateOrder {
+  torch::ScalarType dtype = torch::ScalarType::Undefined;  // the parameter's
+  std::vector<std::int64_t> sizes = {};
+  std::vector<std::int64_t> strides = {};  // the state's; 0 where the size is 1, and they mean nothing
+  bool operator==(const StateOrder&) const = default;
+};
+StateOrder order_of_state(const torch::Tensor& parameter);
+
 // A parameter, its gradient and its state as arrays with the elements in one common order: their own memory
 // where that is so already, else copies.
 class Arrays {

@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -22,7 +23,21 @@ torch::Tensor some_of(const torch::Tensor& flat, const StateInMemory& part) {
   return flat.narrow(0, static_cast<std::int64_t>(part.begin), static_cast<std::int64_t>(part.count));
 }
 
+std::string order_text(const StateOrder& order) {
+  return fmt::format("{} [{}] of strides [{}]", c10::toString(order.dtype), fmt::join(order.sizes, ", "),
+                     fmt::join(order.strides, ", "));
+}
+
 }  // namespace
+
+void Optimizer::Slot::check_on_disk(const std::string& optimizer) const {
+  if (!on_disk) return;
+  if (const StateOrder now = order_of_state(parameter); now != made_for)
+    throw UsageError(fmt::format(
+        "{}: '{}' is {}, but its state on disk was made for {}; make a new optimizer after changing "
+        "parameters",
+        optimizer, name, order_text(now), order_text(made_for)));
+}
 
 void Optimizer::make_slots_on_disk() {
   const torch::NoGradGuard no_grad;
@@ -34,7 +49,7 @@ void Optimizer::make_slots_on_disk() {
                                    slot.name, slot.parameter.device().str()));
     const std::size_t arrays = states + (slot.has_master ? 1 : 0);
     slot.on_disk = arrays > 0;
-    slot.made_for = slot.parameter.scalar_type();
+    slot.made_for = order_of_state(slot.parameter);
     shapes.push_back(
         {.elements = slot.elements, .arrays = arrays, .element_bytes = c10::elementSize(slot.kept_type())});
   }

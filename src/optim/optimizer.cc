@@ -170,13 +170,6 @@ void Optimizer::check_gradient(const Slot& slot, const torch::Tensor& gradient) 
                       "parameters",
                       c10::toString(parameter.scalar_type()), text(parameter.sizes()),
                       c10::toString(state.scalar_type()), text(state.sizes())));
-  if (slot.on_disk && (parameter.scalar_type() != slot.made_for ||
-                       static_cast<std::size_t>(parameter.numel()) != slot.elements.count()))
-    refuse(
-        fmt::format("is {} {}, but the optimizer was made for {} and {} elements; make a new optimizer after "
-                    "changing parameters",
-                    c10::toString(parameter.scalar_type()), text(parameter.sizes()),
-                    c10::toString(slot.made_for), slot.elements.count()));
 }
 
 void Optimizer::step(double gradient_scale) {
@@ -185,6 +178,7 @@ void Optimizer::step(double gradient_scale) {
   const torch::NoGradGuard no_grad;
   source_->synchronize();
   const std::span<const Slice> slices = source_->slices();
+  for (const Slot& slot : slots_) slot.check_on_disk(traits_.name);
   if (traits_.master_weights == MasterWeights::f32) take_over();
   std::vector<Update> updates;
   updates.reserve(slots_.size());

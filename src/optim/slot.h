@@ -18,9 +18,9 @@ struct Optimizer::Slot {
   std::vector<torch::Tensor> state;  // as Traits::state_names
   torch::Tensor master = {};         // its f32 copy; undefined: it has none, or on disk
   bool has_master = false;
-  bool on_disk = false;  // state and master; the slice's number there is the slot's
-  torch::ScalarType made_for = torch::ScalarType::Undefined;  // the parameter's type when that was made
-  std::int64_t step = 0;                                      // updates so far
+  bool on_disk = false;      // state and master; the slice's number there is the slot's
+  StateOrder made_for = {};  // of what is on disk, which has no tensor that would remember it
+  std::int64_t step = 0;     // updates so far
   double lr_scale = 1;
   std::optional<double> weight_decay = {};  // a group's; else the optimizer's
   std::optional<bool> adapt = {};           // likewise
@@ -28,6 +28,9 @@ struct Optimizer::Slot {
 
   // Of the state, and of what is updated.
   torch::ScalarType kept_type() const { return has_master ? torch::kFloat32 : parameter.scalar_type(); }
+  // That the parameter is still what its state on disk was made for; throws UsageError. State in memory has
+  // strides of its own, and goes on with a parameter that is laid out anew.
+  void check_on_disk(const std::string& optimizer) const;
 };
 
 struct Optimizer::Update {

@@ -30,6 +30,7 @@ StateEntry form_of(const torch::Tensor& tensor) {
 
 StateDict Optimizer::state_dict(bool wanted) const {
   const torch::NoGradGuard no_grad;
+  for (const Slot& slot : slots_) slot.check_on_disk(traits_.name);
   StateDict result;
   for (const Slot& slot : slots_)
     if (wanted) result[key(kStep, slot.name)] = torch::full({}, slot.step, torch::kInt64);
@@ -63,6 +64,7 @@ std::vector<StatePart> Optimizer::state_parts() const {
   std::vector<StatePart> parts;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
+    slot.check_on_disk(traits_.name);
     parts.push_back({.name = key(kStep, slot.name),
                      .whole = {},
                      .elements = {0, 1},

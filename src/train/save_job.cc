@@ -43,7 +43,8 @@ std::uint64_t copy_runs(std::vector<FileToSave>& files) {
   return bytes;
 }
 
-Manifest write_file_of_runs(const std::filesystem::path& folder, FileToSave& file) {
+Manifest write_file_of_runs(const std::filesystem::path& folder, FileToSave& file,
+                            const std::function<void()>& read) {
   PartFile part(folder, file.file, file.set, file.forms(), file.metadata);
   for (const std::size_t i : part.order()) {
     if (file.runs[i].stream) {
@@ -53,6 +54,7 @@ Manifest write_file_of_runs(const std::filesystem::path& folder, FileToSave& fil
     part.write(bytes_of(file.runs[i].tensor));
     file.runs[i].tensor = torch::Tensor();
   }
+  if (file.is_streamed()) read();
   return part.finish();
 }
 

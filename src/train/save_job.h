@@ -27,7 +27,9 @@ struct FileToSave {
 // Copies the runs' tensors that the run goes on with. Gives the bytes that the copies take.
 std::uint64_t copy_runs(std::vector<FileToSave>& files);
 
-// Writes the file; each run's tensor is let go when it is written. Throws SystemError, UsageError.
-Manifest write_file_of_runs(const std::filesystem::path& folder, FileToSave& file);
+// Writes the file; each run's tensor is let go when it is written. `read`: called once, when the last of what
+// is_streamed() has been read, before the file is synced. Throws SystemError, UsageError.
+Manifest write_file_of_runs(const std::filesystem::path& folder, FileToSave& file,
+                            const std::function<void()>& read);
 
 }  // namespace lockstep

@@ -21,6 +21,20 @@ namespace {
 
 double milliseconds(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
+constexpr std::chrono::milliseconds kLongestRound{250};
+
+// How long a rank may keep the others waiting between two meetings.
+std::chrono::milliseconds round_of(const Group& world) {
+  return std::min(kLongestRound, world.timeout() / 4);
+}
+
+// The same on every rank: all of them list all runs of slices.
+bool has_streams(const SavedState& state) {
+  for (const auto& [name, set] : state.sets)
+    if (std::ranges::any_of(set.runs, [](const SavedRun& run) { return run.stream != nullptr; })) return true;
+  return false;
+}
+
 }  // namespace
 
 struct Saver::Job {
@@ -56,11 +70,12 @@ struct Saver::Job {
   void write() {
     report.copied_bytes += copy_runs(files);
     std::ranges::stable_partition(files, &FileToSave::is_streamed);
-    auto next = files.begin();
-    const auto write_next = [&] { notes.push_back(compose_manifest(write_file_of_runs(folder, *next++))); };
-    while (next != files.end() && next->is_streamed()) write_next();
-    let_go();
-    while (next != files.end()) write_next();
+    auto streamed = std::ranges::count_if(files, &FileToSave::is_streamed);
+    if (streamed == 0) let_go();
+    for (FileToSave& file : files)
+      notes.push_back(compose_manifest(write_file_of_runs(folder, file, [&] {
+        if (--streamed == 0) let_go();
+      })));
     for (const auto& [name, writer] : small_files) writer(folder / name);
     if (alone) publish();
   }
@@ -71,8 +86,14 @@ struct Saver::Job {
     copied = true;
     changed.notify_all();
   }
+  // Whether it is; waits for at most that.
+  bool wait_for_copies(std::chrono::milliseconds longest) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, longest, [&] { return copied; });
+  }
 
   bool alone = false;       // rank 0 writes everything
+  bool streams = false;     // some rank reads state from disk that the next update waits for; on all ranks
   bool publishing = false;  // all have written
   std::int64_t since_ns = 0;
   std::filesystem::path folder;          // hidden; this worker's name for it
@@ -111,6 +132,7 @@ void Saver::begin(std::int64_t step, SavedState state, const SliceOwners& owners
   wait();
   auto job = std::make_unique<Job>();
   job->since_ns = since_ns;
+  job->streams = has_streams(state);
   job->alone = owners.whole_everywhere();
   run_on_leader(world_, "making room for a checkpoint", [&] { job->draft.emplace(store_.begin(step)); });
   SavePlace place{.folder = store_.folder(), .alone = job->alone};
@@ -121,7 +143,9 @@ void Saver::begin(std::int64_t step, SavedState state, const SliceOwners& owners
   try {
     if (!job->alone) job->notes = bring_parts(world_, place, state, owners);
     job->files = files_to_save(world_, place, std::move(state), owners);
-  } catch (const SystemError& wrong) {  // rank 0's disk: told to all as what the thread finds is
+  } catch (const SystemError& wrong) {
+    if (world_.rank() != 0) throw;  // its state on disk, which rank 0 waits for: nobody can go on
+    // Where the checkpoint goes to: told to all as what the thread finds is.
     work = [text = std::string(wrong.what())] { throw SystemError(text); };
   }
   job_ = std::move(job);
@@ -137,10 +161,16 @@ void Saver::begin(std::int64_t step, SavedState state, const SliceOwners& owners
 
 void Saver::hold_update() {
   if (!job_) return;
-  std::unique_lock lock(job_->mutex);
-  if (job_->copied) return;
+  if (!job_->streams && job_->wait_for_copies({})) return;
   const std::int64_t begin = now_ns();
-  job_->changed.wait(lock, [&] { return job_->copied; });
+  std::vector<std::uint8_t> all(static_cast<std::size_t>(world_.size()));
+  for (bool copied = false; !copied;) {
+    copied = job_->wait_for_copies(round_of(world_));
+    if (!job_->streams) continue;
+    world_.all_gather(std::vector{static_cast<std::uint8_t>(copied)}, all);
+    copied = std::ranges::count(all, 0) == 0;
+  }
+  job_->streams = false;
   job_->report.pause_ms += milliseconds(now_ns() - begin);
 }
 
@@ -182,11 +212,10 @@ void Saver::end_job() {
 
 void Saver::wait() {
   const auto timeout = world_.timeout();
-  const auto round = std::min(std::chrono::milliseconds(250), timeout / 4);
   const Deadline expected = Deadline::after(timeout);
   bool logged = false;
   while (job_) {
-    if (job_->standing == Standing::busy && job_->thread.valid()) job_->thread.wait_for(round);
+    if (job_->standing == Standing::busy && job_->thread.valid()) job_->thread.wait_for(round_of(world_));
     if (!logged && expected.passed() && job_->standing == Standing::busy) {
       log().warn("rank {} is still writing a checkpoint after {} s; the others wait", world_.rank(),
                  timeout.count() / 1000);

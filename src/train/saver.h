@@ -47,9 +47,11 @@ class Saver {
   Saver& operator=(const Saver&) = delete;
 
   // Begins; one that is under way is waited for before. `since_ns`: when the run stood still for it.
-  // Collective; throws what wait() does, and when there is no place for the checkpoint.
+  // Collective; throws what wait() does, when there is no place for the checkpoint, and OffloadError on a
+  // rank that can't send its state because it can't read it, while the others wait.
   void begin(std::int64_t step, SavedState state, const SliceOwners& owners, std::int64_t since_ns);
-  // Returns when nothing that is to be saved is needed any more as it is: before every update.
+  // Returns when nothing that is to be saved is needed any more as it is: before every update, on all ranks.
+  // Where state is on disk the ranks meet meanwhile, as in wait().
   void hold_update();
 
   // How far this worker is, for everybody.

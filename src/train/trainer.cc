@@ -37,10 +37,26 @@ void check(const ModuleRef& model, const Task& task) {
 }
 
 // The others would wait for this rank as long as its program keeps the group.
-void give_up(const Group& world, std::string_view why) {
+void give_up(const Group& world, const std::string& where, std::string_view why) {
   why = why.substr(0, why.find('\n'));  // libtorch adds a backtrace
   GroupImpl::of(world).give_up(
-      PeerError(world.rank(), world.named(world.rank()) + " gave up in Trainer::run: " + std::string(why)));
+      PeerError(world.rank(), world.named(world.rank()) + " gave up in " + where + ": " + std::string(why)));
+}
+
+template <class Work>
+auto or_give_up(const Group& world, const char* where, Work&& work) try {
+  return work();
+} catch (const DatasetError& error) {
+  give_up(world, where, error.what());
+  throw;
+} catch (const OffloadError& error) {  // of this worker's disk: the others wait for what was on it
+  give_up(world, where, error.what());
+  throw;
+} catch (const Error&) {
+  throw;  // the others have it, or their own
+} catch (const std::exception& error) {
+  give_up(world, where, error.what());
+  throw;
 }
 
 }  // namespace
@@ -67,14 +83,18 @@ Trainer::Trainer(ModuleRef model, Task task, TrainerOptions options, Group world
       display->handle(event);
     };
   }
-  impl_->run.emplace(std::move(plan), model.pointer(), std::move(task), std::move(world));
+  or_give_up(impl_->world, "Trainer", [&] {
+    impl_->run.emplace(std::move(plan), model.pointer(), std::move(task), std::move(world));
+  });
 }
 
 Trainer::Trainer(ModuleRef model, Task task, std::unique_ptr<RunPlan> plan, Group world)
     : impl_(std::make_unique<Impl>()) {
   check(model, task);
   impl_->world = world;
-  impl_->run.emplace(std::move(plan), model.pointer(), std::move(task), std::move(world));
+  or_give_up(impl_->world, "Trainer", [&] {
+    impl_->run.emplace(std::move(plan), model.pointer(), std::move(task), std::move(world));
+  });
 }
 
 Trainer::~Trainer() = default;
@@ -83,22 +103,11 @@ TrainerResult Trainer::run() {
   if (std::exchange(impl_->ran, true))
     throw UsageError(
         "Trainer::run: this one has run already; accepted: once, another run is another Trainer");
-  try {
+  return or_give_up(impl_->world, "Trainer::run", [&] {
     const TrainerResult result = impl_->run->run();
     if (impl_->display) impl_->display->finish();
     return result;
-  } catch (const DatasetError& error) {
-    give_up(impl_->world, error.what());
-    throw;
-  } catch (const OffloadError& error) {  // of this worker's disk: the others wait for its updates
-    give_up(impl_->world, error.what());
-    throw;
-  } catch (const Error&) {
-    throw;  // the others have it, or their own
-  } catch (const std::exception& error) {
-    give_up(impl_->world, error.what());
-    throw;
-  }
+  });
 }
 
 }  // namespace lockstep

@@ -288,8 +288,41 @@ TEST(OffloadedState, RefusesWhatCannotBe) {
   one[0].tensor.mutable_grad() = torch::ones({5});
   EXPECT_EQ(
       message_of<UsageError>([&] { optimizer.step(); }),
-      "AdamW: the gradient of 'w' is Float [5], but the optimizer was made for Float and 4 elements; make a "
-      "new optimizer after changing parameters");
+      "AdamW: 'w' is Float [5] of strides [1], but its state on disk was made for Float [4] of strides [1]; "
+      "make a new optimizer after changing parameters");
+}
+
+// Bytes in a file have the order that the parameter had: moments would go to other elements than their own.
+TEST(OffloadedState, RefusesAParameterThatIsLaidOutAnew) {
+  const TempFolder folder;
+  const auto p = torch::randn({2, 3, 4, 5}).set_requires_grad(true);
+  const auto holes = torch::randn({4, 6}).narrow(1, 0, 3).set_requires_grad(true);
+  const auto one = torch::randn({7, 1}).set_requires_grad(true);
+  SGD optimizer({{"p", p}, {"holes", holes}, {"one", one}},
+                {.lr = 0.1, .momentum = 0.9, .offload = {.folder = folder.path()}});
+  const auto step = [&] {
+    for (const torch::Tensor& each : {p, holes, one}) each.mutable_grad() = torch::ones_like(each);
+    optimizer.step();
+  };
+  step();
+  // What leaves the state's order alone is no change.
+  holes.set_data(holes.detach().contiguous());
+  one.set_data(one.detach().as_strided({7, 1}, {1, 7}));
+  step();
+  const StateDict before = optimizer.state_dict();
+  p.set_data(p.detach().contiguous(torch::MemoryFormat::ChannelsLast));
+  const std::string said =
+      "SGD: 'p' is Float [2, 3, 4, 5] of strides [60, 1, 15, 3], but its state on disk was made for Float "
+      "[2, 3, 4, 5] of strides [60, 20, 5, 1]; make a new optimizer after changing parameters";
+  EXPECT_EQ(message_of<UsageError>(step), said);
+  EXPECT_EQ(message_of<UsageError>([&] { optimizer.state_dict(); }), said);
+  EXPECT_EQ(message_of<UsageError>([&] { optimizer.state_parts(); }), said);
+  EXPECT_EQ(message_of<UsageError>([&] { optimizer.load_state_dict(before); }), said);
+  // As many elements in another shape.
+  p.set_data(torch::randn({6, 20}));
+  EXPECT_NE(message_of<UsageError>(step).find("is Float [6, 20] of strides [20, 1]"), std::string::npos);
+  p.set_data(torch::randn({2, 3, 4, 5}));
+  step();
 }
 
 }  // namespace

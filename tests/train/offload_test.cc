@@ -2,14 +2,30 @@
 #include "lockstep/offload/offload.h"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "comm/expect_error.h"
 #include "lockstep/base/fd.h"
 #include "train/trainer_case.h"
+
+namespace {
+thread_local bool disk_is_full = false;
+}
+
+// In place of the C library's, for this whole program: what this thread writes at a place finds no room.
+extern "C" ssize_t pwrite(int fd, const void* bytes, size_t count, off_t at) {
+  if (disk_is_full) {
+    errno = ENOSPC;
+    return -1;
+  }
+  return ::syscall(SYS_pwrite64, fd, bytes, count, at);
+}
 
 namespace lockstep::testing {
 namespace {
@@ -57,6 +73,27 @@ TEST_F(OffloadTest, ADiskThatFillsUpOnOneRankEndsTheRunOnAll) {
   });
   EXPECT_EQ(files, 1);
   EXPECT_TRUE(fs::is_empty(broken));
+}
+
+// Its state is loaded by this rank's own thread, and the others are there already.
+TEST_F(OffloadTest, ADiskThatIsFullWhenStateIsLoadedEndsTheRunOnAll) {
+  const auto resumed = [&](const Group& group, std::int64_t epochs) {
+    TrainerOptions how = on_disk("run", group.rank());
+    how.strategy = "ddp";
+    how.if_there = IfThere::resume;
+    how.epochs = epochs;
+    torch::nn::Linear model(1, 1);
+    Trainer(model, task(), how, group).run();
+  };
+  on_threads(thread_groups(2), [&](const Group& group) { resumed(group, 1); });
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(5)}), [&](const Group& group) {
+    const auto run = [&] { resumed(group, 2); };
+    disk_is_full = group.rank() == 1;
+    if (group.rank() == 1)
+      expect_error<OffloadError>(run, {"cannot write the scratch file in", "No space left on device"});
+    else
+      expect_error<PeerError>(run, {"rank 1", "gave up in Trainer: cannot write the scratch file in"});
+  });
 }
 
 TEST_F(OffloadTest, AFolderThatOneRankCannotUseIsToldToAll) {

@@ -7,10 +7,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/stored_tensors.h"
+#include "comm/expect_error.h"
+#include "comm/world/group_impl.h"
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/optim/optimizer.h"
@@ -224,11 +227,12 @@ TEST_F(SaverTest, AnUpdateWaitsForWhatIsReadFromDisk) {
     std::vector<float> moments(12);
     for (std::size_t i = 0; i < moments.size(); ++i) moments[i] = static_cast<float>(i);
     std::atomic<bool> read = false;
+    std::promise<void> may_read;
     SavedState saved;
     saved.sets["model.safetensors"] = model_runs(*strategy, owners, {});
     add_stored_run(saved.sets["optimizer.safetensors"], owners, "exp_avg/weight", 0, torch::kFloat32,
                    [&](const auto& take) {
-                     std::this_thread::sleep_for(std::chrono::milliseconds(200));
+                     may_read.get_future().wait();
                      const auto bytes = std::as_bytes(std::span(moments));
                      take(bytes.first(20));
                      take(bytes.subspan(20));
@@ -238,14 +242,43 @@ TEST_F(SaverTest, AnUpdateWaitsForWhatIsReadFromDisk) {
                 [](const SaveReport&) {});
     saver.begin(1, std::move(saved), owners, 0);
     EXPECT_FALSE(read);  // the run goes on
-    saver.hold_update();
-    EXPECT_TRUE(read);
+    auto update = std::async(std::launch::async, [&] {
+      saver.hold_update();
+      return read.load();
+    });
+    EXPECT_EQ(update.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
+    may_read.set_value();
+    EXPECT_TRUE(update.get());
     saver.wait();
     std::vector<float> back(12);
     StoredTensors(folder_ / "run/step-00000001", "optimizer.safetensors")
         .read("exp_avg/weight", 0, 12, std::as_writable_bytes(std::span(back)));
     EXPECT_EQ(back, moments);
   });
+}
+
+// The others have nothing to wait for and would take a slow disk for a lost rank.
+TEST_F(SaverTest, RanksMeetWhileOneOfThemReadsFromDisk) {
+  for (const std::string kind : {"ddp", "zero2"})
+    on_threads(thread_groups(2, {.timeout = std::chrono::seconds(1)}), [&](const Group& group) {
+      torch::nn::Linear model(4, 3);
+      const auto strategy = make_strategy(kind, model, group);
+      const SliceOwners owners(*strategy);
+      const std::size_t bytes = owners.slices()[0].elements.count() * sizeof(float);
+      SavedState saved;
+      add_stored_run(saved.sets["optimizer.safetensors"], owners, "exp_avg/weight", 0, torch::kFloat32,
+                     [&, bytes](const auto& take) {
+                       if (group.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(3));
+                       take(std::vector<std::byte>(bytes));
+                     });
+      Saver saver(group, CheckpointStore(folder_ / kind), Saver::Mode::in_background,
+                  [](const SaveReport&) {});
+      saver.begin(1, std::move(saved), owners, 0);
+      saver.hold_update();
+      group.barrier();  // as the exchange of the next step
+      saver.hold_update();
+      saver.wait();
+    });
 }
 
 // Another machine has another disk: its parts come to rank 0, and from there; also those that are on disk.
@@ -305,6 +338,32 @@ TEST_P(SaverWithState, AWorkerThatDoesNotSeeTheFolderSendsItsPart) {
   EXPECT_FALSE(before.empty());
   EXPECT_EQ(before, after);
   EXPECT_FALSE(fs::exists(folder_ / "elsewhere"));
+}
+
+// It can't send what it can't read, and rank 0 waits for it: that is no checkpoint that failed, but its
+// state.
+TEST_F(SaverTest, AWorkerWhoseStateIsLostWhileItIsSentSaysSo) {
+  std::atomic<int> told = 0;
+  on_threads(thread_groups(2), [&](const Group& group) {
+    torch::nn::Linear model(4, 3);
+    const auto strategy = make_strategy("zero2", model, group);
+    const SliceOwners owners(*strategy);
+    SavedState saved;
+    for (std::size_t i = 0; i < owners.slices().size(); ++i)
+      add_stored_run(saved.sets["optimizer.safetensors"], owners, "exp_avg/" + owners.slices()[i].name, i,
+                     torch::kFloat32,
+                     [](const auto&) { throw OffloadError("cannot read the scratch file", EIO); });
+    Saver saver(group, CheckpointStore(folder_ / (group.rank() == 0 ? "here" : "elsewhere")),
+                Saver::Mode::in_background, [&](const SaveReport&) { ++told; });
+    const auto begin = [&] { saver.begin(1, std::move(saved), owners, 0); };
+    if (group.rank() == 0) {
+      expect_error<PeerError>(begin, {"rank 1", "gone"});
+    } else {
+      expect_error<OffloadError>(begin, {"cannot read the scratch file: Input/output error"});
+      GroupImpl::of(group).give_up(PeerError(1, "rank 1 is gone"));  // as Trainer::run does
+    }
+  });
+  EXPECT_EQ(told, 0);
 }
 
 }  // namespace

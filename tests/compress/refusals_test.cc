@@ -177,6 +177,29 @@ TEST(Compress, PassesOnWhatIsNotFiniteAndForgetsIt) {
       });
 }
 
+// The gradient is finite, its product with P is not.
+TEST(Compress, ForgetsFactorsThatOverflow) {
+  for (const char* method : {"powersgd:rank=1:min=0", "powersgd:rank=1:min=0:ef=off"})
+    on_threads(thread_groups(2), [&](const Group& group) {
+      const Exchange exchange = compressed({.method = method})(Exchange::Leaves::everything);
+      const std::vector<NamedTensor> parameters = {{"a", torch::ones({8, 8}).requires_grad_()}};
+      Reducer reducer(parameters, group, {.exchange = exchange});
+      Exchange::State state = exchange.state();
+      state["q/a"] = torch::full({1, 8}, 1e-3);
+      exchange.load(state);
+      const torch::Tensor& a = parameters[0].tensor;
+      const auto step = [&](float first) {
+        a.mutable_grad() = torch::Tensor();
+        (a * (group.rank() == 0 ? first : 1.0f)).sum().backward();
+        return a.grad();
+      };
+      EXPECT_TRUE(torch::isnan(step(3e38f)).all().item<bool>()) << method;
+      for (const auto& [name, tensor] : exchange.state())
+        EXPECT_TRUE(torch::isfinite(tensor).all().item<bool>()) << method << ", " << name;
+      EXPECT_TRUE(torch::allclose(step(1), torch::ones({8, 8}))) << method;
+    });
+}
+
 // Nobody had a gradient for it: it has none, and what is remembered of it stays.
 TEST(Compress, LeavesUnusedParametersAlone) {
   for (const char* method : {"topk:0.1:min=0", "powersgd:rank=1:min=0", "onebit:min=0", "onebit-adam:min=0"})

@@ -44,13 +44,20 @@ Compressor::Compressor(const CompressOptions& options, Exchange::Leaves leaves)
   settle_momenta();
 }
 
-// All agree: who has joined takes what the others have.
-Subtrees Compressor::settle_subtrees(const Group& group) const {
+Past Compressor::past() const {
+  return {.bond = bond_,
+          .steps = steps_,
+          .last_step = last_step_,
+          .subtrees = group_ ? carriage_.subtrees().count : 0,
+          .choice = chooser_ ? chooser_->choice() : Chooser::kUndecided,
+          .begun = momenta_ && momenta_->begun ? 1 : 0};
+}
+
+Subtrees Compressor::settle_subtrees(const Group& group, const Past& past) const {
   const int lanes = options_.lanes != 0 ? options_.lanes : group.size();
   int count = options_.groups;
   if (count == 0) {
-    const int before = group.all_reduce(group_ && options_.lanes != 0 ? carriage_.subtrees().count : 0,
-                                        {.op = ReduceOp::max});
+    const int before = options_.lanes != 0 ? static_cast<int>(past.subtrees) : 0;
     count = before != 0 ? before : static_cast<int>(std::bit_ceil(static_cast<unsigned>(group.size())));
   }
   const Subtrees subtrees{.lanes = lanes, .count = count};
@@ -123,23 +130,22 @@ void Compressor::assign(const std::vector<NamedTensor>& parameters) {
 // Where workers share subtrees, calls of all begin where the sums inside end, so they have a group of their
 // own. So have the second calls of each rule: they begin on the thread that ends the first, or behind the one
 // that finds it ended, and between two rules ranks would not agree which comes first.
-void Compressor::make_lines(const Group& group) {
-  const SubtreeShare& own = carriage_.own();
-  inside_ = Group();
-  first_ = group;
-  if (carriage_.shared()) {
-    inside_ = group.split(own.workers > 1 ? own.first : -1);
-    first_ = group.split(0);
+Compressor::Calls Compressor::make_lines(const Group& group, const Carriage& carriage) const {
+  const SubtreeShare& own = carriage.own();
+  Calls calls{.first = group, .second = std::vector<Group>(lines_.size())};
+  if (carriage.shared()) {
+    calls.inside = group.split(own.workers > 1 ? own.first : -1);
+    calls.first = group.split(0);
   }
-  second_.assign(lines_.size(), Group());
   for (std::size_t l = 0; l < lines_.size(); ++l)
-    if (chooser_ || (lines_[l].method && lines_[l].method->has_two_calls())) second_[l] = group.split(0);
+    if (chooser_ || (lines_[l].method && lines_[l].method->has_two_calls())) calls.second[l] = group.split(0);
+  return calls;
 }
 
 void Compressor::bind_methods() {
   Setting setting{.carriage = &carriage_,
                   .book = &book_,
-                  .lines = {.first = first_},
+                  .lines = {.first = calls_.first},
                   .seed = options_.seed,
                   .leaves = leaves_,
                   .savings = &savings_};
@@ -148,7 +154,7 @@ void Compressor::bind_methods() {
     std::vector<NamedTensor> own;
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (line_of_[i] == static_cast<int>(l)) own.push_back(parameters_[i]);
-    setting.lines.second = second_[l];
+    setting.lines.second = calls_.second[l];
     if (lines_[l].method) lines_[l].method->bind(setting, own);
   }
 }
@@ -160,21 +166,28 @@ Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, ReducePrec
     throw UsageError(
         "--compress " + options_.method +
         ": an exchange that remembers parameters is of one model; accepted: another one for each");
+  // What may fail, since another worker does, comes first: this one is as it was then.
+  const auto [past, is_own, bond] = agree(this->past(), group);
+  const Subtrees subtrees = settle_subtrees(group, past);
+  const Carriage carriage(group, subtrees);
+  const Exchange::State before =
+      book_.collect(group, is_own ? MemoryBook::Own::counts : MemoryBook::Own::is_left_out);
+  Calls calls = make_lines(group, carriage);
+  const Group alone = chooser_ ? group.split(group.rank()) : Group();
+
   parameters_ = parameters;
   precision_ = precision;
   if (chooser_) {
-    chooser_->bind(group);
+    chooser_->bind(group, alone, static_cast<int>(past.choice));
     probed_ = 0;  // on every rank alike: one may have joined, and what was found is of other workers
     buckets_ = 1;
     use_choice();
   }
-  const Subtrees subtrees = settle_subtrees(group);
-  if (momenta_) momenta_->begun = group.all_reduce(momenta_->begun ? 1 : 0, {.op = ReduceOp::max}) != 0;
+  if (momenta_) momenta_->begun = past.begun != 0;
   assign(parameters);
-  const Exchange::State before = book_.collect(group);
-  carriage_ = Carriage(group, subtrees);
+  carriage_ = carriage;
   book_ = MemoryBook(subtrees, carriage_.own());
-  make_lines(group);
+  calls_ = std::move(calls);
   bind_methods();
   if (!book_.knows(before))
     log().warn(
@@ -182,6 +195,9 @@ Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, ReducePrec
         "what all have in common",
         options_.method, subtrees.count);
   book_.take(book_.knows(before) ? before : book_.without_subtrees(before), MemoryBook::Missing::begins_anew);
+  steps_ = past.steps;
+  last_step_ = past.last_step;
+  bond_ = bond;
   group_ = group;
   return subtrees;
 }
@@ -234,11 +250,11 @@ Work Compressor::sum_inside(const std::shared_ptr<Flight>& flight) {
   const Bucket& bucket = flight->bucket;
   const std::size_t tensors = bucket.tensors.size();
   auto* const counts =
-      reinterpret_cast<std::int32_t*>(flags_.of(inside_, bucket.index, tensors * sizeof(std::int32_t)));
+      reinterpret_cast<std::int32_t*>(flags_.of(calls_.inside, bucket.index, tensors * sizeof(std::int32_t)));
   for (std::size_t t = 0; t < tensors; ++t) counts[t] = bucket.sums[0].has[t];
   const Work counted =
-      inside_.all_reduce_async(Buffer{counts, tensors, DType::i32}, {.purpose = bucket.purpose});
-  const Work summed = inside_.all_reduce_async(bucket.data, {.purpose = bucket.purpose});
+      calls_.inside.all_reduce_async(Buffer{counts, tensors, DType::i32}, {.purpose = bucket.purpose});
+  const Work summed = calls_.inside.all_reduce_async(bucket.data, {.purpose = bucket.purpose});
   return when_all({counted, summed}).then([flight, counts, tensors] {
     for (std::size_t t = 0; t < tensors; ++t) flight->bucket.sums[0].has[t] = counts[t] > 0 ? 1 : 0;
   });

@@ -19,7 +19,8 @@ namespace {
 
 constexpr const char* kSteps = "steps";
 constexpr const char* kChoice = "auto";
-constexpr const char* kBegun = "begun";  // of momenta
+constexpr const char* kBegun = "begun";    // of momenta
+constexpr const char* kGroups = "groups";  // subtrees, where lanes are cut into them
 
 }  // namespace
 
@@ -304,6 +305,7 @@ Exchange::State Compressor::state() {
   Exchange::State state = book_.collect(*group_);
   state[kSteps] = torch::full({}, steps_, torch::kInt64);
   if (chooser_) state[kChoice] = torch::full({}, chooser_->choice(), torch::kInt64);
+  if (options_.lanes != 0) state[kGroups] = torch::full({}, carriage_.subtrees().count, torch::kInt64);
   if (momenta_) state[kBegun] = torch::full({}, momenta_->begun ? 1 : 0, torch::kInt64);
   return state;
 }
@@ -317,6 +319,14 @@ void Compressor::load(const Exchange::State& state) {
     throw UsageError("the state of the exchange lacks 'steps', a number");
   const auto count = steps->second.item<std::int64_t>();
   rest.erase(steps);
+  if (const auto groups = rest.find(kGroups); groups != rest.end()) {  // not in older ones
+    const auto number = groups->second.item<std::int64_t>();
+    if (options_.lanes != 0 && number != carriage_.subtrees().count)
+      throw UsageError(fmt::format(
+          "the state of the exchange is of {0} subtrees, this run's has {1}; accepted: --compress-groups {0}",
+          number, carriage_.subtrees().count));
+    rest.erase(groups);
+  }
   const auto begun = rest.find(kBegun);
   if (momenta_ && (begun == rest.end() || begun->second.numel() != 1))
     throw UsageError("the state of the exchange lacks 'begun', 0 or 1");

@@ -23,13 +23,15 @@ void Chooser::choose(int choice, std::string reason) {
              choice == kDense ? "none" : candidates()[static_cast<std::size_t>(choice)], reason_);
 }
 
-void Chooser::bind(const Group& group) {
-  alone_ = group.split(group.rank());
+void Chooser::bind(const Group& group, const Group& alone, int chosen) {
+  alone_ = alone;
   found_.assign(candidates().size(), {});
-  // Who has joined takes what the others have chosen.
-  const int chosen = group.all_reduce(choice_, {.op = ReduceOp::max});
-  if (choice_ == kUndecided && chosen != kUndecided) choose(chosen, "as the others do");
-  if (choice_ != kUndecided) return;
+  if (chosen != kUndecided) {
+    if (chosen != choice_) choose(chosen, "as the others do");
+    return;
+  }
+  choice_ = kUndecided;
+  reason_.clear();
   if (group.size() == 1)
     choose(kDense, "one worker sends nothing");
   else if (group.shares_memory())

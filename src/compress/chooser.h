@@ -30,8 +30,9 @@ class Chooser {
   const std::string& reason() const { return reason_; }
   void choose(int choice, std::string reason);
 
-  // Before the first bucket: decides at once where there is nothing to gain. Collective.
-  void bind(const Group& group);
+  // Before the first bucket. `alone`: this worker by itself; `chosen`: what all have agreed to go on with.
+  // Undecided, it decides at once where there is nothing to gain, on every rank alike.
+  void bind(const Group& group, const Group& alone, int chosen);
   // The largest tensor of a bucket, as one subtree has it.
   void probe(const Flight& flight, std::size_t tensor, const torch::Tensor& parameter);
   // Adds up what all have found. Every rank asks; nobody waits. `dense_s` and `wire_s`: what a step's calls
@@ -49,7 +50,7 @@ class Chooser {
   double max_error_;
   int choice_ = kUndecided;
   std::string reason_;
-  Group alone_;  // this worker by itself
+  Group alone_;
   std::vector<Found> found_;
   std::shared_ptr<std::vector<double>> sums_;  // of found_, and what rank 0 expects
   Work asked_;

@@ -19,7 +19,8 @@ namespace {
 
 constexpr const char* kSteps = "steps";
 constexpr const char* kChoice = "auto";
-constexpr const char* kBegun = "begun";  // of momenta
+constexpr const char* kBegun = "begun";    // of momenta
+constexpr const char* kGroups = "groups";  // subtrees, where lanes are cut into them
 
 }  // namespace
 
@@ -44,13 +45,20 @@ Compressor::Compressor(const CompressOptions& options, Exchange::Leaves leaves)
   settle_momenta();
 }
 
-// All agree: who has joined takes what the others have.
-Subtrees Compressor::settle_subtrees(const Group& group) const {
+Past Compressor::past() const {
+  return {.bond = bond_,
+          .steps = steps_,
+          .last_step = last_step_,
+          .subtrees = group_ ? carriage_.subtrees().count : 0,
+          .choice = chooser_ ? chooser_->choice() : Chooser::kUndecided,
+          .begun = momenta_ && momenta_->begun ? 1 : 0};
+}
+
+Subtrees Compressor::settle_subtrees(const Group& group, const Past& past) const {
   const int lanes = options_.lanes != 0 ? options_.lanes : group.size();
   int count = options_.groups;
   if (count == 0) {
-    const int before = group.all_reduce(group_ && options_.lanes != 0 ? carriage_.subtrees().count : 0,
-                                        {.op = ReduceOp::max});
+    const int before = options_.lanes != 0 ? static_cast<int>(past.subtrees) : 0;
     count = before != 0 ? before : static_cast<int>(std::bit_ceil(static_cast<unsigned>(group.size())));
   }
   const Subtrees subtrees{.lanes = lanes, .count = count};
@@ -123,23 +131,22 @@ void Compressor::assign(const std::vector<NamedTensor>& parameters) {
 // Where workers share subtrees, calls of all begin where the sums inside end, so they have a group of their
 // own. So have the second calls of each rule: they begin on the thread that ends the first, or behind the one
 // that finds it ended, and between two rules ranks would not agree which comes first.
-void Compressor::make_lines(const Group& group) {
-  const SubtreeShare& own = carriage_.own();
-  inside_ = Group();
-  first_ = group;
-  if (carriage_.shared()) {
-    inside_ = group.split(own.workers > 1 ? own.first : -1);
-    first_ = group.split(0);
+Compressor::Calls Compressor::make_lines(const Group& group, const Carriage& carriage) const {
+  const SubtreeShare& own = carriage.own();
+  Calls calls{.first = group, .second = std::vector<Group>(lines_.size())};
+  if (carriage.shared()) {
+    calls.inside = group.split(own.workers > 1 ? own.first : -1);
+    calls.first = group.split(0);
   }
-  second_.assign(lines_.size(), Group());
   for (std::size_t l = 0; l < lines_.size(); ++l)
-    if (chooser_ || (lines_[l].method && lines_[l].method->has_two_calls())) second_[l] = group.split(0);
+    if (chooser_ || (lines_[l].method && lines_[l].method->has_two_calls())) calls.second[l] = group.split(0);
+  return calls;
 }
 
 void Compressor::bind_methods() {
   Setting setting{.carriage = &carriage_,
                   .book = &book_,
-                  .lines = {.first = first_},
+                  .lines = {.first = calls_.first},
                   .seed = options_.seed,
                   .leaves = leaves_,
                   .savings = &savings_};
@@ -148,7 +155,7 @@ void Compressor::bind_methods() {
     std::vector<NamedTensor> own;
     for (std::size_t i = 0; i < parameters_.size(); ++i)
       if (line_of_[i] == static_cast<int>(l)) own.push_back(parameters_[i]);
-    setting.lines.second = second_[l];
+    setting.lines.second = calls_.second[l];
     if (lines_[l].method) lines_[l].method->bind(setting, own);
   }
 }
@@ -160,21 +167,28 @@ Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, ReducePrec
     throw UsageError(
         "--compress " + options_.method +
         ": an exchange that remembers parameters is of one model; accepted: another one for each");
+  // What may fail, since another worker does, comes first: this one is as it was then.
+  const auto [past, is_own, bond] = agree(this->past(), group);
+  const Subtrees subtrees = settle_subtrees(group, past);
+  const Carriage carriage(group, subtrees);
+  const Exchange::State before =
+      book_.collect(group, is_own ? MemoryBook::Own::counts : MemoryBook::Own::is_left_out);
+  Calls calls = make_lines(group, carriage);
+  const Group alone = chooser_ ? group.split(group.rank()) : Group();
+
   parameters_ = parameters;
   precision_ = precision;
   if (chooser_) {
-    chooser_->bind(group);
+    chooser_->bind(group, alone, static_cast<int>(past.choice));
     probed_ = 0;  // on every rank alike: one may have joined, and what was found is of other workers
     buckets_ = 1;
     use_choice();
   }
-  const Subtrees subtrees = settle_subtrees(group);
-  if (momenta_) momenta_->begun = group.all_reduce(momenta_->begun ? 1 : 0, {.op = ReduceOp::max}) != 0;
+  if (momenta_) momenta_->begun = past.begun != 0;
   assign(parameters);
-  const Exchange::State before = book_.collect(group);
-  carriage_ = Carriage(group, subtrees);
+  carriage_ = carriage;
   book_ = MemoryBook(subtrees, carriage_.own());
-  make_lines(group);
+  calls_ = std::move(calls);
   bind_methods();
   if (!book_.knows(before))
     log().warn(
@@ -182,6 +196,9 @@ Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, ReducePrec
         "what all have in common",
         options_.method, subtrees.count);
   book_.take(book_.knows(before) ? before : book_.without_subtrees(before), MemoryBook::Missing::begins_anew);
+  steps_ = past.steps;
+  last_step_ = past.last_step;
+  bond_ = bond;
   group_ = group;
   return subtrees;
 }
@@ -234,11 +251,11 @@ Work Compressor::sum_inside(const std::shared_ptr<Flight>& flight) {
   const Bucket& bucket = flight->bucket;
   const std::size_t tensors = bucket.tensors.size();
   auto* const counts =
-      reinterpret_cast<std::int32_t*>(flags_.of(inside_, bucket.index, tensors * sizeof(std::int32_t)));
+      reinterpret_cast<std::int32_t*>(flags_.of(calls_.inside, bucket.index, tensors * sizeof(std::int32_t)));
   for (std::size_t t = 0; t < tensors; ++t) counts[t] = bucket.sums[0].has[t];
   const Work counted =
-      inside_.all_reduce_async(Buffer{counts, tensors, DType::i32}, {.purpose = bucket.purpose});
-  const Work summed = inside_.all_reduce_async(bucket.data, {.purpose = bucket.purpose});
+      calls_.inside.all_reduce_async(Buffer{counts, tensors, DType::i32}, {.purpose = bucket.purpose});
+  const Work summed = calls_.inside.all_reduce_async(bucket.data, {.purpose = bucket.purpose});
   return when_all({counted, summed}).then([flight, counts, tensors] {
     for (std::size_t t = 0; t < tensors; ++t) flight->bucket.sums[0].has[t] = counts[t] > 0 ? 1 : 0;
   });
@@ -288,6 +305,7 @@ Exchange::State Compressor::state() {
   Exchange::State state = book_.collect(*group_);
   state[kSteps] = torch::full({}, steps_, torch::kInt64);
   if (chooser_) state[kChoice] = torch::full({}, chooser_->choice(), torch::kInt64);
+  if (options_.lanes != 0) state[kGroups] = torch::full({}, carriage_.subtrees().count, torch::kInt64);
   if (momenta_) state[kBegun] = torch::full({}, momenta_->begun ? 1 : 0, torch::kInt64);
   return state;
 }
@@ -301,6 +319,14 @@ void Compressor::load(const Exchange::State& state) {
     throw UsageError("the state of the exchange lacks 'steps', a number");
   const auto count = steps->second.item<std::int64_t>();
   rest.erase(steps);
+  if (const auto groups = rest.find(kGroups); groups != rest.end()) {  // not in older ones
+    const auto number = groups->second.item<std::int64_t>();
+    if (options_.lanes != 0 && number != carriage_.subtrees().count)
+      throw UsageError(fmt::format(
+          "the state of the exchange is of {0} subtrees, this run's has {1}; accepted: --compress-groups {0}",
+          number, carriage_.subtrees().count));
+    rest.erase(groups);
+  }
   const auto begun = rest.find(kBegun);
   if (momenta_ && (begun == rest.end() || begun->second.numel() != 1))
     throw UsageError("the state of the exchange lacks 'begun', 0 or 1");

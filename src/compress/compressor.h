@@ -9,6 +9,7 @@
 #include "compress/chooser.h"
 #include "compress/method.h"
 #include "compress/method_text.h"
+#include "compress/past.h"
 #include "lockstep/compress/compress.h"
 
 namespace lockstep::compress {
@@ -54,13 +55,21 @@ class Compressor final : public MomentumExchange, public std::enable_shared_from
     bool begun = false;
   };
 
+  // Groups of calls that begin in one order each.
+  struct Calls {
+    Group inside = {};               // of the workers that share this one's subtree
+    Group first = {};                // of the methods' first calls, and of what travels as it is
+    std::vector<Group> second = {};  // by rule: of its method's second calls, where it has any
+  };
+
   void settle_momenta();
-  Subtrees settle_subtrees(const Group& group) const;
+  Past past() const;
+  Subtrees settle_subtrees(const Group& group, const Past& past) const;
   // Of its gradient's elements.
   std::size_t element_bytes(const torch::Tensor& tensor) const;
   std::string why_dense(const Line& line, const torch::Tensor& tensor) const;
   void assign(const std::vector<NamedTensor>& parameters);
-  void make_lines(const Group& group);
+  Calls make_lines(const Group& group, const Carriage& carriage) const;
   void bind_methods();
   // auto: probes, asks what the others have seen, and decides in the step behind that.
   void look_for_method(const Bucket& bucket);
@@ -93,13 +102,12 @@ class Compressor final : public MomentumExchange, public std::enable_shared_from
   std::optional<Group> group_;
   Carriage carriage_;
   MemoryBook book_;
-  Group inside_;               // of the workers that share this one's subtree
-  Group first_;                // of the methods' first calls, and of what travels as it is
-  std::vector<Group> second_;  // by rule: of its method's second calls, where it has any
+  Calls calls_;
   Staging flags_;
   Savings savings_;
   std::int64_t steps_ = 0;       // so far, of a run without lanes
   std::int64_t last_step_ = -1;  // whose buckets were the last
+  std::int64_t bond_ = 0;        // Past::bond
   std::optional<Momenta> momenta_;
 };
 

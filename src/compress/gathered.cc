@@ -118,8 +118,7 @@ class Gathered final : public Method {
     const std::span<float> out = flight.out(member);
     const auto presence = [&](std::size_t s) { return static_cast<Presence>(frames[s][i]); };
     for (std::size_t s = 0; s < frames.size(); ++s)
-      if (presence(s) == Presence::not_finite)  // what was not applied stays in what is remembered
-        return fill(out, std::numeric_limits<float>::quiet_NaN());
+      if (presence(s) == Presence::not_finite) return give_up(flight, member);
     for (std::size_t k = 0; k < flight.subtrees.size(); ++k)
       if (flight.there[k][member] == Presence::there)
         parts_.recall->settle(*setting_.book, flight.subtrees[k], tensor, codec,
@@ -152,6 +151,14 @@ class Gathered final : public Method {
         });
     if (parts_.two_sided && any) serve(codec, flight, tensor, out);
     if (any) parts_.recall->keep(*setting_.book, tensor, out);
+  }
+
+  // What was not applied stays in what is remembered.
+  void give_up(const Flight& flight, std::size_t member) {
+    for (std::size_t k = 0; k < flight.subtrees.size(); ++k)
+      if (flight.there[k][member] == Presence::there)
+        parts_.recall->give_up(*setting_.book, flight.subtrees[k], flight.bucket.tensors[member]);
+    fill(flight.out(member), std::numeric_limits<float>::quiet_NaN());
   }
 
   // The second side: its random numbers are those of a subtree behind the last.

@@ -54,13 +54,14 @@ std::span<float> MemoryBook::shared(const std::string& kind, const std::string& 
   return elements(own_entries_.at(key_of(kind, -1, parameter)));
 }
 
-// Whoever has it, and of several the lowest rank, sends each subtree's. What nobody has, since those who had
-// it are gone, is left out.
-MemoryBook::State MemoryBook::collect(const Group& group) const {
+// Whoever has it, and of several the lowest rank, sends each subtree's. What nobody has whose own counts,
+// since those who had it are gone, is left out.
+MemoryBook::State MemoryBook::collect(const Group& group, Own own) const {
   std::map<int, State> by_subtree;
   for (const auto& [key, tensor] : own_entries_) by_subtree[sizes_.at(key).subtree][key] = tensor;
   std::vector<std::int64_t> have;
-  for (const auto& [subtree, entries] : by_subtree) have.push_back(subtree);
+  for (const auto& [subtree, entries] : by_subtree)
+    if (own == Own::counts) have.push_back(subtree);
   std::map<int, int> senders;
   const std::vector<std::vector<std::int64_t>> all = group.all_gather(have);
   for (int r = group.size() - 1; r >= 0; --r)

@@ -45,8 +45,9 @@ class MemoryBook {
   // What is in it of parameters alone, and not of a subtree.
   State without_subtrees(const State& state) const;
 
-  // Everything, of all ranks. Collective.
-  State collect(const Group& group) const;
+  // Everything, of all ranks whose own counts. Collective.
+  enum class Own : unsigned char { counts, is_left_out };
+  State collect(const Group& group, Own own = Own::counts) const;
   // Takes what is this rank's of it. Throws UsageError naming what is missing, not known here, or of another
   // size; nothing has changed then.
   enum class Missing : unsigned char { is_refused, begins_anew };

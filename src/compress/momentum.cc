@@ -30,6 +30,13 @@ class MomentumFeedback final : public Recall {
     codec.decode_add(payload, book.of(kOwed, subtree, tensor.name));
   }
 
+  void give_up(MemoryBook& book, int subtree, const BucketTensor& tensor) const override {
+    const std::span<const float> momentum = book.shared(kMomentum, tensor.name);
+    const std::span<float> owed = book.of(kOwed, subtree, tensor.name);
+    const float share = share_of(book);
+    for (std::size_t i = 0; i < owed.size(); ++i) owed[i] += share * momentum[i];
+  }
+
   bool put_absent(MemoryBook& book, const BucketTensor& tensor, std::span<float> to) const override {
     const std::span<const float> momentum = book.shared(kMomentum, tensor.name);
     const float share = share_of(book);

@@ -173,6 +173,7 @@ class PowerSgd final : public Method {
     const std::string& name = name_of(flight, one);
     const std::size_t columns = one.extents.columns;
     if (!one.finite) return fill(out, std::numeric_limits<float>::quiet_NaN());
+    if (!all_finite(one.q)) return overflow(flight, one);
     for (std::size_t k = 0; k < flight.subtrees.size() && options_.feedback; ++k)
       if (!one.own_q[k].empty()) {
         const std::span<float> owed = setting_.book->of("owed", flight.subtrees[k], name);
@@ -185,6 +186,13 @@ class PowerSgd final : public Method {
     for (std::size_t c = 0; c < options_.rank; ++c)  // where there was no gradient the old one stays
       if (!is_zero(one.q.subspan(c * columns, columns)))
         std::copy_n(one.q.data() + c * columns, columns, start.data() + c * columns);
+  }
+
+  // Every sum was finite, and a product with it is not: what is owed would do the same to the next step's.
+  void overflow(const Flight& flight, const Matrices::One& one) {
+    for (std::size_t k = 0; k < flight.subtrees.size() && options_.feedback; ++k)
+      if (!one.own_q[k].empty()) fill(setting_.book->of("owed", flight.subtrees[k], name_of(flight, one)), 0);
+    fill(flight.out(one.member), std::numeric_limits<float>::quiet_NaN());
   }
 
   static bool is_zero(std::span<const float> x) {

@@ -29,6 +29,9 @@ class Recall {
   // This payload was sent, and all have it.
   virtual void settle(MemoryBook& book, int subtree, const BucketTensor& tensor, const Codec& codec,
                       std::span<const std::byte> payload) const = 0;
+  // What was prepared is not sent, since another subtree's sum is not finite: the gradient stays in what is
+  // remembered, what the next step adds by itself does not.
+  virtual void give_up(MemoryBook&, int /*subtree*/, const BucketTensor&) const {}
   // What a subtree adds that had no gradient in a step in which others have one: something that all know.
   // False: nothing.
   virtual bool put_absent(MemoryBook& book, const BucketTensor& tensor, std::span<float> to) const = 0;

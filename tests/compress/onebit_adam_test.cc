@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
 #include "lockstep/compress/compress.h"
+#include "lockstep/grad/reducer.h"
 #include "lockstep/optim/grad_scaler.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/strategies.h"
@@ -218,6 +220,27 @@ TEST(OneBitAdam, GoesOnDenselyUntilItsOptimizerHasTakenAStep) {
     EXPECT_TRUE(momenta->begun());
     EXPECT_TRUE(momenta->carries(0));
     EXPECT_FALSE(momenta->carries(1));
+  });
+}
+
+// With a momentum and gradients of ones one bit says all of it: each of two sends (0.9 + 0.1) / 2. When the
+// other's gradient is not finite the first keeps its gradient's 0.05 for the next step, and nothing else.
+TEST(OneBitAdam, CountsItsMomentumOnceBehindAStepThatIsNotFinite) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    const Exchange exchange = compressed({.method = "onebit-adam:min=0"})(Exchange::Leaves::everything);
+    const std::vector<NamedTensor> parameters = {{"a", torch::ones({64}).requires_grad_()}};
+    Reducer reducer(parameters, group, {.exchange = exchange});
+    exchange.momenta->take(0, torch::ones({64}));
+    exchange.momenta->begin_momenta();
+    const torch::Tensor& a = parameters[0].tensor;
+    const auto step = [&](float others) {
+      a.mutable_grad() = torch::Tensor();
+      (a * (group.rank() == 1 ? others : 1.0f)).sum().backward();
+      return a.grad();
+    };
+    EXPECT_TRUE(torch::allclose(step(1), torch::ones({64})));
+    EXPECT_TRUE(torch::isnan(step(std::numeric_limits<float>::quiet_NaN())).all().item<bool>());
+    EXPECT_TRUE(torch::allclose(step(1), torch::full({64}, 1.05)));
   });
 }
 

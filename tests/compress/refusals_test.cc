@@ -131,7 +131,7 @@ TEST(Compress, RefusesAStateThatDoesNotFit) {
   const Group one = thread_groups(1)[0];
   Trained before = run(one, "topk:0.1:min=0", 4, nullptr);
   expect_words(refusal([&] { run(one, "topk:0.1:min=0", 2, &before); }),
-               "which this run's does not remember (2 subtrees");
+               "the state of the exchange is of 4 subtrees, this run's has 2; accepted: --compress-groups 4");
   expect_words(refusal([&] { run(one, "powersgd:rank=1:min=0", 4, &before); }), "does not remember");
   Trained lacking = before;
   lacking.state.erase("owed/1/first.weight");
@@ -139,6 +139,23 @@ TEST(Compress, RefusesAStateThatDoesNotFit) {
   before.state["owed/1/first.weight"] = torch::zeros({3});
   expect_words(refusal([&] { run(one, "topk:0.1:min=0", 4, &before); }),
                "'owed/1/first.weight' of [3]; accepted: [8, 6]");
+}
+
+// Methods that remember nothing of a subtree, too: their bits are of so many.
+TEST(Compress, RefusesAStateOfAnotherNumberOfSubtrees) {
+  for (const char* method : {"int8:min=0", "randk:0.2:min=0", "powersgd:rank=1:min=0:ef=off"}) {
+    const auto run = [&](int groups, const Trained* before) {
+      return train_lanes(thread_groups(1)[0],
+                         LaneRun{.compress = {.method = method, .groups = groups, .lanes = 4}, .steps = 1},
+                         before);
+    };
+    Trained before = run(4, nullptr);
+    expect_words(
+        refusal([&] { run(2, &before); }),
+        "the state of the exchange is of 4 subtrees, this run's has 2; accepted: --compress-groups 4");
+    EXPECT_EQ(before.state.erase("groups"), 1U);  // as it was saved before there was one
+    EXPECT_EQ(refusal([&] { run(2, &before); }), "nothing was refused") << method;
+  }
 }
 
 // The parameter's mean is NaN on every rank, the others' are not, and the next step is as if it had not been.
@@ -175,6 +192,29 @@ TEST(Compress, PassesOnWhatIsNotFiniteAndForgetsIt) {
         for (const auto& [name, tensor] : exchange.state())
           EXPECT_TRUE(torch::isfinite(tensor).all().item<bool>()) << method << ", " << name;
       });
+}
+
+// The gradient is finite, its product with P is not.
+TEST(Compress, ForgetsFactorsThatOverflow) {
+  for (const char* method : {"powersgd:rank=1:min=0", "powersgd:rank=1:min=0:ef=off"})
+    on_threads(thread_groups(2), [&](const Group& group) {
+      const Exchange exchange = compressed({.method = method})(Exchange::Leaves::everything);
+      const std::vector<NamedTensor> parameters = {{"a", torch::ones({8, 8}).requires_grad_()}};
+      Reducer reducer(parameters, group, {.exchange = exchange});
+      Exchange::State state = exchange.state();
+      state["q/a"] = torch::full({1, 8}, 1e-3);
+      exchange.load(state);
+      const torch::Tensor& a = parameters[0].tensor;
+      const auto step = [&](float first) {
+        a.mutable_grad() = torch::Tensor();
+        (a * (group.rank() == 0 ? first : 1.0f)).sum().backward();
+        return a.grad();
+      };
+      EXPECT_TRUE(torch::isnan(step(3e38f)).all().item<bool>()) << method;
+      for (const auto& [name, tensor] : exchange.state())
+        EXPECT_TRUE(torch::isfinite(tensor).all().item<bool>()) << method << ", " << name;
+      EXPECT_TRUE(torch::allclose(step(1), torch::ones({8, 8}))) << method;
+    });
 }
 
 // Nobody had a gradient for it: it has none, and what is remembered of it stays.

@@ -1,0 +1,31 @@
+// What a worker brings along when it is bound to a group, and whose of it all go on with: rank 0's, since all
+// go on with that one's parameters; has it taken no step so far, that of the first of those who have taken
+// most.
+#pragma once
+
+#include <cstdint>
+
+#include "compress/chooser.h"
+#include "lockstep/comm/group.h"
+
+namespace lockstep::compress {
+
+struct Past {
+  std::int64_t bond = 0;  // drawn when a group is bound: whose is the same were bound together last; 0: never
+  std::int64_t steps = 0;
+  std::int64_t last_step = -1;
+  std::int64_t subtrees = 0;  // 0: not bound yet
+  std::int64_t choice = Chooser::kUndecided;
+  std::int64_t begun = 0;  // of momenta
+};
+
+struct Agreed {
+  Past past = {};
+  bool is_own = true;     // this rank was bound together with the one that it is of
+  std::int64_t bond = 0;  // from now on
+};
+
+// Collective.
+Agreed agree(const Past& own, const Group& group);
+
+}  // namespace lockstep::compress

@@ -56,7 +56,7 @@ DiskRates measure_rates(Pager& pager) {
   };
   const auto nothing = [](std::size_t, std::span<std::byte>) {};
   RateMeter meter(pager);
-  DiskRates rates;
+  DiskRates rates{.path = pager.file().path()};
   rates.write = meter.measure(PageUse::write, fill);
   rates.read = meter.measure(PageUse::read, nothing);
   rates.both = meter.measure(PageUse::update, nothing);
@@ -69,6 +69,19 @@ DiskRates rates_of(const Offload& offload) {
   for (std::size_t i = 0; i < kMeasuredPages; ++i) pages.push_back({.at = i * bytes, .bytes = bytes});
   Pager pager(offload, std::move(pages));
   return measure_rates(pager);
+}
+
+StepPasses passes_of_step(StepNorms norms, StepMasters masters) {
+  const bool on_disk = masters == StepMasters::on_disk;
+  if (norms == StepNorms::of_parameters) return {.updates = 1, .reads = on_disk ? 1 : 0};
+  // First the moments move, and stay then as they are.
+  if (norms == StepNorms::of_moments) return {.updates = on_disk ? 2 : 1, .reads = on_disk ? 0 : 1};
+  return {};
+}
+
+double milliseconds_of(const StepPasses& passes, double bytes, const DiskRates& rates) {
+  const auto seconds = [&](int times, double rate) { return rate > 0 ? times * bytes / rate : 0; };
+  return 1e3 * (seconds(passes.updates, rates.both) + seconds(passes.reads, rates.read));
 }
 
 }  // namespace lockstep

@@ -60,6 +60,7 @@ class Pager::Pass {
         begin(now, Transfer::Way::write);
     }
     while (under_way_ > 0) wait();
+    if (!pager_.file_.direct() && wrote_) timed([&] { pager_.file_.sync(); });
   }
   // Until no buffer is in use, whatever becomes of the transfers.
   void give_up() {
@@ -80,9 +81,12 @@ class Pager::Pass {
     return pager_.buffers_[state_[visit].buffer].first(pager_.pages_[visits_[visit].page].bytes);
   }
   void begin(std::size_t visit, Transfer::Way way) {
-    pager_.transfers_->begin(
-        {.way = way, .at = pager_.pages_[visits_[visit].page].at, .bytes = buffer_of(visit), .tag = visit});
+    timed([&] {  // a full queue, or a disk that is asked on this thread, keeps it waiting here
+      pager_.transfers_->begin(
+          {.way = way, .at = pager_.pages_[visits_[visit].page].at, .bytes = buffer_of(visit), .tag = visit});
+    });
     ++under_way_;
+    wrote_ = wrote_ || way == Transfer::Way::write;
   }
   void read_ahead() {
     for (; next_ < visits_.size() && !free_.empty(); ++next_) {
@@ -110,8 +114,12 @@ class Pager::Pass {
     return true;
   }
   void wait() {
+    timed([&] { end_one(Wait::yes); });
+  }
+  template <class Work>
+  void timed(Work&& work) {
     const std::int64_t since = now_ns();
-    end_one(Wait::yes);
+    work();
     pager_.waited_ns_ += now_ns() - since;
   }
 
@@ -121,6 +129,7 @@ class Pager::Pass {
   std::vector<std::size_t> free_;  // buffers
   std::size_t next_ = 0;           // the first visit whose page is not asked for
   std::size_t under_way_ = 0;
+  bool wrote_ = false;
 };
 
 void Pager::pass(std::span<const Visit> visits, const Work& work) {

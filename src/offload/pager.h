@@ -41,8 +41,8 @@ class Pager {
     PageUse use = PageUse::update;
   };
   // One page after the other, in this order and on this thread. Each page at most once. Returns when all that
-  // is written is in the file. Throws OffloadError, and what `work` throws, when nothing is under way any
-  // more.
+  // is written is in the file, and on the disk where that is how errors show. Throws OffloadError, and what
+  // `work` throws, when nothing is under way any more.
   using Work = std::function<void(std::size_t page, std::span<std::byte> bytes)>;
   void pass(std::span<const Visit> visits, const Work& work);
 
@@ -51,7 +51,7 @@ class Pager {
   std::span<const FilePage> pages() const { return pages_; }
   std::size_t staging_bytes() const;
   const char* io_name() const { return transfers_->name(); }
-  // That passes waited for transfers, so far.
+  // That passes were kept by transfers, so far.
   std::int64_t waited_ns() const { return waited_ns_; }
 
  private:
@@ -69,10 +69,24 @@ struct DiskRates {
   double read = 0;
   double write = 0;
   double both = 0;  // in each direction
+  OffloadPath path = OffloadPath::page_cache;
 };
 // What the pages held is lost. Throws OffloadError.
 DiskRates measure_rates(Pager& pager);
 // Of a folder where nothing lies yet.
 DiskRates rates_of(const Offload& offload);
+
+// How often a step goes over all of an optimizer's state.
+struct StepPasses {
+  int updates = 1;  // read and written
+  int reads = 0;    // read alone
+};
+// Whose norms a step needs before it can update: LARS those of parameters, LAMB those of moments too, which
+// take in the gradient for that.
+enum class StepNorms : std::uint8_t { none, of_parameters, of_moments };
+enum class StepMasters : bool { none, on_disk };
+StepPasses passes_of_step(StepNorms norms, StepMasters masters);
+// What they take for so many bytes, were nothing done beside them.
+double milliseconds_of(const StepPasses& passes, double bytes, const DiskRates& rates);
 
 }  // namespace lockstep

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -12,7 +14,6 @@
 #include <utility>
 
 #include "lockstep/base/bytes.h"
-#include "lockstep/offload/offload.h"
 #include "offload/aligned_memory.h"
 
 namespace lockstep {
@@ -31,6 +32,15 @@ std::string free_text(const std::filesystem::path& folder) {
 
 }  // namespace
 
+const char* path_text(OffloadPath path) {
+  switch (path) {
+    case OffloadPath::direct: return ", direct";
+    case OffloadPath::page_cache: return ", through the page cache";
+    case OffloadPath::memory: return "; it is memory, not a disk";
+  }
+  return "";
+}
+
 std::string transfer_text(const char* verb, const std::filesystem::path& folder) {
   return fmt::format("cannot {} the scratch file in {}", verb, folder.string());
 }
@@ -39,7 +49,7 @@ ScratchFile::ScratchFile(std::filesystem::path folder, std::uint64_t bytes)
     : folder_(std::move(folder)), bytes_(up(bytes)) {
   open_nameless();
   make_room();
-  try_direct();
+  find_path();
 }
 
 void ScratchFile::open_nameless() {
@@ -72,14 +82,29 @@ void ScratchFile::make_room() const {
                      error);
 }
 
-// Some file systems refuse O_DIRECT when it is set, others with the first transfer.
-void ScratchFile::try_direct() {
+// Some file systems refuse O_DIRECT when it is set, others with the first transfer; tmpfs may take it.
+void ScratchFile::find_path() {
+  struct statfs there = {};
+  if (::fstatfs(fd_.get(), &there) == 0 && (there.f_type == TMPFS_MAGIC || there.f_type == RAMFS_MAGIC)) {
+    path_ = OffloadPath::memory;
+    return;
+  }
   const int flags = ::fcntl(fd_.get(), F_GETFL);
   if (bytes_ == 0 || ::fcntl(fd_.get(), F_SETFL, flags | O_DIRECT) != 0) return;
   const AlignedMemory page(kAlign);
-  direct_ = ::pread(fd_.get(), page.data(), kAlign, 0) == kAlign &&
-            ::pwrite(fd_.get(), page.data(), kAlign, 0) == kAlign;
-  if (!direct_) ::fcntl(fd_.get(), F_SETFL, flags);
+  if (::pread(fd_.get(), page.data(), kAlign, 0) == kAlign &&
+      ::pwrite(fd_.get(), page.data(), kAlign, 0) == kAlign)
+    path_ = OffloadPath::direct;
+  else
+    ::fcntl(fd_.get(), F_SETFL, flags);
+}
+
+void ScratchFile::sync() const {
+  int result = 0;
+  do {
+    result = ::fdatasync(fd_.get());
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) throw OffloadError(transfer_text("write", folder_), errno);
 }
 
 void read_fully(const ScratchFile& file, std::uint64_t at, std::span<std::byte> bytes) {

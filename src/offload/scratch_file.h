@@ -9,6 +9,7 @@
 #include <string>
 
 #include "lockstep/base/fd.h"
+#include "lockstep/offload/offload.h"
 
 namespace lockstep {
 
@@ -24,8 +25,12 @@ class ScratchFile {
   int fd() const { return fd_.get(); }
   const std::filesystem::path& folder() const { return folder_; }
   std::uint64_t bytes() const { return bytes_; }
+  OffloadPath path() const { return path_; }
   // Whether transfers go past the page cache: they are aligned then.
-  bool direct() const { return direct_; }
+  bool direct() const { return path_ == OffloadPath::direct; }
+  // Until the disk has what was written through the page cache, which is when it says what it could not
+  // write. Throws OffloadError.
+  void sync() const;
 
   // Any bytes of it, through a buffer of at most 1 MiB. Reads may go on side by side. Throw OffloadError.
   void read(std::uint64_t at, std::span<std::byte> into) const;
@@ -34,13 +39,17 @@ class ScratchFile {
  private:
   void open_nameless();
   void make_room() const;
-  void try_direct();
+  void find_path();
 
   std::filesystem::path folder_;
   std::uint64_t bytes_;
   UniqueFd fd_;
-  bool direct_ = false;
+  OffloadPath path_ = OffloadPath::page_cache;
 };
+
+// ", direct", ", through the page cache", "; it is memory, not a disk": behind how the file is read and
+// written.
+const char* path_text(OffloadPath path);
 
 // "cannot read the scratch file in /scratch: Input/output error"
 std::string transfer_text(const char* verb, const std::filesystem::path& folder);

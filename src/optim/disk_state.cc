@@ -10,6 +10,7 @@
 namespace lockstep {
 namespace {
 
+constexpr std::size_t kRememberedSteps = 1000;
 constexpr std::size_t kLeastPageBytes = std::size_t{64} << 10;
 constexpr std::size_t kMostPageBytes = std::size_t{4} << 20;  // beyond that disks get no faster
 
@@ -87,14 +88,15 @@ void DiskState::write(std::size_t slice, std::size_t which, std::span<const std:
   }
 }
 
-double DiskState::predicted_ms(PageUse use) const {
-  const double rate = use == PageUse::update ? rates_.both : rates_.read;
-  return rate > 0 ? static_cast<double>(layout_.bytes()) / rate * 1e3 : 0;
+double DiskState::predicted_ms(const StepPasses& passes) const {
+  return milliseconds_of(passes, static_cast<double>(layout_.bytes()), rates_);
 }
 
 void DiskState::end_step() {
   const std::int64_t waited = pager_.waited_ns();
-  waits_ms_.push_back(static_cast<double>(waited - std::exchange(waited_before_ns_, waited)) / 1e6);
+  waits_ms_.resize(std::min(steps_ + 1, kRememberedSteps));
+  waits_ms_[steps_++ % kRememberedSteps] =
+      static_cast<double>(waited - std::exchange(waited_before_ns_, waited)) / 1e6;
 }
 
 OffloadFigures DiskState::figures() const {
@@ -104,11 +106,11 @@ OffloadFigures DiskState::figures() const {
           .bytes = layout_.bytes(),
           .staging_bytes = pager_.staging_bytes(),
           .io = pager_.io_name(),
-          .direct = pager_.file().direct(),
+          .path = pager_.file().path(),
           .read_rate = rates_.read,
           .write_rate = rates_.write,
           .both_rate = rates_.both,
-          .measured_ms = waits.empty() ? 0 : waits[waits.size() / 2]};
+          .measured_ms = waits.empty() ? std::nullopt : std::optional(waits[waits.size() / 2])};
 }
 
 }  // namespace lockstep

@@ -44,8 +44,8 @@ class DiskState {
   void write(std::size_t slice, std::size_t which, std::span<const std::byte> bytes);
 
   std::size_t staging_bytes() const { return pager_.staging_bytes(); }
-  // What a pass of that kind over everything should take, by the rates that were measured.
-  double predicted_ms(PageUse use) const;
+  // What these passes should take, by the rates that were measured.
+  double predicted_ms(const StepPasses& passes) const;
   // A step is through: what passes waited since the last one is its waiting.
   void end_step();
   // All but predicted_ms, which is the optimizer's to say.
@@ -60,7 +60,8 @@ class DiskState {
   Pager pager_;
   DiskRates rates_;
   std::int64_t waited_before_ns_ = 0;
-  std::vector<double> waits_ms_;  // of each step
+  std::vector<double> waits_ms_;  // of the last steps, one in the place of another
+  std::size_t steps_ = 0;
 };
 
 }  // namespace lockstep

@@ -138,12 +138,11 @@ std::optional<OffloadFigures> Optimizer::offload() const {
   OffloadFigures figures = disk_->figures();
   const bool masters =
       std::ranges::any_of(slots_, [](const Slot& slot) { return slot.on_disk && slot.has_master; });
-  const bool moves = traits_.adapts != Adapts::to_moments;
-  figures.predicted_ms = disk_->predicted_ms(moves || masters ? PageUse::update : PageUse::read);
-  if (!moves)  // they have a pass of their own before
-    figures.predicted_ms += disk_->predicted_ms(PageUse::update);
-  else if (masters && traits_.adapts == Adapts::to_parameters)
-    figures.predicted_ms += disk_->predicted_ms(PageUse::read);
+  const StepNorms norms = traits_.adapts == Adapts::to_moments      ? StepNorms::of_moments
+                          : traits_.adapts == Adapts::to_parameters ? StepNorms::of_parameters
+                                                                    : StepNorms::none;
+  figures.predicted_ms =
+      disk_->predicted_ms(passes_of_step(norms, masters ? StepMasters::on_disk : StepMasters::none));
   return figures;
 }
 

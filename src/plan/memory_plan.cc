@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/bytes.h"
+#include "offload/scratch_file.h"
 #include "plan/parameter_count.h"
 #include "report/table.h"
 
@@ -64,10 +65,10 @@ std::vector<std::string> notes_on(const MemoryQuestion& q) {
   if (!q.offload.empty())
     notes.push_back(
         fmt::format("the optimizer's state is on disk in {}, which reads and writes {:.2f} GB/s at once "
-                    "(measured here), for "
+                    "(measured here{}), for "
                     "{}; in memory are {} in its place",
-                    q.offload, q.disk_rate / 1e9, counted(q.form.machine_workers, "worker"),
-                    decimal_bytes(q.form.staging_bytes)));
+                    q.offload, q.disk_rate / 1e9, path_text(q.disk_path),
+                    counted(q.form.machine_workers, "worker"), decimal_bytes(q.form.staging_bytes)));
   notes.emplace_back(
       "not counted: activations, which grow with --lane-batch, batches, and the program itself with "
       "libtorch");

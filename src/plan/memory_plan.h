@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/offload/offload.h"
 #include "plan/memory.h"
 
 namespace lockstep {
@@ -19,7 +20,8 @@ struct MemoryQuestion {
   std::vector<int> stages = {0, 1, 2, 3};
   std::string offload = {};  // the folder where the optimizer's state is to lie; empty: in memory
   double disk_rate = 0;      // of that folder, read and written at once, bytes a second; of all workers
-  int disk_passes = 1;       // that a step makes over the state
+  double disk_passes = 1;    // that a step makes over the state, in times of one that does both
+  OffloadPath disk_path = OffloadPath::direct;
   double memory_bytes = 0;   // of a worker
   bool memory_given = true;  // false: it is this machine's, in equal parts
 };

@@ -144,8 +144,14 @@ std::string answer(const MemoryRequest& request, ModelSize size, bool colours) {
   if (offloads(o)) {
     const Offload offload{.folder = o.offload};
     question.offload = o.offload;
-    question.disk_rate = rates_of(offload).both;
-    question.disk_passes = o.optimizer == "lamb" ? 2 : 1;  // its norms need the moments first
+    const DiskRates rates = rates_of(offload);
+    const StepNorms norms = o.optimizer == "lamb"   ? StepNorms::of_moments
+                            : o.optimizer == "lars" ? StepNorms::of_parameters
+                                                    : StepNorms::none;
+    const StepPasses passes = passes_of_step(norms, narrow ? StepMasters::on_disk : StepMasters::none);
+    question.disk_rate = rates.both;
+    question.disk_passes = passes.updates + passes.reads * rates.both / rates.read;
+    question.disk_path = rates.path;
     question.form.staging_bytes = static_cast<double>(offload.staging_bytes);
   }
   if (o.bucket_cap_mb != 0) question.form.bucket_bytes = o.bucket_cap_mb * 0x1p20;

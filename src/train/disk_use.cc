@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "lockstep/base/bytes.h"
+#include "offload/scratch_file.h"
 
 namespace lockstep {
 
@@ -15,7 +16,7 @@ DiskUse disk_use(const TrainOptimizer& optimizer, const Group& world) {
   DiskUse use{.own = optimizer.offload().value_or(OffloadFigures()), .bytes = {}};
   use.bytes = world.all_gather(static_cast<std::int64_t>(use.own.bytes));
   const std::vector<double> mine = {use.own.read_rate, use.own.write_rate, use.own.predicted_ms,
-                                    use.own.measured_ms};
+                                    use.own.measured_ms.value_or(0), use.own.measured_ms ? 1.0 : 0.0};
   std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
   world.all_gather(mine, all);
   double slowest_read = INFINITY, slowest_write = INFINITY;
@@ -25,7 +26,7 @@ DiskUse disk_use(const TrainOptimizer& optimizer, const Group& world) {
     slowest_read = std::min(slowest_read, figures[0]);
     slowest_write = std::min(slowest_write, figures[1]);
     use.predicted_ms = std::max(use.predicted_ms, figures[2]);
-    use.measured_ms = std::max(use.measured_ms, figures[3]);
+    if (figures[4] != 0) use.measured_ms = std::max(use.measured_ms.value_or(0), figures[3]);
   }
   use.read_rate = std::isfinite(slowest_read) ? slowest_read : 0;
   use.write_rate = std::isfinite(slowest_write) ? slowest_write : 0;
@@ -36,11 +37,10 @@ std::string describe(const DiskUse& use) {
   const auto bytes = std::accumulate(use.bytes.begin(), use.bytes.end(), std::int64_t{0});
   if (bytes == 0) return "offload: the optimizer keeps no state, so nothing is on disk";
   return fmt::format(
-      "offload: {} of optimizer state on disk in {} ({}, {}), {:.2f} GB/s read, {:.2f} GB/s write a worker: "
+      "offload: {} of optimizer state on disk in {} ({}{}), {:.2f} GB/s read, {:.2f} GB/s write a worker: "
       "about {:.3g} ms a step more",
       format_bytes(static_cast<std::uint64_t>(bytes)), use.own.folder.string(), use.own.io,
-      use.own.direct ? "direct" : "through the page cache", use.read_rate / 1e9, use.write_rate / 1e9,
-      use.predicted_ms);
+      path_text(use.own.path), use.read_rate / 1e9, use.write_rate / 1e9, use.predicted_ms);
 }
 
 nlohmann::ordered_json to_json(const DiskUse& use) {
@@ -48,11 +48,12 @@ nlohmann::ordered_json to_json(const DiskUse& use) {
           {"bytes", use.bytes},
           {"staging_bytes", use.own.staging_bytes},
           {"io", use.own.io},
-          {"direct", use.own.direct},
+          {"direct", use.own.path == OffloadPath::direct},
+          {"in_memory", use.own.path == OffloadPath::memory},
           {"read_gbs", use.read_rate / 1e9},
           {"write_gbs", use.write_rate / 1e9},
           {"predicted_ms", use.predicted_ms},
-          {"measured_ms", use.measured_ms}};
+          {"measured_ms", use.measured_ms ? nlohmann::ordered_json(*use.measured_ms) : nullptr}};
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,12 +13,12 @@
 namespace lockstep {
 
 struct DiskUse {
-  OffloadFigures own;               // of this worker
-  std::vector<std::int64_t> bytes;  // by worker
-  double read_rate = 0;             // of the slowest worker
-  double write_rate = 0;            // likewise
-  double predicted_ms = 0;          // of a step, on the worker for which it is most
-  double measured_ms = 0;           // likewise
+  OffloadFigures own;                      // of this worker
+  std::vector<std::int64_t> bytes;         // by worker
+  double read_rate = 0;                    // of the slowest worker
+  double write_rate = 0;                   // likewise
+  double predicted_ms = 0;                 // of a step, on the worker for which it is most
+  std::optional<double> measured_ms = {};  // likewise; nullopt: there was no step
 };
 
 // Collective.

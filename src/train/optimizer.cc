@@ -45,11 +45,7 @@ class OwnOptimizer final : public TrainOptimizer {
   void zero_grad() override { optimizer_->zero_grad(); }
   void save(SavedState& state, const SliceOwners& owners, const Group& world) override {
     SavedState::Set& set = state.sets[kOptimizerFile];
-    struct Joined {
-      std::vector<torch::Tensor> parts;
-      std::vector<std::string> names;
-    };
-    std::map<std::string, Joined> joined;  // by kind: of parameters that are not contiguous
+    std::map<std::string, std::vector<StatePart>> joined;  // by kind: of parameters that are not contiguous
     for (const StatePart& part : optimizer_->state_parts()) {
       if (part.everywhere) {
         add_whole(set, world.rank(), part.name, part.tensor);
@@ -58,15 +54,18 @@ class OwnOptimizer final : public TrainOptimizer {
       } else if (part.plain) {
         add_run(set, owners, part.name, part.slice, part.tensor);
       } else {
-        Joined& kind = joined[part.name.substr(0, part.name.find('/'))];
-        kind.parts.resize(owners.slices().size());
-        kind.names.resize(owners.slices().size());
-        kind.parts[part.slice] = part.fetch ? part.fetch() : part.tensor;
-        kind.names[part.slice] = part.name;
+        joined[part.name.substr(0, part.name.find('/'))].push_back(part);
       }
     }
-    for (const auto& [kind, one] : joined)
-      add_joined(set, optimizer_->source(), world.rank(), one.parts, one.names);
+    for (const auto& [kind, parts] : joined) {  // one at a time in memory, of what is on disk
+      std::vector<torch::Tensor> tensors(owners.slices().size());
+      std::vector<std::string> names(owners.slices().size());
+      for (const StatePart& part : parts) {
+        tensors[part.slice] = part.fetch ? part.fetch() : part.tensor;
+        names[part.slice] = part.name;
+      }
+      add_joined(set, optimizer_->source(), world.rank(), tensors, names);
+    }
     if (scaler_)
       state.files.emplace_back(kScalerFile, [scale = scaler_->state_dict()](const fs::path& file) {
         save_safetensors(file, scale);

@@ -241,6 +241,8 @@ StepBenchResult bench_steps(const ModuleRef& model, const Task& given, const Bat
   if (model.pointer() != nullptr && has_sync_norms(*model.pointer()))
     throw UsageError(
         "bench_steps: with SyncBatchNorm no worker can step alone; accepted: a model with another norm");
+  if (options.offload)
+    throw UsageError("bench_steps: a worker's steps alone keep their state in memory; accepted: no offload");
   const Precision precision = parse_precision(options.precision);
   const torch::Device device = find_device(options.device, Identity::from_environment().local_rank);
   set_arithmetic(device, {options.deterministic, options.tf32});

@@ -54,7 +54,7 @@ class Offload(Case):
     def test_says_what_it_will_cost_before_the_first_step(self):
         done = self.run_program("train", "--out", self.path("run"), *LANES, "--steps", 2, *self.disk())
         self.assertEqual(done.returncode, 0, done.stderr)
-        said = r"offload: \S+ \w+ of optimizer state on disk in %s \((io_uring|threads), (direct|through the page cache)\), " \
+        said = r"offload: \S+ \w+ of optimizer state on disk in %s \((io_uring|threads)(, direct|, through the page cache|; it is memory, not a disk)\), " \
                r"[\d.]+ GB/s read, [\d.]+ GB/s write a worker: about \S+ ms a step more" % self.path("disk")
         self.assertRegex(done.stdout + done.stderr, said)
 
@@ -77,7 +77,9 @@ class Offload(Case):
         self.refused("train", "--out", self.path("run"), *LANES, "--width", 150, "--steps", 2, *self.disk(), status=1,
                      words=["cannot make a scratch file of", f"in {self.path('disk')} (", "are free): No space left on device"])
         self.assertFalse(os.path.exists(self.path("run")))
-        self.train("run", *LANES, "--steps", 2, "-n", 2, "--strategy", "zero1", *self.disk())
+        small = self.train("run", *LANES, "--steps", 2, "-n", 2, "--strategy", "zero1", *self.disk())
+        self.assertTrue(small["offload"]["in_memory"])
+        self.assertFalse(small["offload"]["direct"])
 
     def test_nothing_is_left_when_it_is_killed(self):
         args = [*LANES, "--steps", 100000, "-n", 2, *self.disk()]

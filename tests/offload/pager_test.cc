@@ -151,5 +151,18 @@ TEST_P(PagerBy, MeasuresTheDisk) {
   EXPECT_GT(pager.waited_ns(), 0);
 }
 
+TEST(StepPasses, AreThoseOfTheOptimizer) {
+  const DiskRates rates{.read = 4e6, .write = 3e6, .both = 2e6};
+  const auto ms = [&](StepNorms norms, StepMasters masters) {
+    return milliseconds_of(passes_of_step(norms, masters), 1e6, rates);
+  };
+  EXPECT_EQ(ms(StepNorms::none, StepMasters::none), 500);
+  EXPECT_EQ(ms(StepNorms::none, StepMasters::on_disk), 500);
+  EXPECT_EQ(ms(StepNorms::of_parameters, StepMasters::none), 500);  // they are in memory
+  EXPECT_EQ(ms(StepNorms::of_parameters, StepMasters::on_disk), 750);
+  EXPECT_EQ(ms(StepNorms::of_moments, StepMasters::none), 750);
+  EXPECT_EQ(ms(StepNorms::of_moments, StepMasters::on_disk), 1000);
+}
+
 }  // namespace
 }  // namespace lockstep

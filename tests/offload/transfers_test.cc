@@ -4,8 +4,10 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -17,11 +19,13 @@
 
 #include "checkpoint/temp_folder.h"
 #include "offload/aligned_memory.h"
+#include "offload/pager.h"
 
 namespace {
 std::atomic<int> threads_left = INT_MAX;
 std::atomic<bool> rings_wait = true;
 std::atomic<bool> writes_nothing = false;
+std::atomic<bool> loses_writes = false;
 
 template <class Function>
 Function* real(const char* name) {
@@ -30,7 +34,7 @@ Function* real(const char* name) {
 }  // namespace
 
 // In place of the C library's, for this whole program: threads that can't be had, rings that can't be waited
-// for, and files that take nothing.
+// for, files that take nothing, and disks that say so later.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*body)(void*),
                               void* argument) noexcept {
   if (threads_left-- <= 0) return EAGAIN;
@@ -51,6 +55,12 @@ extern "C" long syscall(long number, ...) noexcept {
 }
 extern "C" ssize_t pwrite(int fd, const void* bytes, size_t count, off_t at) {
   return writes_nothing ? 0 : ::syscall(SYS_pwrite64, fd, bytes, count, at);
+}
+
+extern "C" int fdatasync(int fd) {
+  if (!loses_writes) return static_cast<int>(::syscall(SYS_fdatasync, fd));
+  errno = EIO;
+  return -1;
 }
 
 namespace lockstep {
@@ -159,6 +169,39 @@ TEST(Transfers, EndWhereAFileTakesNothing) {
   writes_nothing = false;
   EXPECT_EQ(message,
             "cannot write the scratch file in " + folder.path().string() + ": it takes nothing at byte 0");
+}
+
+class InMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    struct statfs there = {};
+    if (::statfs("/dev/shm", &there) != 0 || there.f_type != TMPFS_MAGIC)
+      GTEST_SKIP() << "/dev/shm is no tmpfs here";
+  }
+};
+
+TEST_F(InMemory, SaysThatItIsNoDisk) {
+  const ScratchFile file("/dev/shm", kBytes);
+  EXPECT_EQ(file.path(), OffloadPath::memory);
+  EXPECT_FALSE(file.direct());
+  EXPECT_EQ(rates_of({.folder = "/dev/shm", .staging_bytes = 6 * kBytes}).path, OffloadPath::memory);
+  EXPECT_STREQ(path_text(file.path()), "; it is memory, not a disk");
+}
+
+// What goes past no page cache is refused when it is written; through one, later.
+TEST_F(InMemory, HearsOfWritesThatWereLost) {
+  Pager pager({.folder = "/dev/shm"}, {{.at = 0, .bytes = kBytes}});
+  const auto pass = [&](PageUse use) {
+    const Pager::Visit all{.page = 0, .use = use};
+    pager.pass(std::span(&all, 1), [](std::size_t, std::span<std::byte>) {});
+  };
+  pass(PageUse::write);
+  loses_writes = true;
+  EXPECT_NO_THROW(pass(PageUse::read));
+  for (const PageUse use : {PageUse::write, PageUse::update})
+    EXPECT_EQ(message_of<OffloadError>([&] { pass(use); }),
+              "cannot write the scratch file in /dev/shm: Input/output error");
+  loses_writes = false;
 }
 
 }  // namespace

@@ -62,6 +62,8 @@ TEST(BenchSteps, MeasuresEveryKindOfStep) {
         bench_steps(model, task, Parities().get(own, nullptr), {.optimizer = "sgd", .steps = 7}, g,
                     [&](std::int64_t done) { told.push_back(done); });
     EXPECT_EQ(told, (std::vector<std::int64_t>{5, 7}));
+    EXPECT_THROW(bench_steps(model, task, Parities().get(own, nullptr), {.offload = {.folder = "/tmp"}}, g),
+                 UsageError);
     for (const double ms : {result.step_ms, result.alone_ms, result.in_phase_ms}) EXPECT_GT(ms, 0);
     EXPECT_LE(result.step_ms, result.step_ms_p95);
     EXPECT_LE(result.alone_ms, result.alone_ms_p95);

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -23,6 +24,10 @@ inline constexpr std::size_t kStagedPages = 6;
 
 // How the file is read and written. `automatic`: io_uring where the kernel lets this process have it.
 enum class OffloadIo : std::uint8_t { automatic, io_uring, threads };
+
+// Where the file's bytes go: past the page cache, or through it, so that rates are not the disk's alone; or
+// nowhere, on a file system that is memory (tmpfs), which saves none.
+enum class OffloadPath : std::uint8_t { direct, page_cache, memory };
 
 struct Offload {
   std::filesystem::path folder = {};  // on a local disk, there already; empty: state stays in memory
@@ -39,13 +44,14 @@ struct OffloadFigures {
   std::uint64_t bytes = 0;        // on disk
   std::size_t staging_bytes = 0;  // memory in their place
   std::string io;                 // "io_uring" or "threads"
-  bool direct = false;            // past the page cache
+  OffloadPath path = OffloadPath::page_cache;
   // Measured on the file when it was made, bytes a second: alone, and both at once in each direction.
   double read_rate = 0;
   double write_rate = 0;
   double both_rate = 0;
   double predicted_ms = 0;  // of a step, for its transfers, were nothing computed beside them
-  double measured_ms = 0;   // that steps waited for transfers, the median; 0: there was no step
+  // That steps waited for transfers, the median of the last 1000; nullopt: there was no step.
+  std::optional<double> measured_ms = {};
 };
 
 // The disk refused or lost something. What it had is gone: a rank that has got this can't go on.

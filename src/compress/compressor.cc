@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <set>
 
 #include "comm/kernel/reduce.h"
 #include "compress/arithmetic.h"

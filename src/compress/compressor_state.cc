@@ -1,7 +1,6 @@
 // What a Compressor remembers, as a checkpoint has it.
 #include <fmt/format.h>
 
-#include <set>
 
 #include "compress/compressor.h"
 #include "lockstep/base/error.h"

@@ -49,7 +49,7 @@ LoaderOptions loader_options(const RunPlan& plan, std::optional<DeviceFeed>& fee
 // This worker's, as the libraries there are to compute.
 torch::Device begin_device(const TrainerOptions& o) {
   const torch::Device device = find_device(o.device, Identity::from_environment().local_rank);
-  if (!device.is_cpu() && o.strategy == "zero3")
+  if (!device.is_cpu() && (o.strategy == "zero3" || o.strategy == "hybrid-shard"))
     throw UsageError(option_text("strategy", o.strategy) +
                      " keeps one copy of the parameters in memory that all workers of a machine share, which "
                      "GPUs have not; accepted on " +

@@ -40,8 +40,9 @@ class CheckpointDraft {
 
   // The hidden folder that plain files go into, of any name but manifest.json, those of other processes too.
   const std::filesystem::path& folder() const;
-  // Hashes the files, and gives the checkpoint its name. `parts`: what the writers of tensors' parts say of
-  // theirs, which are not read again (checkpoint/part_file.h). Returns the checkpoint's folder. Throws
+  // Hashes the files, and gives the checkpoint its name. `parts`: what the trainer's writers of
+  // tensors' parts say of theirs, which are not read again; programs give none, and each of their workers may
+  // write whole files of its own. Returns the checkpoint's folder. Throws
   // UsageError where the parts are not the whole, SystemError. Once.
   std::filesystem::path publish(std::span<const std::string> parts = {});
 

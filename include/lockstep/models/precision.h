@@ -7,7 +7,7 @@
 //   lockstep::to_low_precision(*model, torch::kBFloat16);  // before it is wrapped
 //   lockstep::DataParallel ddp(model, world);
 //   lockstep::AdamW optimizer(ddp, {.lr = 5e-4, .master_weights = lockstep::MasterWeights::f32});
-//   auto out = model->forward(x.to(torch::kBFloat16)).to(torch::kFloat32);
+//   auto out = model->forward(x.to(torch::kBFloat16)).to(torch::kFloat32);  // indices (tokens) stay integers
 //   loss(out, y).backward();
 //
 // 2. Parameters of f32. Operations that gain by it cast their inputs; gradients are f32.
@@ -19,7 +19,7 @@
 //   loss(out, y).backward();  // outside of the scope
 //
 // f16 has a small range: its gradients want a loss scaler (optim/grad_scaler.h). docs/precision.md has what
-// each way costs, and `lockstep train --precision` and TrainerOptions::precision do all of the first.
+// each way costs, and `lockstep train --precision` and TrainerOptions::precision do both.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -3,8 +3,7 @@
 //
 //   lockstep::GradScaler scaler(optimizer);       // beside the optimizer, on every rank
 //   scaler.scale(loss).backward();
-//   scaler.step();                                // in place of optimizer.step() and PyTorch's
-//   scaler.update()
+//   scaler.step();                                // in place of optimizer.step(), and there is no update()
 //
 // The scale begins at 65536, doubles after every 2000 steps without overflow, and halves at each overflow. A
 // step overflows where any gradient, of any worker and any lane, is not finite once it is reduced. That is
@@ -18,7 +17,8 @@
 // there it is of no use, but costs little.
 //
 // Clipping comes before step() and sees scaled gradients: clip_grad_norm_(ddp, max_norm * scaler.scale()),
-// and the norm that it returns is as many times too large.
+// and the norm that it returns is as many times too large; clip_grad_value_ likewise. A program's checkpoint
+// has state_dict() beside the optimizer's.
 //
 // Gradients that are infinite at any scale come from the model: after `most_skipped` steps in a row step()
 // throws, on every rank, rather than to skip for ever. bf16 has the range of f32 and needs no scaler.

@@ -15,8 +15,8 @@
 // and gradient (LARS), or over parameter and state (LAMB). Where workers have parts of the parameters, one
 // all-reduce a step puts the blocks together: about a hundredth of the gradients' bytes, and 8 KiB for each
 // block that a border of the parts cuts. Of 16-bit parameters the norms are those of their master
-// weights, where there are any, and of the parameters as they are stored, where not. Parameters on another
-// device than the processor are refused.
+// weights, where there are any, and of the parameters as they are stored, where not. All parameters are on
+// one device, the processor or one whose library has kernels for these norms; others are refused.
 #pragma once
 
 #include <memory>

@@ -2,8 +2,9 @@
 // Speed", 2021): Adam whose gradients are too different from step to step to be one bit each, and whose
 // momentum is not.
 //
-//   DataParallel ddp(model, world, {.exchange = compressed({.method = "onebit-adam:warmup=1000", .lanes =
-//   8})}); OneBitAdam optimizer(ddp, {.lr = 1e-3});
+//   auto exchange = compressed({.method = "onebit-adam:warmup=1000", .lanes = 8});  // the loader's lanes
+//   DataParallel ddp(model, world, {.exchange = exchange});
+//   OneBitAdam optimizer(ddp, {.lr = 1e-3});
 //
 // The dense phase, of `warmup` steps, is Adam, bit for bit, and gradients travel as they are. Then the
 // variance stays what it is, and the workers exchange the momentum, a bit an element, with what that leaves

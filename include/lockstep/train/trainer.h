@@ -91,11 +91,12 @@ struct TrainerOptions {
   std::uint64_t seed = 0;
   int threads = 1;  // of a worker, that libtorch computes with
   // sgd, adam, adamw, lars, lamb; torch-sgd, torch-adam, torch-adamw; onebit-adam, with
-  // parallel.exchange = compressed({.method = "onebit-adam"}).
+  // parallel.exchange = compressed({.method = "onebit-adam", .lanes = lanes, .seed = seed}) and `lanes`
+  // given.
   std::string optimizer = "adamw";
   double momentum = 0.9;  // of sgd and lars
   bool nesterov = false;
-  double weight_decay = 0;
+  double weight_decay = 0;  // for every optimizer, lamb too
   // Parameters without weight decay, and with lars and lamb without a rate of their own: names, in which *
   // stands for any text, with commas between them; "1-d" for all of fewer than two dimensions; "none". Empty:
   // "1-d" for lars and lamb, "none" for the others. A name that no parameter has is a UsageError.
@@ -107,8 +108,8 @@ struct TrainerOptions {
   ScheduleOptions schedule = {};    // the learning rate, schedule.lr, and its way over the run
   double warmup_epochs = 0;         // in place of schedule.warmup_steps, rounded to steps
   // fp32, bf16, fp16 or bf16-autocast (models/precision.h). With bf16 and fp16 the model's parameters become
-  // that, forward gets inputs of that type, and the optimizer keeps master weights; loss and metrics get f32
-  // outputs.
+  // that, forward gets floating-point inputs of that type (integers stay), and the optimizer keeps master
+  // weights; loss and metrics get f32 outputs.
   std::string precision = "fp32";
   std::string loss_scaling = "auto";  // auto (with fp16), on or off
   GradScalerOptions scaler = {};

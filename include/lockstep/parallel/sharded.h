@@ -12,8 +12,7 @@
 // |---|---|---|---|---|
 // | `optimizer` | ZeRO-1 | 1 | 1 | 1/W |
 // | `gradients` | ZeRO-2, SHARD_GRAD_OP | 1 | 1/W, and a few buckets | 1/W |
-// | `parameters` | ZeRO-3, FULL_SHARD | one copy a machine; or 1/W, and units | 1/W, and a few buckets | 1/W
-// |
+// | `parameters` | ZeRO-3, FULL_SHARD | 1 a machine, or 1/W and units | 1/W, and a few buckets | 1/W |
 //
 // Each bucket of gradients is reduced and scattered: of every bucket a worker gets the mean of its own part,
 // and that is what its optimizer updates (slices()).

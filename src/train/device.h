@@ -9,6 +9,7 @@
 
 #include "lockstep/comm/buffer.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/train/trainer.h"
 
 namespace lockstep {
 
@@ -29,6 +30,10 @@ struct GpuArithmetic {
   bool tf32 = false;  // products of f32 may round their factors to ten bits
 };
 void set_arithmetic(torch::Device device, GpuArithmetic arithmetic);
+
+// This worker's by the options, with its libraries set to compute as they say. Throws UsageError as
+// find_device does, and for a strategy that has no place there.
+torch::Device begin_device(const TrainerOptions& o);
 
 // Parameters and buffers move there; with `channels_last` those of four dimensions are then laid out so.
 void move_model(torch::nn::Module& model, torch::Device device, bool channels_last);

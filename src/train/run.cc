@@ -9,7 +9,6 @@
 #include "base/option_name.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/identity.h"
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"
@@ -44,18 +43,6 @@ LoaderOptions loader_options(const RunPlan& plan, std::optional<DeviceFeed>& fee
           .first_step = plan.first_step,
           .threads = o.loader_threads,
           .place = std::move(place)};
-}
-
-// This worker's, as the libraries there are to compute.
-torch::Device begin_device(const TrainerOptions& o) {
-  const torch::Device device = find_device(o.device, Identity::from_environment().local_rank);
-  if (!device.is_cpu() && (o.strategy == "zero3" || o.strategy == "hybrid-shard"))
-    throw UsageError(option_text("strategy", o.strategy) +
-                     " keeps one copy of the parameters in memory that all workers of a machine share, which "
-                     "GPUs have not; accepted on " +
-                     device.str() + ": ddp, zero1, zero2");
-  set_arithmetic(device, {o.deterministic, o.tf32});
-  return device;
 }
 
 DataRecord record_data(const RunPlan& plan, const Task& task) {

@@ -42,6 +42,7 @@ void check_ranges(const TrainOptions& o) {
   // 0 beside the other is how a file says which of the two counts.
   if (o.steps != 0) within<I>("--steps", o.steps, 1, kMany);
   if (o.epochs != 0) within<I>("--epochs", o.epochs, 1, kMany);
+  within("--label-smoothing", o.label_smoothing, 0.0, 0.99);
   if (o.lr) within("--lr", *o.lr, 0.0, 1e6);
   if (o.base_lr) within("--base-lr", *o.base_lr, 0.0, 1e6);
   within<I>("--base-batch", o.base_batch, 0, kMany);

@@ -44,6 +44,7 @@ struct TrainOptions {
   std::int64_t epochs = 0;  // 0 and no steps: one
   std::uint64_t seed = 0;
 
+  double label_smoothing = 0;
   std::string optimizer = "adamw";
   std::optional<double> lr;       // not with base_lr, from which it then follows
   std::optional<double> base_lr;  // of a step of base_batch samples
@@ -184,6 +185,9 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"seed", length, Role::defines, "of every random number"}, o.seed);
 
   const char* const optimizer = "Optimizer";
+  visit(OptionInfo{"label_smoothing", optimizer, Role::defines,
+                   "so much of a target is every class alike, in training; evaluation has none"},
+        o.label_smoothing);
   visit(OptionInfo{"optimizer", optimizer, Role::defines,
                    "sgd, adam, adamw; lars, lamb for large batches; onebit-adam, which sends a bit of each "
                    "momentum once its variance is known (--compress onebit-adam:warmup=1000); torch-sgd, "

@@ -74,6 +74,15 @@ class Bits(Case):
         self.refused("train", "--resume", self.path("sync"), "-n", 1, "--steps", 2,
                      words=["--norm sync", "2 lanes on 1 worker would", "accepted: -n 2"])
 
+    def test_smoothed_labels_are_for_training_alone(self):
+        plain = self.train("plain", *LANES, "--lr", 0, "--epochs", 1)
+        smooth = self.train("smooth", *LANES, "--lr", 0, "--epochs", 1, "--label-smoothing", 0.5)
+        self.assertEqual(smooth["params_sha256"], plain["params_sha256"])  # nobody has moved
+        self.assertEqual(smooth["validation_loss"], plain["validation_loss"])
+        self.assertNotEqual(smooth["final_loss"], plain["final_loss"])
+        self.refused("train", *LANES, "--label-smoothing", 1, "--out", self.path("none"),
+                     words=["--label-smoothing", "0 to 0.99"])
+
     def test_algorithms_and_buckets_change_no_bit(self):
         base = self.train("base", "-n", 2, *LANES, "--steps", 4)["params_sha256"]
         for name, args in {"tree": ["--algorithm", "tree"], "halving": ["--algorithm", "halving-doubling"],

@@ -139,6 +139,21 @@ TEST(CrossEntropy, IsLibtorchsOnTheProcessor) {
   EXPECT_TRUE(torch::equal(logits.grad().view({15, 7}), rows.grad()));
 }
 
+// Smoothed by hand, in f64: the target is 1 - s of its class, and s / classes of every one.
+TEST(CrossEntropy, SmoothsLabels) {
+  torch::manual_seed(5);
+  const auto logits = torch::randn({2, 6, 10}, torch::kDouble);
+  const auto target = torch::randint(0, 10, {2, 6}, torch::kLong);
+  const auto shares = at::one_hot(target.flatten(), 10).to(torch::kDouble) * 0.8 + 0.2 / 10;
+  const auto expected = -(shares * torch::log_softmax(logits.flatten(0, 1), 1)).sum(1).mean();
+  EXPECT_NEAR(cross_entropy(logits, target, 0.2).item<double>(), expected.item<double>(), 1e-12);
+  EXPECT_TRUE(torch::equal(cross_entropy(logits, target, 0), cross_entropy(logits, target)));
+  // As sure as it should be: the entropy of such a target, and no less.
+  const auto sure = torch::log(shares);
+  EXPECT_NEAR(cross_entropy(sure, target.flatten(), 0.2).item<double>(),
+              -0.82 * std::log(0.82) - 0.18 * std::log(0.02), 1e-12);
+}
+
 TEST(Gpt, BeginsSmall) {
   torch::manual_seed(2);
   const auto model = make_gpt({.blocks = 8});

@@ -202,11 +202,11 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
   expect_words(message([](auto& o) { o.lr = INFINITY; }), {"--lr", "inf"});
   expect_words(message([](auto& o) { o.base_lr = NAN; }), {"--base-lr", "nan"});
   for (double TrainOptions::*number :
-       {&TrainOptions::dropout, &TrainOptions::momentum, &TrainOptions::trust_coefficient,
-        &TrainOptions::trust_clip, &TrainOptions::clip_norm, &TrainOptions::clip_value,
-        &TrainOptions::warmup_epochs, &TrainOptions::min_lr, &TrainOptions::lr_power,
-        &TrainOptions::lr_factor, &TrainOptions::bucket_cap_mb, &TrainOptions::first_bucket_mb,
-        &TrainOptions::loss_scale})
+       {&TrainOptions::dropout, &TrainOptions::label_smoothing, &TrainOptions::momentum,
+        &TrainOptions::trust_coefficient, &TrainOptions::trust_clip, &TrainOptions::clip_norm,
+        &TrainOptions::clip_value, &TrainOptions::warmup_epochs, &TrainOptions::min_lr,
+        &TrainOptions::lr_power, &TrainOptions::lr_factor, &TrainOptions::bucket_cap_mb,
+        &TrainOptions::first_bucket_mb, &TrainOptions::loss_scale})
     expect_words(message([&](auto& o) { o.*number = NAN; }), {"--", "'nan' is out of range", "accepted"});
   expect_words(message([](auto& o) { o.clip_norm = -1; }), {"--clip-norm", "-1", "or 0 (none)"});
   expect_words(message([](auto& o) { o.clip_norm = o.clip_value = 1; }),

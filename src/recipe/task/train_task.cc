@@ -161,14 +161,13 @@ TrainOptions locate_data(TrainOptions o, const DataRecord& before) {
   return o;
 }
 
-torch::Tensor loss_of(const torch::Tensor& logits, const Batch& batch) {
-  return cross_entropy(logits, batch.target);
-}
-
-Task make_task(const std::shared_ptr<Model>& model, const TrainData& data) {
+Task make_task(const std::shared_ptr<Model>& model, const TrainData& data, double label_smoothing) {
   return {.train = data.train,
           .test = data.test,
-          .loss = loss_of,
+          .loss =
+              [model, label_smoothing](const torch::Tensor& logits, const Batch& batch) {
+                return cross_entropy(logits, batch.target, model->is_training() ? label_smoothing : 0);
+              },
           .metrics = {{"accuracy", count_correct}},
           .forward = [model](const Batch& batch) { return model->forward(batch.data); },
           .takes_low_precision = true};

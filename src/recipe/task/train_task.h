@@ -28,11 +28,9 @@ TrainOptions locate_data(TrainOptions options, const DataRecord& before);
 // Where the options' data lies, absolute; empty: it is made, not read.
 std::string data_path(const TrainOptions& options);
 
-// Mean cross-entropy over samples (over tokens for a text).
-torch::Tensor loss_of(const torch::Tensor& logits, const Batch& batch);
-
-// What the trainer takes: the task, and the options without what only names a model or data.
-Task make_task(const std::shared_ptr<Model>& model, const TrainData& data);
+// What the trainer takes: the task, and the options without what only names a model or data. The loss is the
+// mean cross entropy over samples (over tokens for a text), of smoothed labels while the model is in training.
+Task make_task(const std::shared_ptr<Model>& model, const TrainData& data, double label_smoothing = 0);
 // What the run's strategy is made with; a part of it.
 StrategyOptions strategy_options(const TrainOptions& options);
 TrainerOptions trainer_options(const TrainOptions& options);

@@ -1,5 +1,7 @@
-// What a task's own functions may do: throw on one rank, or give what is no loss.
+// What a task's own functions may do: throw on one rank, give what is no loss, or one that is not finite.
 #include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
@@ -90,6 +92,23 @@ TEST_F(TrainerTest, ALossThatIsNoNumberIsNamed) {
       said("narrow", [](const torch::Tensor& y,
                         const Batch& batch) { return squared(y, batch).to(torch::kBFloat16).view({1}); }),
       "accepted");
+}
+
+// However often the run was stopped.
+TEST_F(TrainerTest, StepsThatWereNotFiniteAreCountedOverAllParts) {
+  TrainerOptions how = options("run");
+  how.on_nan = "skip";
+  for (const std::int64_t epochs : {1, 2, 3}) {
+    Task what = task();
+    what.loss = [calls = 0](const torch::Tensor& y, const Batch& batch) mutable {
+      return squared(y, batch) * (++calls == 5 ? std::nan("") : 1);  // once in each part
+    };
+    how.epochs = epochs;
+    train(1, what, how);
+    const auto summary = nlohmann::json::parse(text("run/summary.json"));
+    EXPECT_EQ(summary.at("steps_not_finite"), epochs);
+    how.if_there = IfThere::resume;
+  }
 }
 
 }  // namespace

@@ -73,8 +73,8 @@ void StepExchange::launch() {
   event.bytes = bucket.data.bytes();
   if (event.ready_ns == 0) event.ready_ns = now_ns();
   Work work = options_.exchange.run(bucket);
-  // On the group's thread, while the bucket is in its cache, and before the counts' turn comes there: what is
-  // found goes along with them. On a device it is found there, and fetched when all have been looked at.
+  // On the thread that ends the exchange, while the bucket is in its cache. The counts leave when all have
+  // been looked at, and what was found goes along with them. On a device it is found there.
   if (watches_ && on_device())
     work = work.then([list = store_.reduced(index), found = device_found_] { mark_not_finite(list, found); });
   else if (watches_)

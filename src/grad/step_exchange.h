@@ -52,9 +52,9 @@ class StepExchange {
   void launch();
   void send_counts();
   bool on_device() const { return !store_.device().is_cpu(); }
-  // What is not finite is found too late to go along with counts that leave at once: on a device, or on the
-  // thread of another group, where an exchange that cuts the tree may end.
-  bool counts_wait() const { return watches_ && (on_device() || cut_); }
+  // What is not finite may be found too late to go along with counts that leave at once: on a device, or on
+  // the thread of another group, where an exchange may end. Which one does nobody says.
+  bool counts_wait() const { return watches_; }
   void finish_counts();
 
   const Group& group_;

@@ -147,8 +147,15 @@ void clip_grad_value_(GradientSource& source, double clip_value) {
                      "; accepted: 0 or more");
   source.synchronize();
   const torch::NoGradGuard no_grad;
-  for (const Slice& slice : source.slices())
-    if (slice.gradient.defined()) torch::Tensor(slice.gradient).clamp_(-clip_value, clip_value);
+  for (const Slice& slice : source.slices()) {
+    torch::Tensor gradient = slice.gradient;
+    if (!gradient.defined()) continue;
+    // f16 may have no such number, and on the processor libtorch refuses it then, or f16 at all.
+    if (gradient.scalar_type() == torch::kHalf && gradient.is_cpu())
+      gradient.copy_(gradient.to(torch::kFloat32).clamp_(-clip_value, clip_value));
+    else
+      gradient.clamp_(-clip_value, clip_value);
+  }
 }
 
 }  // namespace lockstep

@@ -4,7 +4,9 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <map>
+#include <set>
 #include <typeinfo>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -59,10 +61,12 @@ void find_batch_norms(torch::nn::Module& parent, const std::string& prefix, std:
   }
 }
 
-// A Sequential holds a module twice: to call it, and as its child.
+// A Sequential holds a module twice: to call it, and as its child. It may have several names itself.
 void refuse_unreachable(const std::vector<Place>& places) {
   std::map<const torch::nn::Module*, long> known;
-  for (const Place& place : places) known[place.module.lock().get()] += 2;
+  std::set<std::pair<const torch::nn::Module*, std::string>> seen;
+  for (const Place& place : places)
+    if (seen.emplace(place.parent, place.child).second) known[place.module.lock().get()] += 2;
   const auto refuse = [](const Place& place, const char* why) {
     throw UsageError("convert_sync_batchnorm: '" + place.name + "' " + why +
                      ", which would go on without the other workers; accepted: lockstep::SyncBatchNorm in "

@@ -270,7 +270,7 @@ std::vector<NamedTensor> Replicated::parameters() const { return reducer_->param
 void Replicated::synchronize() { reducer_->synchronize(); }
 
 void Replicated::watch_overflow(bool on) {
-  overflow_watchers_ += on ? 1 : -1;
+  overflow_watchers_ = std::max(0, overflow_watchers_ + (on ? 1 : -1));  // off twice is off
   reducer_->watch_overflow(overflow_watchers_ > 0);
 }
 

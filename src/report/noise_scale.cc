@@ -71,8 +71,14 @@ std::optional<NoiseSample> noise_of_step(std::span<const LaneSquare> lanes, doub
   return sample;
 }
 
+// Knuth's exact sum of two numbers.
+NoiseScale::Sum NoiseScale::Sum::operator+(double x) const {
+  const double whole = sum + x, of_x = whole - sum;
+  return {whole, rest + ((sum - (whole - of_x)) + (x - of_x))};
+}
+
 void NoiseScale::add(const NoiseSample& sample) {
-  const NoiseSample& before = sums_.back();
+  const Sums& before = sums_.back();
   sums_.push_back({before.gradient_square + sample.gradient_square, before.trace + sample.trace});
 }
 

@@ -30,9 +30,13 @@ SavedState training_state(const RunPlan& plan, const DataRecord& data, const Tra
       model_runs(strategy, owners, {{"format", "pt"}, {"threads", std::to_string(plan.options.threads)}});
   optimizer.save(saved, owners, strategy.group());
   add_exchange(saved, strategy.exchange());
-  nlohmann::ordered_json json = {{"format", kStateFormat}, {"step", state.step},
-                                 {"epoch", state.epoch},   {"best_accuracy", nullptr},
-                                 {"options", plan.recipe}, {"data", to_json(data)}};
+  nlohmann::ordered_json json = {{"format", kStateFormat},
+                                 {"step", state.step},
+                                 {"epoch", state.epoch},
+                                 {"best_accuracy", nullptr},
+                                 {"options", plan.recipe},
+                                 {"data", to_json(data)},
+                                 {"steps_not_finite", state.steps_not_finite}};
   if (state.best_accuracy) json["best_accuracy"] = *state.best_accuracy;
   saved.files.emplace_back("state.json",
                            [text = json.dump(2) + "\n"](const fs::path& file) { write_file(file, text); });

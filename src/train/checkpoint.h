@@ -15,6 +15,7 @@ struct TrainState {
   std::int64_t step = 0;  // steps done
   std::int64_t epoch = 0;
   std::optional<double> best_accuracy;
+  std::int64_t steps_not_finite = 0;
 };
 
 // All that a checkpoint holds, as this worker has it. Collective.

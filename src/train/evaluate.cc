@@ -19,6 +19,16 @@ double parts_of(const Batch& batch) {
   return static_cast<double>(batch.target.defined() ? batch.target.numel() : batch.data.size(0));
 }
 
+// As the loader does: an Error of the dataset's own is this rank's alone, and the others are to hear of it.
+Batch examples_of(const Dataset& data, const std::vector<std::int64_t>& indices) {
+  try {
+    return data.get(indices, nullptr);
+  } catch (const std::exception& error) {
+    throw DatasetError(indices, fmt::format("evaluation, examples {} to {}: {}", indices.front(),
+                                            indices.back(), one_line(error.what())));
+  }
+}
+
 // Which sign a NaN has is the processor's choice.
 double ratio_of(double sum, double count) {
   const double ratio = sum / count;
@@ -59,7 +69,7 @@ Evaluation evaluate(Strategy& strategy, const Task& task, std::int64_t batch,
   for (std::int64_t b = world.rank(); b < batches; b += world.size()) {
     std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(batch, data.size() - b * batch)));
     std::iota(indices.begin(), indices.end(), b * batch);
-    const Batch examples = place(data.get(indices, nullptr));
+    const Batch examples = place(examples_of(data, indices));
     const torch::Tensor output = task.forward(examples);
     double* at = &sums[width * static_cast<std::size_t>(b)];
     *at++ = task.loss(output, examples).item<double>() * parts_of(examples);

@@ -34,7 +34,9 @@ class FiniteWatch {
   // skip when the weights themselves are not finite, since no later step can then be any better.
   std::string end_step(std::int64_t step);
 
-  std::int64_t steps_told() const { return steps_; }  // that were not finite
+  // Steps that were not finite, with those of the parts of the run before this one.
+  void go_on_after(std::int64_t steps) { earlier_ = steps; }
+  std::int64_t steps_not_finite() const { return earlier_ + steps_; }
 
  private:
   std::string on_nan_;
@@ -44,7 +46,7 @@ class FiniteWatch {
   EventSink sink_;
   std::vector<torch::Tensor> buffers_, kept_;  // the model's, and what they were when the step began
   std::string found_;                          // of this step
-  std::int64_t steps_ = 0;
+  std::int64_t steps_ = 0, earlier_ = 0;
 };
 
 }  // namespace lockstep

@@ -15,6 +15,7 @@
 #include "lockstep/parallel/strategies.h"
 #include "report/folder_content.h"
 #include "train/device.h"
+#include "train/of_use.h"
 #include "train/precision.h"
 #include "train/run_plan.h"
 
@@ -35,6 +36,8 @@ void at_least_zero(const char* option, double value) {
 }
 
 void check_rate(const TrainerOptions& o) {
+  at_least_zero("momentum", o.momentum);
+  at_least_zero("weight_decay", o.weight_decay);
   at_least_zero("trust_coefficient", o.trust_coefficient);
   at_least_zero("trust_clip", o.trust_clip);
   at_least_zero("clip_norm", o.clip_norm);
@@ -97,6 +100,7 @@ void check_values(const TrainerOptions& o) {
   check_rate(o);
   if (o.nesterov && (!o.optimizer.ends_with("sgd") || o.momentum == 0))
     throw UsageError("nesterov: accepted with an optimizer of sgd or torch-sgd and a momentum above 0");
+  check_of_use(o);
   if (o.out.empty()) throw UsageError("out: names no folder");
 }
 

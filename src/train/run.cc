@@ -92,6 +92,8 @@ TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Mod
   if (!plan_->checkpoint.empty()) {
     optimizer_->load(plan_->checkpoint, *owners_, world_);
     about_exchange_ = load_exchange(plan_->checkpoint, strategy_->exchange(), world_);
+    if (leads())  // who has the checkpoint, and tells
+      finite_.go_on_after(read_state(plan_->checkpoint).value("steps_not_finite", std::int64_t{0}));
   }
   check_algorithm(world_, options_.strategy, options_.parallel, largest_bucket_bytes(*strategy_));
 }
@@ -244,6 +246,7 @@ void TrainRun::stop_not_finite(const std::string& found) {
 void TrainRun::checkpoint() {
   const std::int64_t since = now_ns();
   saved_step_ = state_.step;
+  state_.steps_not_finite = finite_.steps_not_finite();
   std::string weights;
   {
     const auto whole = strategy_->whole();  // its end writes where the saver's thread will read
@@ -292,7 +295,7 @@ Json TrainRun::finish() {
                {"validation_loss", evaluation_ ? Json(evaluation_->loss) : Json()},
                {"best_accuracy", or_null(state_.best_accuracy)},
                {"params_sha256", hash},
-               {"steps_not_finite", finite_.steps_told()},
+               {"steps_not_finite", finite_.steps_not_finite()},
                {"precision", options_.precision},
                {"wire_bytes", wire_bytes_a_step(world_, loop_.wire_bytes())}};
   rest.update(memory_figures(options_, *strategy_, *optimizer_, rss_before_));

@@ -1,5 +1,8 @@
 #include "lockstep/train/trainer.h"
 
+#include <c10/core/GradMode.h>
+#include <c10/util/StringUtil.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -59,6 +62,46 @@ auto or_give_up(const Group& world, const char* where, Work&& work) try {
   throw;
 }
 
+// The task's functions run where their batches are, on one rank perhaps. What they throw is no refusal of a
+// call that all ranks make, an Error of ours too.
+template <class Function>
+auto heard_by_all(const Group& world, const char* where, Function&& function) try {
+  return function();
+} catch (const UsageError& error) {
+  give_up(world, where, error.what());
+  throw;
+} catch (const SystemError& error) {
+  give_up(world, where, error.what());
+  throw;
+}
+
+torch::Tensor checked(torch::Tensor loss) {
+  constexpr const char* kAccepted = "; accepted: one number, the mean of its batch";
+  if (!loss.defined()) throw UsageError(std::string("Trainer: the loss is undefined") + kAccepted);
+  if (loss.numel() != 1)
+    throw UsageError("Trainer: the loss has sizes " + c10::str(loss.sizes()) + kAccepted);
+  if (c10::GradMode::is_enabled() && !loss.requires_grad())
+    throw UsageError(
+        "Trainer: the loss does not depend on the model's parameters; accepted: one that is computed from "
+        "its output, without detach()");
+  return loss;
+}
+
+Task heard_by_all(Task task, const Group& world) {
+  task.forward = [forward = std::move(task.forward), world](const Batch& batch) {
+    return heard_by_all(world, "the model's forward", [&] { return forward(batch); });
+  };
+  task.loss = [loss = std::move(task.loss), world](const torch::Tensor& output, const Batch& batch) {
+    return heard_by_all(world, "the loss", [&] { return checked(loss(output, batch)); });
+  };
+  for (auto& [name, metric] : task.metrics)
+    metric = [metric = std::move(metric), world, where = "the metric '" + name + "'"](
+                 const torch::Tensor& output, const Batch& batch) {
+      return heard_by_all(world, where.c_str(), [&] { return metric(output, batch); });
+    };
+  return task;
+}
+
 }  // namespace
 
 struct Trainer::Impl {
@@ -84,7 +127,8 @@ Trainer::Trainer(ModuleRef model, Task task, TrainerOptions options, Group world
     };
   }
   or_give_up(impl_->world, "Trainer", [&] {
-    impl_->run.emplace(std::move(plan), model.pointer(), std::move(task), std::move(world));
+    impl_->run.emplace(std::move(plan), model.pointer(), heard_by_all(std::move(task), impl_->world),
+                       std::move(world));
   });
 }
 
@@ -93,7 +137,8 @@ Trainer::Trainer(ModuleRef model, Task task, std::unique_ptr<RunPlan> plan, Grou
   check(model, task);
   impl_->world = world;
   or_give_up(impl_->world, "Trainer", [&] {
-    impl_->run.emplace(std::move(plan), model.pointer(), std::move(task), std::move(world));
+    impl_->run.emplace(std::move(plan), model.pointer(), heard_by_all(std::move(task), impl_->world),
+                       std::move(world));
   });
 }
 

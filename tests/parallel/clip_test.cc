@@ -8,6 +8,7 @@
 
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/strategies.h"
 #include "parallel/small_net.h"
 
@@ -64,6 +65,27 @@ TEST(Clip, ANumberThatIsNoneStaysInEveryNorm) {
       for (const auto& parameter : net.parameters())
         EXPECT_TRUE(parameter.grad().isnan().all().item<bool>()) << "nothing is hidden";
     });
+}
+
+// With a scaled loss the limits are scaled too, and may be beyond what sixteen bits hold.
+TEST(Clip, SixteenBitsAreClippedAtAnyValue) {
+  for (const auto type : {torch::kHalf, torch::kBFloat16}) {
+    torch::Tensor parameter = torch::zeros({2, 2}, type).requires_grad_();
+    const auto give = [&] {
+      parameter.mutable_grad() = torch::tensor({-60000.0f, 0.5f, 2.0f, 40000.0f}).to(type).view({2, 2});
+    };
+    const SGD optimizer({{"w", parameter}});
+    give();
+    clip_grad_value_(optimizer.source(), 2);
+    EXPECT_TRUE(torch::equal(parameter.grad().to(torch::kFloat32).flatten(),
+                             torch::tensor({-2.0f, 0.5f, 2.0f, 2.0f})));
+    give();
+    const torch::Tensor before = parameter.grad().clone();
+    clip_grad_value_(optimizer.source(), 4 * 65536.0);
+    EXPECT_TRUE(torch::equal(parameter.grad(), before));
+    EXPECT_GT(clip_grad_norm_(optimizer.source(), 1), 7e4);
+    EXPECT_NEAR(clip_grad_norm_(optimizer.source(), 10), 1, 1e-2);
+  }
 }
 
 }  // namespace

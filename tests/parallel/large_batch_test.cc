@@ -108,6 +108,8 @@ void expect_same_bits() {
     EXPECT_TRUE(equal(trained<Optimizer>("ddp", workers), expected)) << "ddp, " << workers;
   for (const int workers : {1, 2, 3, 4, 7, 8})
     EXPECT_TRUE(equal(trained<Optimizer>("zero1", workers), expected)) << "zero1, " << workers;
+  for (const char* const strategy : {"zero2", "zero3"})
+    EXPECT_TRUE(equal(trained<Optimizer>(strategy, 4), expected)) << strategy;
 }
 
 TEST(LargeBatch, LarsHasTheSameBitsOnAnyNumberOfWorkers) { expect_same_bits<LARS>(); }

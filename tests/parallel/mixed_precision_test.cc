@@ -2,8 +2,10 @@
 // nothing, and master weights have the same bits under every strategy.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/expect_error.h"
@@ -99,6 +101,7 @@ TEST(GradScaler, OneThatTakesAnothersPlaceStillSees) {
   on_threads(thread_groups(2), [&](const Group& group) {
     SmallNet net;
     DataParallel ddp(net, group, small_buckets());
+    ddp.watch_overflow(false);  // off twice is off
     AdamW optimizer(ddp, {.lr = 0.02});
     auto scaler = std::make_unique<GradScaler>(optimizer, kQuickScaler);
     scaler = std::make_unique<GradScaler>(optimizer, kQuickScaler);
@@ -131,6 +134,35 @@ TEST(GradScaler, WithoutOverflowAStepIsWhatItIsWithout) {
   for (const std::string name : {"ddp", "zero1", "zero2", "zero3"})
     for (const int workers : {1, 3})
       EXPECT_TRUE(equal(train(name, workers, true), train(name, workers, false)));
+}
+
+// An exchange of a program's own may end on the thread of another group, behind everything that this group
+// was given.
+TEST(GradScaler, SeesWhatAnExchangeLeavesInAnotherGroup) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    const Group aside = group.split(0);
+    StrategyOptions options = small_buckets();
+    options.hook = [aside](const Bucket& bucket) {
+      return aside.all_reduce_async(bucket.data, {.op = ReduceOp::avg, .divisor = bucket.divisor}).then([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      });
+    };
+    SmallNet net;
+    DataParallel ddp(net, group, options);
+    SGD optimizer(ddp, {.lr = 0.05});
+    GradScaler scaler(optimizer, kQuickScaler);
+    for (const int bad_step : {0, 2}) {
+      for (int step = 0; step < 4; ++step) {
+        const Tensors before = everything_of(net, optimizer);
+        const torch::Tensor loss = net.forward(small_batch(group.rank(), step)).square().mean();
+        const bool bad = step == bad_step;
+        scaler.scale(bad && group.rank() == 1 ? overflowing(net, loss) : loss).backward();
+        EXPECT_EQ(scaler.step(), !bad) << "rank " << group.rank() << ", step " << step;
+        EXPECT_EQ(equal(everything_of(net, optimizer), before), bad) << "step " << step;
+        optimizer.zero_grad();
+      }
+    }
+  });
 }
 
 // Where each worker's gradient is finite, and only their sum is not.

@@ -9,6 +9,7 @@
 
 #include "comm/expect_error.h"
 #include "comm/thread_ranks.h"
+#include "lockstep/parallel/units.h"
 #include "parallel/norm_values.h"
 
 namespace lockstep {
@@ -144,6 +145,75 @@ TEST(SyncBatchNorm, TakesBatchNormsOptions) {
 }
 
 // Statistics of 16-bit inputs are those of the same numbers in f32.
+// Channels last, slices, and gradients that are one number in many places.
+TEST(SyncBatchNorm, TakesAnyLayout) {
+  const auto layouts = std::vector<std::function<torch::Tensor(const torch::Tensor&)>>{
+      [](const torch::Tensor& x) { return x.contiguous(torch::MemoryFormat::ChannelsLast); },
+      [](const torch::Tensor& x) {
+        return torch::stack({x, x}, -1).select(-1, 0);
+      },
+      [](const torch::Tensor& x) { return x.transpose(2, 3).contiguous().transpose(2, 3); }};
+  const torch::Tensor whole = numbers({5, kChannels, 3, 2}, 0.3, torch::kFloat64);
+  const torch::Tensor factors = numbers({5, kChannels, 3, 2}, 0.7, torch::kFloat64);
+  torch::nn::BatchNorm2d joined(kChannels);
+  joined->to(torch::kFloat64);
+  const torch::Tensor expected_x = whole.clone().requires_grad_();
+  (torch::sin(joined->forward(expected_x)) * factors).sum().backward();
+  const torch::Tensor summed_x = whole.clone().requires_grad_();
+  joined->forward(summed_x).sum().backward();
+  for (std::size_t layout = 0; layout < layouts.size(); ++layout)
+    on_threads(thread_groups(2), [&](const Group& group) {
+      const std::int64_t first = group.rank() * 2, rows = group.rank() == 0 ? 2 : 3;
+      const auto part = [&](const torch::Tensor& all) { return all.narrow(0, first, rows); };
+      SyncBatchNorm norm(BatchNormOptions(kChannels), group);
+      norm->to(torch::kFloat64);
+      const torch::Tensor x = part(whole).clone().requires_grad_();
+      (torch::sin(norm->forward(layouts[layout](x))) * part(factors)).sum().backward();
+      expect_close(x.grad(), part(expected_x.grad()), 1e-10, "layout " + std::to_string(layout));
+      const torch::Tensor z = part(whole).clone().requires_grad_();
+      norm->forward(layouts[layout](z)).sum().backward();
+      expect_close(z.grad(), part(summed_x.grad()), 1e-10, "summed, layout " + std::to_string(layout));
+    });
+}
+
+// Two forwards of one norm before the backward of both, and once more inside of it.
+TEST(SyncBatchNorm, TwiceInAGraphAndComputedAnew) {
+  const torch::Tensor whole = numbers({5, kChannels}, 0.3, torch::kFloat64);
+  const torch::Tensor factors = numbers({5, kChannels}, 0.7, torch::kFloat64);
+  const auto backward = [](auto& forward, const torch::Tensor& x, const torch::Tensor& by) {
+    const torch::Tensor y = forward(x);
+    (torch::sin(y) + torch::cos(forward(y * by + x)) * by).sum().backward();
+  };
+  torch::nn::BatchNorm1d joined(kChannels);
+  joined->to(torch::kFloat64);
+  const torch::Tensor expected = whole.clone().requires_grad_();
+  const auto plainly = [&](const torch::Tensor& x) { return joined->forward(x); };
+  backward(plainly, expected, factors);
+  for (const bool again : {false, true}) {
+    std::vector<torch::Tensor> weights(2);
+    on_threads(thread_groups(2), [&](const Group& group) {
+      const auto part = [&](const torch::Tensor& all) {
+        return all.narrow(0, group.rank() * 2, 2 + group.rank()).clone();
+      };
+      SyncBatchNorm norm(BatchNormOptions(kChannels), group);
+      norm->to(torch::kFloat64);
+      const Unit unit({norm.ptr()});
+      if (again) recompute(unit);
+      const auto in_unit = [&](const torch::Tensor& x) {
+        return unit.run([&](const torch::Tensor& given) { return norm->forward(given); }, x);
+      };
+      const torch::Tensor x = part(whole).requires_grad_();
+      backward(in_unit, x, part(factors));
+      expect_close(x.grad(), part(expected.grad()), 1e-10, "the inputs' gradients");
+      expect_close(norm->running_mean, joined->running_mean, 1e-10, "running_mean");
+      expect_close(norm->running_var, joined->running_var, 1e-10, "running_var");
+      EXPECT_EQ(norm->num_batches_tracked.item<int>(), 2);
+      weights[static_cast<std::size_t>(group.rank())] = norm->weight.grad();
+    });
+    expect_close(weights[0] + weights[1], joined->weight.grad(), 1e-10, "the weight's gradient");
+  }
+}
+
 TEST(SyncBatchNorm, NormalisesSixteenBitsInF32) {
   on_threads(thread_groups(2), [&](const Group& group) {
     const auto x = numbers({4, kChannels, 2}, 0.3, torch::kBFloat16);

@@ -243,6 +243,17 @@ TEST(ConvertSyncBatchNorm, LeavesTheGroupToTheStrategy) {
   EXPECT_TRUE(torch::equal(model->forward(rows_of(0, 8, 0)), make_sequential()->forward(rows_of(0, 8, 0))));
 }
 
+// Two branches of one module: its norm has two names, and nobody else holds it.
+TEST(ConvertSyncBatchNorm, ASequentialMayHaveSeveralPlaces) {
+  const auto rest = std::make_shared<Rest>();
+  torch::nn::Sequential model({{"here", torch::nn::AnyModule(rest)}, {"there", torch::nn::AnyModule(rest)}});
+  EXPECT_EQ(convert_sync_batchnorm(model), 1);
+  EXPECT_NE(rest->inner->ptr(1)->as<SyncBatchNormImpl>(), nullptr);
+  EXPECT_EQ(convert_sync_batchnorm(model), 0);
+  const DataParallel ddp(model, thread_groups(1)[0]);
+  EXPECT_EQ(model->forward(torch::ones({4, 8})).size(0), 4);
+}
+
 TEST(ConvertSyncBatchNorm, RefusesWhatItCannotReach) {
   testing::SmallNet member;
   expect_error<UsageError>([&] { convert_sync_batchnorm(member); },

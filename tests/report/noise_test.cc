@@ -103,6 +103,20 @@ TEST(NoiseScale, FindsWhatIsThereAndHowSureItIs) {
   EXPECT_GT(none.low, 50);
 }
 
+// A step that explodes is over when the half that counts begins: what came before leaves nothing behind.
+TEST(NoiseScale, AnExplosionInTheFirstHalfLeavesNoTrace) {
+  NoiseScale noise, calm;
+  for (int i = 0; i < 60; ++i) {
+    const NoiseSample sample{.gradient_square = 2 + 0.3 * std::sin(3.0 * i),
+                             .trace = 30 + 4 * std::cos(5.0 * i)};
+    noise.add(i == 5 ? NoiseSample{.gradient_square = 1e22, .trace = 3e23} : sample);
+    calm.add(sample);
+  }
+  EXPECT_NEAR(noise.figures()->scale, calm.figures()->scale, 1e-9);
+  EXPECT_NEAR(noise.figures()->low, calm.figures()->low, 1e-9);
+  EXPECT_NEAR(noise.figures()->high, calm.figures()->high, 1e-9);
+}
+
 // The ends of the interval are where the difference of means is t standard errors.
 TEST(NoiseScale, TheIntervalIsFiellers) {
   NoiseScale noise;

@@ -151,6 +151,8 @@ TEST_F(TrainerTest, NumbersThatAreNoneAreRefusedFirst) {
       {"every", [](TrainerOptions& o) { o.schedule.kind = Schedule::step; }},
       {"lr", [](TrainerOptions& o) { o.schedule.lr = std::nan(""); }},
       {"trust_clip", [](TrainerOptions& o) { o.trust_clip = std::nan(""); }},
+      {"momentum", [](TrainerOptions& o) { o.optimizer = "torch-sgd", o.momentum = std::nan(""); }},
+      {"weight_decay", [](TrainerOptions& o) { o.optimizer = "torch-adam", o.weight_decay = -1; }},
       {"clip_norm", [](TrainerOptions& o) { o.clip_norm = -1; }},
       {"clip_value", [](TrainerOptions& o) { o.clip_value = std::nan(""); }},
       {"warmup_epochs", [](TrainerOptions& o) { o.warmup_epochs = -1; }},

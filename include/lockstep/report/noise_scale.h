@@ -61,9 +61,19 @@ class NoiseScale {
   std::optional<NoiseFigures> figures() const;
 
  private:
+  // With what rounding took from it: a step that explodes must not swallow those after it.
+  struct Sum {
+    double sum = 0;
+    double rest = 0;
+    Sum operator+(double x) const;
+    double operator-(const Sum& before) const { return (sum - before.sum) + (rest - before.rest); }
+  };
+  struct Sums {
+    Sum gradient_square, trace;
+  };
   NoiseSample mean(std::size_t begin, std::size_t end) const;
 
-  std::vector<NoiseSample> sums_ = {{}};  // [i]: of the first i steps
+  std::vector<Sums> sums_ = {{}};  // [i]: of the first i steps
 };
 
 // Of a run, from its folder's noise.csv as far as it is there. Throws UsageError where it is none of ours.

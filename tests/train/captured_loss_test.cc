@@ -38,8 +38,10 @@ class Again final : public GraphMaker {
  public:
   void warm_up(const std::function<void()>& body) override { body(); }
   std::unique_ptr<Graph> record(const std::function<Tensors()>& body) override {
+    ++records;
     return std::make_unique<RunAgain>(body);
   }
+  int records = 0;
 };
 
 // With batch norm, a parameter that is never used, and dropout on request.
@@ -64,9 +66,10 @@ torch::Tensor some(int seed, std::int64_t rows = 8) {
   return torch::sin(torch::arange(rows * 6, torch::kFloat32) * 0.3 + seed).view({rows, 6});
 }
 
-CapturedLoss loss_of(const std::shared_ptr<Net>& net, bool recorded) {
+CapturedLoss loss_of(const std::shared_ptr<Net>& net, bool recorded,
+                     const std::shared_ptr<Again>& maker = std::make_shared<Again>()) {
   const auto function = [net](const Tensors& in) { return (net->forward(in[0]) - in[1]).pow(2).mean(); };
-  return recorded ? CapturedLoss(net, function, std::make_shared<Again>()) : CapturedLoss(net, function);
+  return recorded ? CapturedLoss(net, function, maker) : CapturedLoss(net, function);
 }
 
 // Weights and statistics after five steps, of which the fourth has fewer rows.
@@ -126,12 +129,16 @@ TEST(CapturedLoss, GradientsAddUpAndBeginAnew) {
 TEST(CapturedLoss, OfAParameterThatHasMovedIsRecordedAgain) {
   const auto last = [](bool recorded) {
     const auto net = std::make_shared<Net>();
-    CapturedLoss loss = loss_of(net, recorded);
+    const auto maker = std::make_shared<Again>();
+    CapturedLoss loss = loss_of(net, recorded, maker);
     const torch::Tensor x = some(1);
+    (void)loss({x, x.narrow(1, 0, 3)});
+    EXPECT_EQ(maker->records, recorded ? 2 : 0);
     (void)loss({x, x.narrow(1, 0, 3)});
     net->second->weight.set_data(net->second->weight.detach() * 2);
     const torch::Tensor result = loss({x, x.narrow(1, 0, 3)});
-    EXPECT_EQ(loss.replays(), recorded ? 2 : 0);
+    EXPECT_EQ(loss.replays(), recorded ? 3 : 0);
+    EXPECT_EQ(maker->records, recorded ? 4 : 0);  // forward and backward, twice
     return result.item<float>();
   };
   EXPECT_EQ(last(true), last(false));

@@ -1,8 +1,13 @@
 // all_reduce of f32 on GPUs, over the engine that LOCKSTEP_ENGINE names, beside the floor: the bytes that
-// must move over the bandwidth that a copy on the card has. One line of JSON a size, from rank 0.
+// must move over the bandwidth that a copy on the card has. Three lines of JSON a size, from rank 0:
+//
+//   in flight      calls on buffers of their own, all made at once: the buckets of a step
+//   in a row       calls on one buffer, all made at once: each comes after the one before
+//   one at a time  each is made when the host has seen the end of the one before
 //
 //   for e in ipc nccl; do LOCKSTEP_ENGINE=$e lockstep run -n 4 -- device_bench [MiB …]; done
 //
+// host_seconds is what a call takes until it has been put on the streams, on the slowest rank.
 // The floor is for ranks that share one GPU: n·S bytes are read and n·S written, whoever does it.
 #include <algorithm>
 #include <cstdio>
@@ -21,6 +26,7 @@ namespace {
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 constexpr int kRounds = 7;  // of which the median counts
+constexpr double kRoundSeconds = 0.3;
 
 void sync() {
   DeviceRuntime& runtime = runtime_of(kGpu);
@@ -50,34 +56,64 @@ double copy_bandwidth() {
   return 2.0 * kBytes / median(seconds);
 }
 
-void measure(const Group& world, std::size_t bytes, double bandwidth) {
-  const CommMemory memory = world.allocate(bytes, kGpu);
-  const Buffer x{memory.data(), bytes / sizeof(float), DType::f32, kGpu};
-  const int calls = static_cast<int>(std::clamp<std::size_t>((std::size_t{2} << 30) / bytes, 5, 100));
-  std::vector<double> seconds;
-  std::vector<double> on_device;
+enum class Calls { in_flight, in_a_row, one_at_a_time };
+const char* name_of(Calls calls) {
+  return calls == Calls::in_flight ? "in flight" : calls == Calls::in_a_row ? "in a row" : "one at a time";
+}
+
+// Seconds a call: until all have ended, and until all have been put on the streams.
+struct Took {
+  double ended;
+  double host;
+};
+
+Took once(const Group& world, const std::vector<Buffer>& buffers, std::size_t calls, Calls how) {
+  sync();
+  world.barrier();
+  const std::int64_t begin = now_ns();
+  const auto since = [&] {
+    return static_cast<double>(now_ns() - begin) * 1e-9 / static_cast<double>(calls);
+  };
+  std::vector<Work> works;
+  for (std::size_t i = 0; i < calls; ++i) {
+    works.push_back(world.all_reduce_async(buffers[i % buffers.size()], {.op = ReduceOp::avg}));
+    if (how == Calls::one_at_a_time) works.back().wait_on_host();
+  }
+  works.back().wait();
+  const double host = since();
+  works.back().wait_on_host();
+  const double ended = since();
+  return {world.all_reduce(ended, {.op = ReduceOp::max}), world.all_reduce(host, {.op = ReduceOp::max})};
+}
+
+void measure(const Group& world, std::size_t bytes, double bandwidth, Calls how) {
+  constexpr std::size_t kFewest = 5;
+  std::size_t calls = std::clamp<std::size_t>((std::size_t{2} << 30) / bytes, kFewest, 100);
+  std::vector<CommMemory> memory;
+  std::vector<Buffer> buffers;
+  for (std::size_t i = 0; i < (how == Calls::in_flight ? calls : 1); ++i) {
+    memory.push_back(world.allocate(bytes, kGpu));
+    buffers.push_back({memory.back().data(), bytes / sizeof(float), DType::f32, kGpu});
+  }
+  (void)once(world, buffers, kFewest, how);                      // connecting, the first launch
+  const double pace = once(world, buffers, kFewest, how).ended;  // the same number on all ranks
+  calls = std::clamp(static_cast<std::size_t>(kRoundSeconds / pace), kFewest, calls);
+  std::vector<double> ended;
+  std::vector<double> host;
   for (int round = 0; round < kRounds + 1; ++round) {
-    sync();
-    world.barrier();
-    const std::int64_t begin = now_ns();
-    std::vector<Work> works;
-    for (int i = 0; i < calls; ++i) works.push_back(world.all_reduce_async(x, {.op = ReduceOp::avg}));
-    works.back().wait_on_host();
-    const double own = static_cast<double>(now_ns() - begin) * 1e-9 / calls;
-    const double slowest = world.all_reduce(own, {.op = ReduceOp::max});
-    const WorkTiming timing = works.back().timing();
-    if (round == 0) continue;  // connecting, mapping, the first launch
-    seconds.push_back(slowest);
-    on_device.push_back(static_cast<double>(timing.end_ns - timing.running_ns) * 1e-9);
+    const Took took = once(world, buffers, calls, how);
+    if (round == 0) continue;  // mapping
+    ended.push_back(took.ended);
+    host.push_back(took.host);
   }
   if (world.rank() != 0) return;
   const double floor = 2.0 * world.size() * static_cast<double>(bytes) / bandwidth;
   std::printf(
       "{\"bench\": \"all_reduce\", \"device\": \"cuda\", \"engine\": \"%s\", \"ranks\": %d, \"bytes\": %zu, "
-      "\"seconds\": %.9f, \"last_on_device_seconds\": %.9f, \"floor_seconds\": %.9f, \"of_floor\": %.4f, "
-      "\"copy_bytes_per_second\": %.4e}\n",
-      world.engine(), world.size(), bytes, median(seconds), median(on_device), floor, floor / median(seconds),
-      bandwidth);
+      "\"calls\": \"%s\", \"seconds\": %.9f, \"host_seconds\": %.9f, \"floor_seconds\": %.9f, \"of_floor\": "
+      "%.4f, \"copy_bytes_per_second\": %.4e}\n",
+      world.engine(), world.size(), bytes, name_of(how), median(ended), median(host), floor,
+      floor / median(ended), bandwidth);
   std::fflush(stdout);
 }
 
@@ -100,7 +136,9 @@ int main(int argc, char** argv) try {
   std::vector<std::size_t> sizes;
   for (int i = 1; i < argc; ++i) sizes.push_back(std::strtoull(argv[i], nullptr, 10) << 20);
   if (sizes.empty()) sizes = {std::size_t{25} << 20, std::size_t{256} << 20};
-  for (const std::size_t bytes : sizes) measure(world, bytes, bandwidth);
+  for (const std::size_t bytes : sizes)
+    for (const Calls how : {Calls::in_flight, Calls::in_a_row, Calls::one_at_a_time})
+      measure(world, bytes, bandwidth, how);
   return 0;
 } catch (const lockstep::Error& error) {
   std::fprintf(stderr, "%s error: %s\n", lockstep::to_string(error.kind()), error.what());

@@ -39,6 +39,11 @@ struct Call {
   int root = -1;       // or the peer of send and recv
   Device device = {};
   DeviceStream stream = {};  // where a call on a device is put
+  // What the call itself waits for, where that is less than what `stream` holds: its buffers are what they
+  // should be from there on, unless a call before it on this group works on the same memory. Empty: it is
+  // not known.
+  DeviceEvent start = {};
+  DeviceEvent* end = nullptr;  // gets where it ends, from an engine that has such an event on `stream`
   Order order = Order::canonical;
   std::string algorithm;  // empty: choose
   std::chrono::milliseconds timeout = {};

@@ -188,9 +188,10 @@ DeviceEvent CudaRuntime::record(const DeviceStream& stream) {
 
 void CudaRuntime::wait(const DeviceStream& stream, const DeviceEvent& event) {
   if (!event) return;
+  const auto* const point = static_cast<const Event*>(event.handle.get());
+  if (point->stream == handle_of(stream)) return;  // in whose order it is
   const OnDevice on(stream.device.index);
-  check(cudaStreamWaitEvent(handle_of(stream), static_cast<const Event*>(event.handle.get())->event, 0),
-        "cudaStreamWaitEvent", stream.device.index);
+  check(cudaStreamWaitEvent(handle_of(stream), point->event, 0), "cudaStreamWaitEvent", stream.device.index);
 }
 
 bool CudaRuntime::passed(const DeviceEvent& event) {

@@ -89,6 +89,13 @@ void use_own_stream(int index) {
   if (has_source.load(std::memory_order_acquire)) source.use(index, stream);
 }
 
+cudaStream_t take_stream(int index) { return new_stream(index); }
+
+void give_stream(int index, cudaStream_t stream) {
+  const std::lock_guard lock(all().mutex);
+  all().spare[index].push_back(stream);
+}
+
 std::vector<cudaStream_t> seen_streams(int index) {
   const std::lock_guard lock(all().mutex);
   return all().seen[index];

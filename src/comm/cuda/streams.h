@@ -13,6 +13,11 @@ cudaStream_t current_stream(int index);
 // never destroyed, since events, and libtorch's allocator, may still know them.
 void use_own_stream(int index);
 
+// One that no thread has as its own, from those of the same kind; given back when its work is known to be
+// over.
+cudaStream_t take_stream(int index);
+void give_stream(int index, cudaStream_t stream);
+
 // Every stream of GPU `index` that current_stream() ever gave.
 std::vector<cudaStream_t> seen_streams(int index);
 

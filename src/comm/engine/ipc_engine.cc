@@ -1,9 +1,11 @@
 #include "comm/engine/ipc_engine.h"
 
 #include <algorithm>
+#include <array>
 #include <thread>
 #include <utility>
 
+#include "comm/cuda/call_order.h"
 #include "comm/cuda/check.h"
 #include "comm/cuda/ipc_lender.h"
 #include "comm/cuda/ipc_memory.h"
@@ -18,16 +20,23 @@
 namespace lockstep {
 namespace {
 
+using cuda::CallOrder;
+using cuda::CallStreams;
 using cuda::CudaRuntime;
 using cuda::IpcMemory;
 using cuda::IpcPlace;
 using cuda::IpcPost;
 
 constexpr const char* kName = "ipc";
-constexpr std::size_t kStagingBytes = std::size_t{64} << 20;
 // How long a group that goes waits for its last call on the GPU, and where a peer died on the way.
 constexpr std::chrono::seconds kLastCall{60};
 constexpr std::chrono::seconds kLastCallOfFailed{2};
+
+double divisor_of(const std::vector<IpcPost>& posts) {
+  for (const IpcPost& post : posts)
+    if (post.divisor != kDivisorOfOthers) return post.divisor;
+  return kDivisorOfOthers;
+}
 
 class IpcEngine final : public Engine {
  public:
@@ -83,6 +92,12 @@ class IpcEngine final : public Engine {
  private:
   void on_device(const Call& call) {
     CudaRuntime::get().watch(call.stream, look_);
+    if (goes_by_memory(call, size())) {
+      const std::array memory = memory_of(call, size());
+      in_rounds(call, order_.begin(call.device.index, call.start, memory));
+      ended(call);
+      return order_.end(memory, last_);
+    }
     if (is_message(call.what)) {
       message(call);
     } else if (call.count == 0) {
@@ -91,23 +106,17 @@ class IpcEngine final : public Engine {
     } else if (size() == 1) {
       alone(call);
     } else {
-      for (std::size_t begin = 0; begin < call.count;) begin = round(call, begin);
+      in_rounds(call, {call.stream, call.stream});
     }
-    last_ = CudaRuntime::get().record(call.stream);
+    ended(call);
+    order_.end_elsewhere(last_);
   }
-
-  // A part of the call on the carrier: what ranks compare is the call itself.
-  static Call part_of(const Call& call) {
-    Call part = call;
-    part.device = {};
-    part.stream = {};
-    part.algorithm.clear();
-    part.in = nullptr;
-    part.out = nullptr;
-    part.whole = &call;
-    part.flight = nullptr;
-    part.timing = nullptr;
-    return part;
+  void ended(const Call& call) {
+    last_ = CudaRuntime::get().record(call.stream);
+    if (call.end != nullptr) *call.end = last_;
+  }
+  void in_rounds(const Call& call, const CallStreams& streams) {
+    for (std::size_t begin = 0; begin < call.count;) begin = round(call, begin, streams);
   }
 
   void alone(const Call& call) {
@@ -115,21 +124,32 @@ class IpcEngine final : public Engine {
     const IpcView own{.in = static_cast<std::byte*>(const_cast<void*>(call.in)),
                       .stride = call.bytes(),
                       .out = static_cast<std::byte*>(call.out)};
-    put_round(
-        {.call = call, .divisor = call.divisor, .rank = 0, .begin = 0, .end = call.count, .views = {own}});
+    put_round({.call = call,
+               .stream = call.stream,
+               .divisor = call.divisor,
+               .rank = 0,
+               .begin = 0,
+               .end = call.count,
+               .views = {own}});
   }
 
   // The elements from `begin` on, as many as go at once; gives where they end.
-  std::size_t round(const Call& call, std::size_t begin) {
-    const std::size_t once = std::min(call.count, begin + at_once(call));
+  std::size_t round(const Call& call, std::size_t begin, const CallStreams& streams) {
+    const std::size_t once = std::min(call.count, begin + at_once(call, size()));
     IpcPost mine = post_of(call, begin, once);
+    lender_.record_ready(streams.posts);
     lender_.retire(mine);
     const std::vector<IpcPost> posts = exchange(call, mine);
     call.running(kName);
     const bool staged = std::ranges::any_of(posts, [](const IpcPost& post) { return post.staged != 0; });
     const std::size_t end = staged ? once : call.count;
-    IpcRound part{
-        .call = call, .divisor = divisor_of(posts), .rank = rank(), .begin = begin, .end = end, .views = {}};
+    IpcRound part{.call = call,
+                  .stream = streams.work,
+                  .divisor = divisor_of(posts),
+                  .rank = rank(),
+                  .begin = begin,
+                  .end = end,
+                  .views = {}};
     const int index = call.device.index;
     for (const IpcPost& post : posts) {
       peers_.let_go(post);
@@ -139,29 +159,16 @@ class IpcEngine final : public Engine {
       view.stride = post.in.stride;
       part.views.push_back(view);
     }
-    wait_for(call, posts, &IpcPost::ready);
+    wait_for(posts, &IpcPost::ready, streams.work, streams.posts);
     put_round(part);
-    lender_.record_done(call.stream);
+    lender_.record_done(streams.work);
     (void)carrier_.open(part_of(call));
     lender_.drop_retired(mine);
-    wait_for(call, posts, &IpcPost::done);
+    wait_for(posts, &IpcPost::done, call.stream, streams.work);
     if (call.what == Collective::all_reduce && mine.staged != 0)
       CudaRuntime::get().copy(element(call.out, call, begin), lender_.staging(call.device),
                               (end - begin) * size_of(call.dtype), call.stream);
     return end;
-  }
-
-  // So that all ranks' rounds are the same: by the call alone.
-  std::size_t at_once(const Call& call) const {
-    const std::size_t slices = gives_slices(call.what) ? static_cast<std::size_t>(size()) : 1;
-    return std::max<std::size_t>(kStagingBytes / (slices * size_of(call.dtype)) / 256 * 256, 256);
-  }
-
-  static std::byte* element(void* buffer, const Call& call, std::size_t i) {
-    return static_cast<std::byte*>(buffer) + i * size_of(call.dtype);
-  }
-  static const std::byte* element(const void* buffer, const Call& call, std::size_t i) {
-    return static_cast<const std::byte*>(buffer) + i * size_of(call.dtype);
   }
 
   // Where this rank's elements [begin, once) are for the others, behind what its stream holds.
@@ -193,7 +200,6 @@ class IpcEngine final : public Engine {
         post.in = staging;
       }
     }
-    lender_.record_ready(call.stream);
     return post;
   }
 
@@ -210,34 +216,32 @@ class IpcEngine final : public Engine {
     return posts;
   }
 
-  static double divisor_of(const std::vector<IpcPost>& posts) {
-    for (const IpcPost& post : posts)
-      if (post.divisor != kDivisorOfOthers) return post.divisor;
-    return kDivisorOfOthers;
+  void wait_for(const IpcPost& post, const cuda::IpcEventPost& event, const DeviceStream& stream) {
+    const int index = stream.device.index;
+    const cuda::OnDevice on(index);
+    cuda::check(
+        cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle), peers_.event(post, event, index), 0),
+        "cudaStreamWaitEvent(interprocess)", index);
   }
-
-  void wait_for(const Call& call, const IpcPost& post, const cuda::IpcEventPost& event) {
-    const cuda::OnDevice on(call.device.index);
-    cuda::check(cudaStreamWaitEvent(static_cast<cudaStream_t>(call.stream.handle),
-                                    peers_.event(post, event, call.device.index), 0),
-                "cudaStreamWaitEvent(interprocess)", call.device.index);
-  }
-  void wait_for(const Call& call, const std::vector<IpcPost>& posts, cuda::IpcEventPost IpcPost::*which) {
+  // This rank's own was recorded on `own`.
+  void wait_for(const std::vector<IpcPost>& posts, cuda::IpcEventPost IpcPost::*which,
+                const DeviceStream& stream, const DeviceStream& own) {
     for (int r = 0; r < size(); ++r)
-      if (const IpcPost& post = posts[static_cast<std::size_t>(r)]; r != rank())
-        wait_for(call, post, post.*which);
+      if (const IpcPost& post = posts[static_cast<std::size_t>(r)];
+          r != rank() || own.handle != stream.handle)
+        wait_for(post, post.*which, stream);
   }
 
   // The receiver reads where the sender's elements are, and says when it has.
   void message(const Call& call) {
     const bool sends = call.what == Collective::send;
     for (std::size_t begin = 0; begin < call.count || begin == 0;) {
-      const std::size_t end = std::min(call.count, begin + at_once(call));
+      const std::size_t end = std::min(call.count, begin + at_once(call, size()));
       IpcPost post = sends ? post_of_message(call, begin, end) : lender_.new_post(call.device, call.divisor);
       pass(call, post, sends);
       call.running(kName);
       if (!sends && end > begin) {
-        wait_for(call, post, post.ready);
+        wait_for(post, post.ready, call.stream);
         CudaRuntime::get().copy(element(call.out, call, begin),
                                 peers_.reach(post, post.in, call.device.index),
                                 (end - begin) * size_of(call.dtype), call.stream);
@@ -245,7 +249,7 @@ class IpcEngine final : public Engine {
         lender_.record_done(call.stream);
       }
       pass(call, post, !sends);
-      if (sends && end > begin) wait_for(call, post, post.done);
+      if (sends && end > begin) wait_for(post, post.done, call.stream);
       if (begin == end) return;
       begin = end;
     }
@@ -281,13 +285,14 @@ class IpcEngine final : public Engine {
   // where nobody here waits for that. In vain where one of them died: then what they share stays as long as
   // the process.
   void wait_for_last_call() noexcept try {
-    if (!last_) return;
     bool failed = false;
     try {
       carrier_.check(News::known);
     } catch (const Error&) {
       failed = true;
+      order_.abandon();
     }
+    if (!last_) return;
     const Deadline deadline = Deadline::after(failed ? kLastCallOfFailed : kLastCall);
     while (!CudaRuntime::get().passed(last_)) {
       if (deadline.passed()) break;
@@ -307,10 +312,12 @@ class IpcEngine final : public Engine {
     struct Kept {
       cuda::IpcPeers peers;
       cuda::IpcLender lender;
+      CallOrder order;
     };
     if (auto* const kept = new (std::nothrow) Kept) {
       kept->peers = std::move(peers_);
       kept->lender = std::move(lender_);
+      kept->order = std::move(order_);
     }
   }
 
@@ -320,6 +327,7 @@ class IpcEngine final : public Engine {
   std::shared_ptr<const std::function<void(bool)>> look_;
   cuda::IpcPeers peers_;
   cuda::IpcLender lender_;
+  CallOrder order_;
   DeviceEvent last_;  // where the last call ends
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/cuda/ipc_memory.h"
 #include "comm/cuda/reduce.h"
 #include "comm/cuda/runtime.h"
 
@@ -9,6 +10,8 @@ namespace lockstep {
 namespace {
 
 using cuda::CudaRuntime;
+
+constexpr std::size_t kStagingBytes = std::size_t{64} << 20;
 
 kernel::Reduction reduction_of(const IpcRound& round) {
   Call told = round.call;
@@ -29,7 +32,7 @@ void reduce_here(const IpcRound& round, std::size_t s) {
   std::vector<const void*> ins;
   for (const IpcView& view : round.views) ins.push_back(view.in + s * view.stride);
   void* const out = own_out(round, 0);
-  cuda::reduce_tree({&out, 1}, ins, round.count(), reduction_of(round), round.call.stream);
+  cuda::reduce_tree({&out, 1}, ins, round.count(), reduction_of(round), round.stream);
 }
 
 // This rank's part of everybody's input, reduced to that part of everybody's output. Parts begin at 256
@@ -47,12 +50,12 @@ void reduce_part(const IpcRound& round) {
     ins.push_back(view.in + first * size);
     outs.push_back(view.out + first * size);
   }
-  cuda::reduce_tree(outs, ins, last - first, reduction_of(round), round.call.stream);
+  cuda::reduce_tree(outs, ins, last - first, reduction_of(round), round.stream);
 }
 
 void copy(const IpcRound& round, std::byte* to, const std::byte* from) {
   if (to == from) return;
-  CudaRuntime::get().copy(to, from, round.count() * size_of(round.call.dtype), round.call.stream);
+  CudaRuntime::get().copy(to, from, round.count() * size_of(round.call.dtype), round.stream);
 }
 
 // Slice s of everybody's input, in rank order.
@@ -70,6 +73,41 @@ bool gives_slices(Collective what) {
 bool gives_input(const Call& call, int rank) {
   const bool from_root = call.what == Collective::broadcast || call.what == Collective::scatter;
   return !from_root || rank == call.root;
+}
+
+Call part_of(const Call& call) {
+  Call part = call;
+  part.device = {};
+  part.stream = {};
+  part.start = {};
+  part.end = nullptr;
+  part.algorithm.clear();
+  part.in = nullptr;
+  part.out = nullptr;
+  part.whole = &call;
+  part.flight = nullptr;
+  part.timing = nullptr;
+  return part;
+}
+
+std::size_t at_once(const Call& call, int ranks) {
+  const std::size_t slices = gives_slices(call.what) ? static_cast<std::size_t>(ranks) : 1;
+  return std::max<std::size_t>(kStagingBytes / (slices * size_of(call.dtype)) / 256 * 256, 256);
+}
+
+bool goes_by_memory(const Call& call, int ranks) {
+  const bool many = call.what == Collective::all_reduce || call.what == Collective::reduce_scatter ||
+                    call.what == Collective::all_gather;
+  if (!many || !call.start || ranks == 1 || call.count == 0) return false;
+  const cuda::IpcMemory& memory = cuda::IpcMemory::get();
+  return memory.find(call.in) != nullptr &&
+         (call.what != Collective::all_reduce || memory.find(call.out) != nullptr);
+}
+
+std::array<cuda::CallOrder::Range, 2> memory_of(const Call& call, int ranks) {
+  const std::size_t slices = call.what == Collective::all_gather ? static_cast<std::size_t>(ranks) : 1;
+  return {cuda::CallOrder::range(call.in, input_bytes(call.what, call.bytes(), ranks)),
+          cuda::CallOrder::range(call.out, slices * call.bytes())};
 }
 
 void put_round(const IpcRound& round) {

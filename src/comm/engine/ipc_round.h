@@ -2,10 +2,12 @@
 // theirs are.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
 #include "comm/call/call.h"
+#include "comm/cuda/call_order.h"
 
 namespace lockstep {
 
@@ -18,7 +20,8 @@ struct IpcView {
 
 struct IpcRound {
   const Call& call;
-  double divisor;  // that all know
+  DeviceStream stream;  // where it is put
+  double divisor;       // that all know
   int rank;
   std::size_t begin;
   std::size_t end;
@@ -32,7 +35,27 @@ bool gives_slices(Collective what);
 // Whether peers read this rank's input.
 bool gives_input(const Call& call, int rank);
 
-// Puts this rank's part on the call's stream.
+// A part of the call on the carrier: what ranks compare is the call itself.
+Call part_of(const Call& call);
+
+// Where the call's element i lies in one of its buffers.
+inline std::byte* element(void* buffer, const Call& call, std::size_t i) {
+  return static_cast<std::byte*>(buffer) + i * size_of(call.dtype);
+}
+inline const std::byte* element(const void* buffer, const Call& call, std::size_t i) {
+  return static_cast<const std::byte*>(buffer) + i * size_of(call.dtype);
+}
+
+// How many elements go at once: by the call alone, so that all ranks' rounds are the same.
+std::size_t at_once(const Call& call, int ranks);
+
+// Whether a call is put behind what its memory waits for (CallOrder), not behind all that its stream holds.
+// So go those of which training has many in flight, where nothing is copied for them.
+bool goes_by_memory(const Call& call, int ranks);
+// What this rank's buffers take, in and out.
+std::array<cuda::CallOrder::Range, 2> memory_of(const Call& call, int ranks);
+
+// Puts this rank's part on the round's stream.
 void put_round(const IpcRound& round);
 
 }  // namespace lockstep

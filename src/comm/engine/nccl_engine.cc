@@ -112,8 +112,13 @@ class NcclEngine final : public Engine {
     const IpcView own{.in = static_cast<std::byte*>(const_cast<void*>(call.in)),
                       .stride = call.bytes(),
                       .out = static_cast<std::byte*>(call.out)};
-    put_round(
-        {.call = call, .divisor = call.divisor, .rank = 0, .begin = 0, .end = call.count, .views = {own}});
+    put_round({.call = call,
+               .stream = call.stream,
+               .divisor = call.divisor,
+               .rank = 0,
+               .begin = 0,
+               .end = call.count,
+               .views = {own}});
   }
 
   static bool is_ours(const Call& call) {

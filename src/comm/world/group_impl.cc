@@ -110,8 +110,12 @@ DeviceEvent GroupImpl::put_on_device(Call& call, const DeviceEvent& ready, Devic
   if (ready) runtime.wait(call.stream, ready);
   if (const DeviceEvent& last = last_on(call.device)) runtime.wait(call.stream, last);
   if (begin != nullptr) *begin = runtime.record(call.stream);
+  // A function that followed on a call may have put on this thread's stream what this one needs.
+  if (!std::exchange(followed_, false)) call.start = ready;
+  DeviceEvent end;
+  call.end = &end;
   execute(call, [&] { engine_->run(call); });
-  return last_on(call.device) = runtime.record(call.stream);
+  return last_on(call.device) = end ? std::move(end) : runtime.record(call.stream);
 }
 
 Work GroupImpl::start(Call call) {
@@ -188,8 +192,11 @@ void GroupImpl::serve(Queued next) {
   }
   timing.end_ns = now_ns();
   const bool on_stream = !ends.empty();
+  const std::uint64_t functions = continuations_run();
   error ? next.promise.set_error(std::move(error), std::move(timing))
         : next.promise.set_done(std::move(timing), std::move(ends));
+  if (continuations_run() == functions) return;
+  followed_ = true;
   if (!on_stream) return;
   // What was to follow is on this thread's stream now, and the group's next call, on any, comes after it.
   try {

@@ -84,6 +84,7 @@ class GroupImpl {
   std::uint64_t sequence_ = 0;  // of collectives; messages between two ranks are not counted
   int splits_ = 0;
   std::array<DeviceEvent, kDeviceKinds> last_on_;
+  bool followed_ = false;  // functions ran behind a call, since the last one on a device was put there
   bool dumped_ = false;
 
   std::mutex mutex_;  // of what follows

@@ -18,6 +18,7 @@ namespace {
 // What is ready to run on this thread, while one of them runs: null otherwise. A list instead of calls from
 // within calls, so that a long chain takes no more stack than a short one.
 thread_local std::deque<std::function<void()>>* ready = nullptr;
+thread_local std::uint64_t ran = 0;
 
 void run_or_line_up(std::deque<std::function<void()>> list) {
   if (ready != nullptr) {
@@ -26,6 +27,7 @@ void run_or_line_up(std::deque<std::function<void()>> list) {
   }
   ready = &list;
   while (!list.empty()) {
+    ++ran;
     list.front()();
     const std::function<void()> spent = std::move(list.front());  // what it holds may line up more as it goes
     list.pop_front();
@@ -85,6 +87,7 @@ std::vector<DeviceEnd> ends_after(std::vector<DeviceEnd> ends) {
 }  // namespace
 
 bool inside_continuation() noexcept { return ready != nullptr; }
+std::uint64_t continuations_run() noexcept { return ran; }
 
 void Work::State::finish(std::exception_ptr with, WorkTiming when, std::vector<DeviceEnd> where) {
   std::vector<Callback> waiting;

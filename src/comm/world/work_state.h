@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -27,6 +28,9 @@ struct Work::State : std::enable_shared_from_this<Work::State> {
   void finish(std::exception_ptr with, WorkTiming when, std::vector<DeviceEnd> where = {});
   void when_done(Callback callback);  // at once where it is done
 };
+
+// How many functions given to then() or on_done() this thread has run.
+std::uint64_t continuations_run() noexcept;
 
 // Whether a function given to then() or on_done() runs on this thread: there nothing may wait.
 bool inside_continuation() noexcept;

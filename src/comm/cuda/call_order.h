@@ -1,0 +1,78 @@
+// Which calls of the engine ipc wait for which, on the GPU. A call has two streams of the engine's: what it
+// says to its peers ("my buffers are ready") is on one, what it does to all buffers on the other. Calls on
+// memory of their own, as the buckets of a step are, follow each other there without waiting for any peer;
+// what waits for peers to be done is the caller's stream alone. A call on memory that one before it works on
+// comes behind the end of that one.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "lockstep/comm/device.h"
+
+namespace lockstep::cuda {
+
+// Where the parts of one call go. Both are the call's own stream where it is put there as a whole.
+struct CallStreams {
+  DeviceStream posts;
+  DeviceStream work;
+};
+
+// Of one engine; one call at a time.
+class CallOrder {
+ public:
+  CallOrder() = default;
+  ~CallOrder();  // its streams go to whoever needs some next
+  CallOrder(CallOrder&& other) noexcept { swap(other); }
+  CallOrder& operator=(CallOrder&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+
+  // What is on the streams may never end (a peer died): nobody gets them any more.
+  void abandon() noexcept { gpus_.clear(); }
+
+  struct Range {
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+  };
+  static Range range(const void* data, std::size_t bytes) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    return {begin, begin + bytes};
+  }
+
+  // The engine's streams for a call on `memory`. `posts` comes behind `start` and behind the calls that have
+  // the same memory; `work` has to wait for what is put on it.
+  CallStreams begin(int index, const DeviceEvent& start, std::span<const Range> memory);
+  // That call ends there.
+  void end(std::span<const Range> memory, const DeviceEvent& at);
+  // A call that was put elsewhere, behind all before it, ends there: all that follow come behind it.
+  void end_elsewhere(const DeviceEvent& at);
+
+ private:
+  struct Streams {
+    cudaStream_t posts = nullptr;
+    cudaStream_t work = nullptr;
+    bool behind_elsewhere = false;  // they were told to wait for it
+  };
+  struct Open {
+    Range range;
+    DeviceEvent end;
+  };
+  void swap(CallOrder& other) noexcept {
+    gpus_.swap(other.gpus_);
+    open_.swap(other.open_);
+    std::swap(elsewhere_, other.elsewhere_);
+  }
+
+  std::map<int, Streams> gpus_;  // by index
+  std::vector<Open> open_;       // since the last call elsewhere; of calls on the same memory the last
+  DeviceEvent elsewhere_;        // where that ends
+};
+
+}  // namespace lockstep::cuda

@@ -21,11 +21,11 @@ namespace {
 
 double milliseconds(std::int64_t ns) { return static_cast<double>(ns) / 1e6; }
 
-constexpr std::chrono::milliseconds kLongestRound{250};
+constexpr std::chrono::milliseconds kLongestSaveRound{250};
 
 // How long a rank may keep the others waiting between two meetings.
 std::chrono::milliseconds round_of(const Group& world) {
-  return std::min(kLongestRound, world.timeout() / 4);
+  return std::min(kLongestSaveRound, world.timeout() / 4);
 }
 
 // The same on every rank: all of them list all runs of slices.

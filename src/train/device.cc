@@ -77,14 +77,6 @@ torch::Device begin_device(const TrainerOptions& o) {
                      " keeps one copy of the parameters in memory that all workers of a machine share, which "
                      "GPUs have not; accepted on " +
                      device.str() + ": ddp, zero1, zero2");
-  if (o.cuda_graph && device.is_cpu())
-    throw UsageError(option_text("cuda_graph", "true") + ": a GPU's work is recorded; accepted: with " +
-                     option_text("device", "cuda"));
-  if (o.cuda_graph && o.precision == "bf16-autocast")
-    throw UsageError(
-        option_text("cuda_graph", "true") + " with " + option_text("precision", o.precision) +
-        ": autocast keeps copies of the weights, which a record would use for ever; accepted: fp32, "
-        "bf16, fp16");
   set_arithmetic(device, {o.deterministic, o.tf32});
   return device;
 }

@@ -31,7 +31,7 @@ TEST_P(Ipc, LargeCallsGoThroughRounds) {  // private memory of more than one sta
   LOCKSTEP_NEEDS_GPU();
   on_threads(thread_groups(GetParam(), kOnGpus), [](const Group& g) {
     const auto result =
-        testing::run_device_grid(g, {.counts = {(std::size_t{18} << 20) + 3}, .dtypes = {DType::f32}});
+        testing::run_device_grid(g, {.counts = {(std::size_t{9} << 20) + 3}, .dtypes = {DType::f64}});
     EXPECT_EQ(result.problem, "");
   });
 }

@@ -117,6 +117,11 @@ TEST(BatchSweep, TellsHowFarARecipeHolds) {
   EXPECT_NE(batch_sweep_plot(rows).find(">lars<"), std::string::npos);
   EXPECT_NE(batch_sweep_page(rows, "a < b", "lockstep sweep batch").find("<h1>a &lt; b</h1>"),
             std::string::npos);
+  // Without `fixed` nobody knows.
+  std::erase_if(rows, [](const BatchSweepRow& row) { return row.recipe == "fixed"; });
+  const std::string alone = batch_sweep_table(rows, false);
+  EXPECT_NE(alone.find("warmup has no base accuracy beside it"), std::string::npos) << alone;
+  EXPECT_EQ(alone.find("within"), std::string::npos) << alone;
 }
 
 }  // namespace

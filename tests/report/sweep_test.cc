@@ -79,6 +79,12 @@ TEST(BatchSweep, RefusesWhatIsNoTable) {
          "--lamb-lr '0' is out of range");
   expect(refusal(base_run(), {.factors = {1}, .recipes = {"fixed"}, .warmup_part = 1}), "--warmup-part '1'");
   expect(refusal(base_run(), {.factors = {1}, .recipes = {"fixed"}, .precisions = {"fp31"}}), "--precision");
+  TrainOptions warm = base_run();
+  warm.warmup_steps = 2;
+  expect(refusal(warm, {.factors = {1}}), "--warmup-steps: the recipes say");
+  warm.warmup_steps = 0;
+  warm.warmup_epochs = 0.5;
+  expect(refusal(warm, {.factors = {1}}), "--warmup-epochs: the recipes say");
   TrainOptions endless = base_run();
   endless.steps = 0;
   expect(refusal(endless, {}), "--steps (of the base batch), or --examples and --epochs");

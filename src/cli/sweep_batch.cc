@@ -111,20 +111,15 @@ void add_batch_sweep(Cli& cli, CLI::App& sweep) {
   add_recipe_flags(*command, flags->sweep);
   add_train_flags(*command, flags->train);
   command->footer(
-      "Every run sees the same examples: --steps of the base batch, or --epochs of --examples. A batch grows "
-      "by "
-      "its\n"
-      "lanes, as it does with more workers. Runs are evaluated at their end, and leave no checkpoint. The "
-      "folder\n"
-      "(--out, default runs/sweep-batch) gets sweep.csv, sweep.svg, index.html and one run folder each; a "
-      "run "
-      "whose\n"
-      "loss is no number any more is a row of the table.\n\n"
+      "Every run sees the same examples: --steps of the base batch, or --epochs of --examples. A batch\n"
+      "grows by its lanes, as it does with more workers. Runs are evaluated at their end, and leave no\n"
+      "checkpoint. The folder (--out, default runs/sweep-batch) gets sweep.csv, sweep.svg, index.html and\n"
+      "one run folder each; a run whose loss is no number any more is a row of the table. The base "
+      "accuracy,\n"
+      "against which recipes are held, is that of fixed at the smallest factor.\n\n"
       "Examples:\n"
-      "  lockstep sweep batch --model mlp --data synthetic --optimizer sgd --lr 0.05 --lanes 2 --lane-batch "
-      "8 "
-      "\\\n"
-      "    --steps 64 --factors 1,2,4 --recipes fixed,linear,warmup --measure noise\n"
+      "  lockstep sweep batch --model mlp --data synthetic --optimizer sgd --lr 0.05 --lanes 2 \\\n"
+      "    --lane-batch 8 --steps 64 --factors 1,2,4 --recipes fixed,linear,warmup --measure noise\n"
       "  lockstep sweep batch --model gpt --lanes 2 --lane-batch 8 --steps 640 --measure noise");
   command->callback([&cli, flags] { cli.action = [flags] { return run_batch_sweep(*flags); }; });
 }

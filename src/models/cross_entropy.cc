@@ -1,13 +1,18 @@
 #include "lockstep/models/cross_entropy.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
+#include "lockstep/base/error.h"
 #include "models/fused.h"
 
 namespace lockstep {
 
 torch::Tensor cross_entropy(const torch::Tensor& logits, const torch::Tensor& target,
                             double label_smoothing) {
+  if (!(label_smoothing >= 0 && label_smoothing <= 1))
+    throw UsageError(
+        fmt::format("cross_entropy: label_smoothing is {}; accepted: from 0 to 1", label_smoothing));
   if (logits.dim() == 3) return cross_entropy(logits.flatten(0, 1), target.flatten(), label_smoothing);
   if (label_smoothing == 0) {
     if constexpr (fused::kBuilt)

@@ -160,9 +160,11 @@ void Optimizer::check_gradient(const Slot& slot, const torch::Tensor& gradient) 
         fmt::format("has shape {}; its parameter has {}", text(gradient.sizes()), text(parameter.sizes())));
   if ((gradient.scalar_type() != parameter.scalar_type() && !is_wide(slot, gradient)) ||
       gradient.device() != parameter.device())
-    refuse(fmt::format("is {} on {}; its parameter is {} on {}", c10::toString(gradient.scalar_type()),
-                       gradient.device().str(), c10::toString(parameter.scalar_type()),
-                       parameter.device().str()));
+    refuse(
+        fmt::format("is {} on {}; its parameter is {} on {}; accepted: the parameter's type and device, "
+                    "which change before a strategy or an optimizer is made",
+                    c10::toString(gradient.scalar_type()), gradient.device().str(),
+                    c10::toString(parameter.scalar_type()), parameter.device().str()));
   for (const torch::Tensor& state : slot.state)
     if (state.scalar_type() != slot.kept_type() || state.sizes() != parameter.sizes())
       refuse(

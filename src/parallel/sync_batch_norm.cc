@@ -155,8 +155,9 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
   check(input);
   if (is_training() && !group_)
     throw UsageError(name_ +
-                     " has no group to take its statistics over; accepted: after a strategy (DataParallel) "
-                     "was made of the model, or SyncBatchNorm(options, world.split(0))");
+                     " has no group to take its statistics over; accepted: a norm that is in the model, or "
+                     "converted, before a strategy (DataParallel) is made of it, or SyncBatchNorm(options, "
+                     "world.split(0))");
   if (is_training() && group_.size() > 1) {
     if (!is_narrow(input.scalar_type())) return normalise_together(input);
     return normalise_together(input.to(torch::kFloat32)).to(input.scalar_type());

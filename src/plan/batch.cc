@@ -64,6 +64,12 @@ std::string count_of(double number) {
   return std::isfinite(number) ? fmt::format("{:.0f}", std::floor(number)) : "any number";
 }
 
+// "4 to 8", "263 or more"
+std::string range_of(double low, double high) {
+  if (std::isfinite(high)) return fmt::format("{} to {}", count_of(low), count_of(high));
+  return std::isfinite(low) ? count_of(low) + " or more" : count_of(low);
+}
+
 std::string percent(double part) { return fmt::format("{:.0f} %", 100 * part); }
 
 }  // namespace
@@ -109,7 +115,9 @@ BatchAdvice advise_on_batch(const MeasuredRun& run) {
   advice.workers_low = workers(run.noise.low);
   advice.workers_high = workers(run.noise.high);
   for (int i = 0; i < kMostRows; ++i) {
-    advice.rows.push_back(row_of(run, std::exp2(i)));
+    const BatchRow row = row_of(run, std::exp2(i));
+    if (i > 0 && row.steps < 1) break;  // there is no such run
+    advice.rows.push_back(row);
     if (i + 1 >= kFewestRows && advice.rows.back().batch >= kWellBeyond * run.noise.scale) break;
   }
   return advice;
@@ -151,10 +159,11 @@ std::string describe(const BatchAdvice& a, bool colours) {
   if (std::isfinite(critical) && critical > 0)
     out += fmt::format("this batch      {:.2f} × the fewest steps, {:.2f} × the fewest examples\n",
                        steps_over_fewest(batch, critical), examples_over_fewest(batch, critical));
-  out += fmt::format(
-      "workers         {} of {:.0f} examples each{}; with more, most of the work is for speed alone\n",
-      std::isfinite(a.workers) ? "up to about " + count_of(a.workers) : count_of(a.workers), a.worker_batch,
-      known ? fmt::format(" ({} to {})", count_of(a.workers_low), count_of(a.workers_high)) : "");
+  const bool limited = std::isfinite(a.workers);
+  out += fmt::format("workers         {} of {:.0f} examples each{}{}\n",
+                     limited ? "up to about " + count_of(a.workers) : count_of(a.workers), a.worker_batch,
+                     known ? fmt::format(" ({})", range_of(a.workers_low, a.workers_high)) : "",
+                     limited ? "; with more, most of the work is for speed alone" : "");
   Table table({{"batch"}, {"workers"}, {"steps"}, {"examples"}, {"speed-up"}, {"efficiency"}, {"95 %"}});
   for (const BatchRow& r : a.rows) {
     const Style style = r.batch <= critical ? Style::plain : Style::dim;

@@ -61,7 +61,8 @@ struct BatchAdvice {
   double workers = 1;
   double workers_low = 1;
   double workers_high = 1;
-  std::vector<BatchRow> rows = {};  // 1×, 2×, 4× … the run's batch, to well beyond the critical one
+  // 1×, 2×, 4× … the run's batch, to well beyond the critical one, or as long as that is a step at least.
+  std::vector<BatchRow> rows = {};
 };
 
 BatchAdvice advise_on_batch(const MeasuredRun& run);

@@ -81,6 +81,10 @@ std::vector<BatchRun> batch_runs(const TrainOptions& base, const BatchSweep& swe
   if (base.base_lr)
     throw UsageError(
         "--base-lr: the recipes say how the rate follows the batch; accepted: --lr, that of the base batch");
+  if (base.warmup_steps != 0 || base.warmup_epochs != 0)
+    throw UsageError(fmt::format(
+        "{}: the recipes say which runs begin with a warm-up; accepted: --warmup-part, of a run's steps",
+        base.warmup_steps != 0 ? "--warmup-steps" : "--warmup-epochs"));
   if (!(sweep.warmup_part >= 0 && sweep.warmup_part < 1))
     throw UsageError(
         fmt::format("--warmup-part '{}' is out of range; accepted: 0 to below 1", sweep.warmup_part));

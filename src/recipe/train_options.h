@@ -186,7 +186,7 @@ void visit_options(Options& o, Visit&& visit) {
 
   const char* const optimizer = "Optimizer";
   visit(OptionInfo{"label_smoothing", optimizer, Role::defines,
-                   "so much of a target is every class alike, in training; evaluation has none"},
+                   "so much of a target is every class alike, 0 to 0.99, in training; evaluation has none"},
         o.label_smoothing);
   visit(OptionInfo{"optimizer", optimizer, Role::defines,
                    "sgd, adam, adamw; lars, lamb for large batches; onebit-adam, which sends a bit of each "
@@ -292,21 +292,22 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"compress_max_error", comm, Role::defines,
                    "relative error that --compress auto accepts of what it sends"},
         o.compress_max_error);
+  const char* const precision = "Precision";
   visit(
       OptionInfo{
-          "precision", comm, Role::defines,
+          "precision", precision, Role::defines,
           "fp32; bf16 or fp16 (parameters and gradients, with f32 master weights in the optimizer); or "
           "bf16-autocast (f32 parameters, computed with in bf16)"},
       o.precision);
-  visit(OptionInfo{"reduce_precision", comm, Role::defines,
+  visit(OptionInfo{"reduce_precision", precision, Role::defines,
                    "in which 16-bit gradients are added up and travel: same (16 bits) or fp32"},
         o.reduce_precision);
-  visit(OptionInfo{"loss_scaling", comm, Role::defines,
+  visit(OptionInfo{"loss_scaling", precision, Role::defines,
                    "dynamic, with steps that overflow skipped: on, off, or auto (on for fp16)"},
         o.loss_scaling);
-  visit(OptionInfo{"loss_scale", comm, Role::defines, "loss scaling: the factor that it begins with"},
+  visit(OptionInfo{"loss_scale", precision, Role::defines, "loss scaling: the factor that it begins with"},
         o.loss_scale);
-  visit(OptionInfo{"loss_scale_every", comm, Role::defines,
+  visit(OptionInfo{"loss_scale_every", precision, Role::defines,
                    "loss scaling: steps without overflow after which the factor doubles"},
         o.loss_scale_every);
   const char* const device = "Device";

@@ -95,11 +95,21 @@ CsvTable csv_table(const std::vector<BatchSweepRow>& rows) {
   return table;
 }
 
+// The accuracy that recipes are held against.
+std::optional<double> base_accuracy(const std::vector<BatchSweepRow>& rows, const std::string& precision) {
+  for (const BatchSweepRow& r : rows)  // ascending in the factor
+    if (r.recipe == "fixed" && r.precision == precision && r.accuracy) return r.accuracy;
+  return {};
+}
+
 // "warmup holds to 16 × (0.5 points)", one line a recipe.
 std::vector<std::string> verdicts(const std::vector<BatchSweepRow>& rows) {
   std::vector<std::string> found;
   for (const SweepLine& line : lines_of(rows))
-    if (const std::int64_t factor = held_to(rows, line.recipe, line.precision, kHoldPoints); factor > 0)
+    if (!base_accuracy(rows, line.precision))
+      found.push_back(
+          fmt::format("{} has no base accuracy beside it, which is that of a run of fixed", line.name));
+    else if (const std::int64_t factor = held_to(rows, line.recipe, line.precision, kHoldPoints); factor > 0)
       found.push_back(fmt::format("{} is within {} points of the base accuracy up to {} × the base batch",
                                   line.name, kHoldPoints, factor));
     else
@@ -141,9 +151,7 @@ bool stopped_not_finite(const fs::path& folder) {
 
 std::int64_t held_to(const std::vector<BatchSweepRow>& rows, const std::string& recipe,
                      const std::string& precision, double points) {
-  std::optional<double> base;
-  for (const BatchSweepRow& r : rows)  // ascending in the factor
-    if (!base && r.recipe == "fixed" && r.precision == precision && r.accuracy) base = r.accuracy;
+  const std::optional<double> base = base_accuracy(rows, precision);
   std::int64_t held = 0;
   for (const BatchSweepRow& r : rows) {
     if (r.recipe != recipe || r.precision != precision) continue;

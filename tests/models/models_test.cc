@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 #include <string>
 
@@ -152,6 +153,9 @@ TEST(CrossEntropy, SmoothsLabels) {
   const auto sure = torch::log(shares);
   EXPECT_NEAR(cross_entropy(sure, target.flatten(), 0.2).item<double>(),
               -0.82 * std::log(0.82) - 0.18 * std::log(0.02), 1e-12);
+  for (const double smoothing : {2.0, -0.1, std::nan("")})
+    EXPECT_EQ(refusal([&] { cross_entropy(logits, target, smoothing); }),
+              "cross_entropy: label_smoothing is " + c10::str(smoothing) + "; accepted: from 0 to 1");
 }
 
 TEST(Gpt, BeginsSmall) {

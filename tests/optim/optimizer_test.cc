@@ -275,7 +275,8 @@ TEST(Optimizer, RefusesGradientsThatDoNotFitBeforeAnythingChanges) {
           "SGD: the gradient of 'b' has layout Sparse; accepted: dense (Strided)");
   refuses(torch::ones({4}), "SGD: the gradient of 'b' has shape [4]; its parameter has [2, 2]");
   refuses(torch::ones({2, 2}, torch::kDouble),
-          "SGD: the gradient of 'b' is Double on cpu; its parameter is Float on cpu");
+          "SGD: the gradient of 'b' is Double on cpu; its parameter is Float on cpu; accepted: the "
+          "parameter's type and device, which change before a strategy or an optimizer is made");
 }
 
 TEST(Optimizer, RefusesParametersThatItCannotTrain) {

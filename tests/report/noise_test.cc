@@ -181,10 +181,15 @@ TEST(PlanBatch, FollowsTheModel) {
 TEST(PlanBatch, TakesWhateverScaleThereIs) {
   const BatchAdvice open =
       advise_on_batch({.batch = 64, .steps = 600, .noise = {.scale = INFINITY, .low = NAN, .high = NAN}});
-  EXPECT_EQ(open.rows.size(), 14U);
+  ASSERT_EQ(open.rows.size(), 10U);  // 512 times the batch: 600 steps have become 1.2
   for (const BatchRow& row : open.rows) EXPECT_EQ(row.efficiency, 1);
   EXPECT_NE(describe(open, false).find("any number of 64 examples"), std::string::npos)
       << describe(open, false);
+  EXPECT_EQ(describe(open, false).find("with more"), std::string::npos) << describe(open, false);
+  const BatchAdvice above = advise_on_batch(
+      {.batch = 64, .steps = 600, .noise = {.scale = INFINITY, .low = 640, .high = INFINITY}});
+  EXPECT_NE(describe(above, false).find("any number of 64 examples each (10 or more)\n"), std::string::npos)
+      << describe(above, false);
   EXPECT_TRUE(to_json(open).at("workers").is_null());
   const BatchAdvice none = advise_on_batch({.batch = 64, .steps = 600, .noise = {}});
   for (const BatchRow& row : none.rows) EXPECT_EQ(row.steps, 600);

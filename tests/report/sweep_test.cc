@@ -79,6 +79,12 @@ TEST(BatchSweep, RefusesWhatIsNoTable) {
          "--lamb-lr '0' is out of range");
   expect(refusal(base_run(), {.factors = {1}, .recipes = {"fixed"}, .warmup_part = 1}), "--warmup-part '1'");
   expect(refusal(base_run(), {.factors = {1}, .recipes = {"fixed"}, .precisions = {"fp31"}}), "--precision");
+  TrainOptions warm = base_run();
+  warm.warmup_steps = 2;
+  expect(refusal(warm, {.factors = {1}}), "--warmup-steps: the recipes say");
+  warm.warmup_steps = 0;
+  warm.warmup_epochs = 0.5;
+  expect(refusal(warm, {.factors = {1}}), "--warmup-epochs: the recipes say");
   TrainOptions endless = base_run();
   endless.steps = 0;
   expect(refusal(endless, {}), "--steps (of the base batch), or --examples and --epochs");
@@ -117,6 +123,11 @@ TEST(BatchSweep, TellsHowFarARecipeHolds) {
   EXPECT_NE(batch_sweep_plot(rows).find(">lars<"), std::string::npos);
   EXPECT_NE(batch_sweep_page(rows, "a < b", "lockstep sweep batch").find("<h1>a &lt; b</h1>"),
             std::string::npos);
+  // Without `fixed` nobody knows.
+  std::erase_if(rows, [](const BatchSweepRow& row) { return row.recipe == "fixed"; });
+  const std::string alone = batch_sweep_table(rows, false);
+  EXPECT_NE(alone.find("warmup has no base accuracy beside it"), std::string::npos) << alone;
+  EXPECT_EQ(alone.find("within"), std::string::npos) << alone;
 }
 
 }  // namespace

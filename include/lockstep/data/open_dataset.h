@@ -1,8 +1,9 @@
 // Datasets by name.
 //
 //   auto train = lockstep::open_dataset({.name = "cifar10", .folder = "data"});
-//   auto test = lockstep::open_dataset({.name = "cifar10", .folder = "data", .split = Split::test});
-//   make_mlp({.inputs = …train->shape()…, .classes = train->classes()});
+//   auto test = lockstep::open_dataset(
+//       {.name = "cifar10", .folder = "data", .split = lockstep::Split::test});
+//   auto model = lockstep::make_mlp({.inputs = …train->shape()…, .classes = train->classes()});
 #pragma once
 
 #include <cstdint>

@@ -12,6 +12,7 @@ namespace lockstep {
 // transformer's blocks. There a target that is no class makes the loss NaN. First gradients only.
 // `label_smoothing`, from 0 to 1: so much of the target is every class alike, as in PyTorch; the loss is then
 // libtorch's everywhere, in f32 for 16-bit logits on a GPU, and can't be less than such a target's entropy.
+// Throws UsageError for another number.
 torch::Tensor cross_entropy(const torch::Tensor& logits, const torch::Tensor& target,
                             double label_smoothing = 0);
 

@@ -20,6 +20,9 @@
 // and the norm that it returns is as many times too large; clip_grad_value_ likewise. A program's checkpoint
 // has state_dict() beside the optimizer's.
 //
+// optimizer.step() itself would take gradients that are so many times too large, and notices nothing: behind
+// a scaled loss call the scaler's.
+//
 // Gradients that are infinite at any scale come from the model: after `most_skipped` steps in a row step()
 // throws, on every rank, rather than to skip for ever. bf16 has the range of f32 and needs no scaler.
 #pragma once

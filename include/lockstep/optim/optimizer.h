@@ -17,7 +17,7 @@
 // libtorch's, whose steps each round (and round 0.999 to 1 in bf16). Small updates are lost all the same when
 // they are added to a 16-bit parameter; master weights keep them:
 //
-//   lockstep::AdamW optimizer(ddp, {.lr = 5e-4, .master_weights = MasterWeights::f32});
+//   lockstep::AdamW optimizer(ddp, {.lr = 5e-4, .master_weights = lockstep::MasterWeights::f32});
 //
 // Each 16-bit parameter then has a copy in f32, made from it in the constructor, and its state is f32. One
 // pass reads the gradient, master and state, and writes master, state and the rounded parameter: with AdamW
@@ -117,7 +117,7 @@ class Optimizer {
   // or set_data() leaves no trace, and is lost: write under a NoGradGuard.
   void step(double gradient_scale = 1);
   void zero_grad();  // gradients become undefined
-  // Returns how many parameters it matches.
+  // Returns how many parameters it matches: 0 is no error, and often a name that was spelled wrong.
   std::size_t add_group(ParameterGroup group);
 
   double lr() const { return lr_; }

@@ -1,12 +1,13 @@
 // Learning rates over a run, as a pure function: the same step of the same run has the same rate, also after
 // resuming and under another number of workers.
 //
-//   optimizer.set_lr(lr_at({.kind = Schedule::cosine, .lr = 5e-4, .warmup_steps = 100}, step, total_steps));
+//   lockstep::ScheduleOptions rate{.kind = lockstep::Schedule::cosine, .lr = 5e-4, .warmup_steps = 100};
+//   optimizer.set_lr(lockstep::lr_at(rate, step.number, loader.steps()));   // in each step, before step()
 //
 // A rate that is right for a step of 256 samples, in a run with steps of 4096 (the linear scaling rule; Goyal
 // et al.: "Accurate, Large Minibatch SGD", 2017), together with a warm-up:
 //
-//   const double lr = scaled_lr(0.1, 4096.0 / 256);   // 1.6
+//   const double lr = lockstep::scaled_lr(0.1, 4096.0 / 256);   // 1.6
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,8 @@ struct ScheduleOptions {
 void check(const ScheduleOptions& options);
 
 // The rate of step `step` (0, 1 … ) in a run of `total_steps`. Cosine, linear and poly run from the end of
-// the warm-up to total_steps. Checks `options` first; a negative step or total is a UsageError too.
+// the warm-up to total_steps; one that is longer than the run never gets to lr. Checks `options` first; a
+// negative step or total is a UsageError too.
 double lr_at(const ScheduleOptions& options, std::int64_t step, std::int64_t total_steps);
 
 // Whether the rate of a step depends on total_steps.

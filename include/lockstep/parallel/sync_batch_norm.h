@@ -4,9 +4,8 @@
 //     Net() { norm = register_module("norm", lockstep::SyncBatchNorm(64)); }   // in place of BatchNorm2d(64)
 //     lockstep::SyncBatchNorm norm{nullptr};
 //   };
-//   lockstep::DataParallel ddp(net, world);     // a strategy gives the norms of its model their group
-//
-//   lockstep::convert_sync_batchnorm(sequential);   // BatchNorm1d, 2d and 3d inside a Sequential
+//   lockstep::convert_sync_batchnorm(net);      // or so: BatchNorm1d, 2d and 3d inside its Sequentials
+//   lockstep::DataParallel ddp(net, world);     // last: a strategy gives the norms of its model their group
 //
 // Options, parameters and buffers are BatchNorm's, and so are their names: weights travel both ways.
 //
@@ -20,9 +19,11 @@
 //
 // Lanes (comm/lanes.h). A worker runs its lanes one after the other, so "one lane of each worker" is another
 // set of samples for every number of workers, and the run would be another one. So a strategy refuses, on
-// every worker, to train a model with this norm in a loop over lanes unless each worker has exactly one. A
-// lane counts in the gradients as much as its weight says; one of weight 0 counts in the statistics neither.
-// In a plain loop the workers' losses weigh alike, however many samples each has, as in DataParallel.
+// every worker, to train a model with this norm in a loop over lanes unless each worker has exactly one: a
+// loader's default, with {.lane_batch = batch / world.size()} for the same batch on other numbers of workers
+// (the same numbers to rounding, not bit for bit). A lane counts in the gradients as much as its weight says;
+// one of weight 0 counts in the statistics neither. In a plain loop the workers' losses weigh alike, however
+// many samples each has, as in DataParallel.
 //
 // What travels is host memory, a few numbers a channel; on a device the host waits for them.
 #pragma once
@@ -79,7 +80,7 @@ TORCH_MODULE(SyncBatchNorm);
 
 // Every BatchNorm1d, 2d and 3d that a torch::nn::Sequential of `model` holds becomes a SyncBatchNorm with the
 // same tensors, under the same name. Gives their number. `group`, where it is given: theirs is a part of it,
-// and the call is collective; else the strategy's.
+// and the call is collective; else that of a strategy which is made afterwards.
 //
 // A BatchNorm that a module holds as a member of its own can't be replaced from outside, since the member
 // would go on as it is. Throws UsageError that names it, before anything is changed; write SyncBatchNorm

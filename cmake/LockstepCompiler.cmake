@@ -47,14 +47,14 @@ if(sanitizer)
   target_link_options(lockstep_options INTERFACE ${sanitizer})
 endif()
 
-# lockstep_few_units(<target> [<files>]): compiles the target's sources several at a time (twelve unless told, twice
-# as many under a sanitizer, where nobody changes one file and compiles again). Most of a file's time goes to the
-# headers it reads and the templates of theirs that it instantiates, so twelve together take little longer than three
+# lockstep_few_units(<target> [<files>]): compiles the target's sources several at a time (eight unless told, three
+# times as many under a sanitizer, where nobody changes one file and compiles again). Most of a file's time goes to the
+# headers it reads and the templates of theirs that it instantiates, so eight together take little longer than two
 # alone. Names in anonymous namespaces must then differ within a target; where two files have to have the same one: set_source_files_properties(FILE PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON).
 # -DLOCKSTEP_FEW_UNITS=OFF compiles one by one: more in all, less after each change of one file.
 option(LOCKSTEP_FEW_UNITS "Compile sources several at a time" ON)
 function(lockstep_few_units target)
-  set(files 12)
+  set(files 8)
   if(NOT LOCKSTEP_SANITIZE STREQUAL "")
     set(files 24)
   endif()

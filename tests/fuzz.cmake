@@ -50,7 +50,11 @@ function(lockstep_fuzz test)
   # Under the address sanitizer, which makes each round ten times as long, a tenth of the rounds; `make fuzz` runs for
   # long with it.
   if(LOCKSTEP_SANITIZE STREQUAL "address")
-    math(EXPR rounds "${arg_ROUNDS} / 10")
+    if(NOT arg_LONG_ROUNDS)
+      set(arg_LONG_ROUNDS ${arg_ROUNDS})
+    endif()
+    math(EXPR rounds "${arg_LONG_ROUNDS} / 10")
+    set(arg_LONG_ROUNDS)
   endif()
   add_test(NAME ${test} COMMAND ${name} ${rounds})
   set_tests_properties(${test} PROPERTIES LABELS fast TIMEOUT 120)

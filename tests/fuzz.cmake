@@ -1,6 +1,6 @@
-# lockstep_fuzz(<test> ROUNDS <n> SOURCES … LINK …): a parser of hostile bytes under tests/base/fuzz_driver.h. Its
+# lockstep_fuzz(<test> ROUNDS <n> [LONG_ROUNDS <n>] SOURCES … LINK …): a parser of hostile bytes under tests/base/fuzz_driver.h. Its
 # program, named after the first source, is a fast test with always the same mutations; in the preset `fuzz` (clang) a
-# libFuzzer target, which tools/fuzz runs for as long as one likes. There the sources under test that a linked library
+# libFuzzer target, which tools/fuzz runs for as long as one likes. LONG_ROUNDS of them are a slow test, <test>_long. There the sources under test that a linked library
 # has already are compiled once more, so that libFuzzer can instrument them.
 option(LOCKSTEP_FUZZ "Build the parsers' fuzz targets with libFuzzer (clang only)" OFF)
 if(LOCKSTEP_FUZZ AND NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
@@ -27,7 +27,7 @@ function(without_sources_of_targets sources)
 endfunction()
 
 function(lockstep_fuzz test)
-  cmake_parse_arguments(arg "" "ROUNDS" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(arg "" "ROUNDS;LONG_ROUNDS" "SOURCES;LINK" ${ARGN})
   # Bytes are parsed on one thread: nothing for the thread sanitizer.
   if(LOCKSTEP_SANITIZE STREQUAL "thread")
     return()
@@ -50,8 +50,16 @@ function(lockstep_fuzz test)
   # Under the address sanitizer, which makes each round ten times as long, a tenth of the rounds; `make fuzz` runs for
   # long with it.
   if(LOCKSTEP_SANITIZE STREQUAL "address")
-    math(EXPR rounds "${arg_ROUNDS} / 10")
+    if(NOT arg_LONG_ROUNDS)
+      set(arg_LONG_ROUNDS ${arg_ROUNDS})
+    endif()
+    math(EXPR rounds "${arg_LONG_ROUNDS} / 10")
+    set(arg_LONG_ROUNDS)
   endif()
   add_test(NAME ${test} COMMAND ${name} ${rounds})
   set_tests_properties(${test} PROPERTIES LABELS fast TIMEOUT 120)
+  if(arg_LONG_ROUNDS AND NOT LOCKSTEP_FUZZ)
+    add_test(NAME ${test}_long COMMAND ${name} ${arg_LONG_ROUNDS})
+    set_tests_properties(${test}_long PROPERTIES LABELS slow TIMEOUT 600)
+  endif()
 endfunction()

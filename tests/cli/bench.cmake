@@ -7,7 +7,7 @@ find_package(Python3 REQUIRED COMPONENTS Interpreter)
 add_test(NAME bench.program
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/bench_program_test.py $<TARGET_FILE:lockstep_cli>)
 # MPI's libraries keep memory until the process ends, which is no leak of ours.
-set_tests_properties(bench.program PROPERTIES LABELS fast TIMEOUT 300 RUN_SERIAL ON
+set_tests_properties(bench.program PROPERTIES LABELS fast TIMEOUT 300 PROCESSORS 3 COST 100
   ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
 fails_without_tests(bench.program)
 

@@ -2,20 +2,21 @@
 if(TARGET lockstep_train)
   add_library(disk_shim MODULE disk_shim.cc)
   target_link_libraries(disk_shim PRIVATE lockstep_options ${CMAKE_DL_LIBS})
+  # libtorch keeps memory until the process ends, which is no leak of ours. What the machine measured is shared.
+  set(train_environment "ASAN_OPTIONS=detect_leaks=0;DISK_SHIM=$<TARGET_FILE:disk_shim>;MEASURED_FOLDER=${CMAKE_BINARY_DIR}/measured")
   # <file> <class of tests> …
   function(lockstep_train_tests file)
     foreach(part ${ARGN})
       string(TOLOWER ${part} name)
       add_test(NAME train.${name}
         COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/${file} $<TARGET_FILE:lockstep_cli> ${part})
-      # libtorch keeps memory until the process ends, which is no leak of ours.
-      set_tests_properties(train.${name} PROPERTIES LABELS fast TIMEOUT 600 PROCESSORS 2
-        ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0;DISK_SHIM=$<TARGET_FILE:disk_shim>")
+      set_tests_properties(train.${name} PROPERTIES LABELS fast TIMEOUT 600 PROCESSORS 2 COST 40
+        ENVIRONMENT "${train_environment}")
       fails_without_tests(train.${name})
     endforeach()
   endfunction()
-  lockstep_train_tests(train_program_test.py Bits Folder Usage)
-  lockstep_train_tests(train_resume_test.py Resume)
+  lockstep_train_tests(train_program_test.py Bits BitsMore Folder Usage)
+  lockstep_train_tests(train_resume_test.py Resume ResumeMore)
   lockstep_train_tests(train_terminal_test.py Terminal)
   lockstep_train_tests(train_tools_test.py Tools)
   lockstep_train_tests(train_start_test.py Data Init Threads Flags)
@@ -31,9 +32,11 @@ if(TARGET lockstep_train)
   lockstep_train_tests(train_checkpoint_test.py Checkpoints)
   add_test(NAME train.stop
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/train_stop_test.py $<TARGET_FILE:lockstep_cli>)
-  set_tests_properties(train.stop PROPERTIES LABELS fast TIMEOUT 300 PROCESSORS 2
-    ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0;DISK_SHIM=$<TARGET_FILE:disk_shim>")
+  set_tests_properties(train.stop PROPERTIES LABELS fast TIMEOUT 300 PROCESSORS 2 COST 40
+    ENVIRONMENT "${train_environment}")
   fails_without_tests(train.stop)
+  # What rarer cases there are of what the fast ones show; of bits train.same_bits.* has more still.
+  set_tests_properties(train.bitsmore train.resumemore PROPERTIES LABELS slow)
   # The same bits for every number of workers, model by model. Many runs, none of them for a sanitizer.
   if(LOCKSTEP_SANITIZE STREQUAL "")
     lockstep_train_tests(train_precision_test.py PrecisionLoss)

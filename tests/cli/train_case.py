@@ -16,9 +16,12 @@ MLP = ["--model", "mlp", "--data", "synthetic", "--width", "32", "--layers", "2"
        "--eval-examples", "60", "--eval-batch", "16", "--lane-batch", "4", "--bucket-cap-mb", "0.05",
        "--first-bucket-mb", "0.01"]
 LANES = [*MLP, "--lanes", "8"]
-# The machine is measured once for all cases of a program, not by each of them.
-CACHE = tempfile.mkdtemp(prefix="lockstep-train-cache-")
-atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
+# The machine is measured once for all programs of a run of ctest (tools/test begins with an empty folder), or for all cases
+# of a program that is started by hand: measuring takes longer than most runs here.
+CACHE = os.environ.get("MEASURED_FOLDER")
+if not CACHE:
+    CACHE = tempfile.mkdtemp(prefix="lockstep-train-cache-")
+    atexit.register(shutil.rmtree, CACHE, ignore_errors=True)
 
 
 class Case(unittest.TestCase):

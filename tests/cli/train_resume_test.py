@@ -40,28 +40,6 @@ class Resume(Case):
         self.change_state(checkpoint, lambda state: state["options"].pop("last_step"))
         self.assertEqual(self.train("old", "--resume", checkpoint, "-n", 2)["params_sha256"], whole["params_sha256"])
 
-    def test_only_rank_zero_needs_the_folder(self):
-        """As on machines that share no files: each worker in a folder of its own."""
-        for optimizer in ("adamw", "torch-adam"):
-            with self.subTest(optimizer=optimizer):
-                args = [*self.ARGS, "--optimizer", optimizer, "--keep", "0"]
-                whole = self.train("whole", *args, "--overwrite")
-                for rank in range(2):
-                    shutil.rmtree(self.path(f"machine{rank}"), ignore_errors=True)
-                    os.mkdir(self.path(f"machine{rank}"))
-                os.rename(self.path("whole"), self.path("machine0", "whole"))
-                resume = [PROGRAM, "train", "--resume", "whole/checkpoints/step-00000004", "--out", "rest"]
-                done = self.run_program("run", "-n", 2, "sh", "-c", 'cd "$0$RANK" && exec "$@"', self.path("machine"), *resume)
-                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-                self.assertEqual(self.summary("machine0/rest")["params_sha256"], whole["params_sha256"])
-                self.assertEqual(os.listdir(self.path("machine1")), [])
-                # Nor does a wrong one have to be refused by everybody's own eyes.
-                resume[3] = "none"
-                done = self.run_program("run", "-n", 2, "sh", "-c", 'cd "$0$RANK" && exec "$@"', self.path("machine"), *resume)
-                self.assertNotEqual(done.returncode, 0)
-                self.assertIn("none", done.stdout + done.stderr)
-                shutil.rmtree(self.path("machine0"))
-
     def test_after_sigkill(self):
         process = self.start("killed", "-n", 2, *LANES, "--steps", "100000", "--checkpoint-every", "4")
         self.wait_for_checkpoint(process, "killed", 4)
@@ -160,42 +138,6 @@ class Resume(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.summary("run")["steps"], 13)
 
-    def test_killed_between_the_last_checkpoint_and_the_summary(self):
-        before = self.train("run", *self.ARGS)
-        for left in ("", json.dumps(before | {"steps": 2})):  # of an earlier part of the run
-            with open(self.path("run", "summary.json"), "w") as file:
-                file.write(left)
-            done = self.run_program("train", "--resume", self.path("run"))
-            self.assertEqual((done.returncode, done.stderr), (0, ""))
-            after = self.summary("run")
-            for key in ("steps", "params_sha256", "accuracy", "validation_loss", "best_accuracy", "final_loss",
-                        "final_loss_steps", "last_step_loss"):
-                self.assertEqual(after[key], before[key], key)
-
-    def test_started_again_when_the_run_was_through(self):
-        """A worker is lost after the last checkpoint: nothing is left to do, and that is no failure."""
-        train = [PROGRAM, "train", "--out", self.path("run"), *map(str, self.ARGS)]
-        fails_once = '"$@" && test "$TORCHELASTIC_RESTART_COUNT" = 1'
-        done = self.run_program("run", "-n", 2, "--max-restarts", 1, "sh", "-c", fails_once, "sh", *train)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("is through: step 12 of 12", done.stdout)
-        self.assertEqual(self.summary("run")["steps"], 12)
-
-    def test_started_again_leaves_an_older_run_alone(self):
-        """Refused at the first start, because there is a run in the folder: so it is at the second."""
-        self.train("run", *self.ARGS)
-        for checkpoints in (True, False):
-            if not checkpoints:
-                shutil.rmtree(self.path("run", "checkpoints"))
-            before = self.files_of("run")
-            done = self.run_program("run", "-n", 1, "--max-restarts", 1, PROGRAM, "train", "--out", self.path("run"),
-                                    *LANES, "--steps", 20)
-            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
-            refusals = re.findall(rf"^lockstep train: --out {self.path('run')} is not empty", done.stderr, re.MULTILINE)
-            self.assertEqual(len(refusals), 2, done.stderr)
-            self.assertIn("restart 1 of 1", done.stderr)
-            self.assertEqual(self.files_of("run"), before)
-
     def test_overwriting_removes_nothing_before_all_is_checked(self):
         self.train("run", *self.ARGS)
         before = self.files_of("run")
@@ -242,6 +184,70 @@ class Resume(Case):
             file.write(bytes([byte[0] ^ 1]))
         self.refused("train", "--resume", self.path("run"), words=["model.safetensors", "step-00000002"])
         self.refused("train", "--resume", self.path("nowhere"), words=["nowhere"])
+
+
+class ResumeMore(Case):
+    """Ends and starts that are rarer."""
+
+    ARGS = Resume.ARGS
+
+    def test_only_rank_zero_needs_the_folder(self):
+        """As on machines that share no files: each worker in a folder of its own."""
+        for optimizer in ("adamw", "torch-adam"):
+            with self.subTest(optimizer=optimizer):
+                args = [*self.ARGS, "--optimizer", optimizer, "--keep", "0"]
+                whole = self.train("whole", *args, "--overwrite")
+                for rank in range(2):
+                    shutil.rmtree(self.path(f"machine{rank}"), ignore_errors=True)
+                    os.mkdir(self.path(f"machine{rank}"))
+                os.rename(self.path("whole"), self.path("machine0", "whole"))
+                resume = [PROGRAM, "train", "--resume", "whole/checkpoints/step-00000004", "--out", "rest"]
+                done = self.run_program("run", "-n", 2, "sh", "-c", 'cd "$0$RANK" && exec "$@"', self.path("machine"), *resume)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertEqual(self.summary("machine0/rest")["params_sha256"], whole["params_sha256"])
+                self.assertEqual(os.listdir(self.path("machine1")), [])
+                # Nor does a wrong one have to be refused by everybody's own eyes.
+                resume[3] = "none"
+                done = self.run_program("run", "-n", 2, "sh", "-c", 'cd "$0$RANK" && exec "$@"', self.path("machine"), *resume)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn("none", done.stdout + done.stderr)
+                shutil.rmtree(self.path("machine0"))
+
+    def test_killed_between_the_last_checkpoint_and_the_summary(self):
+        before = self.train("run", *self.ARGS)
+        for left in ("", json.dumps(before | {"steps": 2})):  # of an earlier part of the run
+            with open(self.path("run", "summary.json"), "w") as file:
+                file.write(left)
+            done = self.run_program("train", "--resume", self.path("run"))
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            after = self.summary("run")
+            for key in ("steps", "params_sha256", "accuracy", "validation_loss", "best_accuracy", "final_loss",
+                        "final_loss_steps", "last_step_loss"):
+                self.assertEqual(after[key], before[key], key)
+
+    def test_started_again_when_the_run_was_through(self):
+        """A worker is lost after the last checkpoint: nothing is left to do, and that is no failure."""
+        train = [PROGRAM, "train", "--out", self.path("run"), *map(str, self.ARGS)]
+        fails_once = '"$@" && test "$TORCHELASTIC_RESTART_COUNT" = 1'
+        done = self.run_program("run", "-n", 2, "--max-restarts", 1, "sh", "-c", fails_once, "sh", *train)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("is through: step 12 of 12", done.stdout)
+        self.assertEqual(self.summary("run")["steps"], 12)
+
+    def test_started_again_leaves_an_older_run_alone(self):
+        """Refused at the first start, because there is a run in the folder: so it is at the second."""
+        self.train("run", *self.ARGS)
+        for checkpoints in (True, False):
+            if not checkpoints:
+                shutil.rmtree(self.path("run", "checkpoints"))
+            before = self.files_of("run")
+            done = self.run_program("run", "-n", 1, "--max-restarts", 1, PROGRAM, "train", "--out", self.path("run"),
+                                    *LANES, "--steps", 20)
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            refusals = re.findall(rf"^lockstep train: --out {self.path('run')} is not empty", done.stderr, re.MULTILINE)
+            self.assertEqual(len(refusals), 2, done.stderr)
+            self.assertIn("restart 1 of 1", done.stderr)
+            self.assertEqual(self.files_of("run"), before)
 
 
 if __name__ == "__main__":

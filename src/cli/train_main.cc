@@ -15,7 +15,6 @@
 #include "cli/infer.h"
 #include "cli/step_bench.h"
 #include "cli/train_plan.h"
-#include "recipe/task/train_task.h"
 #include "launch/starter.h"
 #include "launch/worker_events.h"
 #include "lockstep/base/error.h"
@@ -23,6 +22,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/data/open_dataset.h"
 #include "plan/memory_request.h"
+#include "recipe/task/train_task.h"
 #include "report/printer.h"
 #include "report/progress.h"
 #include "train/device.h"
@@ -100,7 +100,7 @@ int run_train(const Json& request, std::string& hint) {
   std::unique_ptr<RunPlan> run = run_plan(plan, located);
   run->sink = sink;
   run->resident_before = memory_bytes("VmRSS");
-  const std::shared_ptr<Model> model = make_model(plan.options, *data.train);
+  const std::shared_ptr<Model> model = make_model(plan.options, *data.train, world);
   Trainer trainer(ModuleRef(model), make_task(model, data), std::move(run), world);
   const int stopped_by = trainer.run().stopped_by;
   world.barrier();

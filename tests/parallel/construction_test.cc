@@ -7,6 +7,7 @@
 #include <torch/version.h>
 
 #include <atomic>
+#include <utility>
 
 #include "comm/expect_error.h"
 #include "comm/wire_ranks.h"
@@ -217,6 +218,20 @@ TEST(Construction, NamesAUnitThatIsOfAnotherFormElsewhere) {
           [&] { shard(std::make_shared<torch::nn::LinearImpl>(4, group.rank() == 0 ? 4 : other)); },
           {"the models differ: rank 0 has unit 1 (torch::nn::LinearImpl), parameter 0 Float [4, 4]"});
     });
+}
+
+TEST(Construction, EndsWhereAWorkerIsGone) {
+  testing::with_own_groups(thread_groups(2), [](Group group) {
+    const int rank = group.rank();
+    const ShardedConstruction scope(std::exchange(group, {}));
+    shard(std::make_shared<torch::nn::LinearImpl>(4, 4));
+    if (rank == 1) return;  // its scope has the last of its group
+    expect_error<PeerError>(
+        [&] {
+          for (;;) shard(std::make_shared<torch::nn::LinearImpl>(4, 4));
+        },
+        {"rank 1"});
+  });
 }
 
 }  // namespace

@@ -124,8 +124,7 @@ void Sharded::move_in() {
   }
   if (cut.empty())
     for (const Shard& shard : shards_) place(shard);
-  cut.bring_all();  // what is not trained
-  cut.forget();
+  cut.join();  // what is not trained
   if (units_) units_->start();
   if (copy_) group().barrier({.purpose = "until the parameters are there"});
 }

@@ -124,10 +124,6 @@ void CutUnits::bring(const torch::Tensor& parameter) const {
   if (const auto parts = parts_of(parameter)) parts->bring();
 }
 
-void CutUnits::bring_all() const {
-  for (const auto& parts : parts_) parts->bring();
-}
-
 void CutUnits::moved(const torch::Tensor& parameter) const {
   if (const auto parts = parts_of(parameter)) parts->moved(parameter);
 }
@@ -136,7 +132,8 @@ void CutUnits::hold(std::size_t bytes) const {
   if (!parts_.empty()) parts_.front()->tally().add(bytes);
 }
 
-void CutUnits::forget() const {
+void CutUnits::join() const {
+  for (const auto& parts : parts_) parts->bring();
   for (const auto& point : points_) point->parts.clear();
 }
 

@@ -67,12 +67,11 @@ class CutUnits {
   bool empty() const { return parts_.empty(); }
   // Makes the unit whole that has this parameter, where one has. Collective.
   void bring(const torch::Tensor& parameter) const;
-  void bring_all() const;  // Collective.
   void moved(const torch::Tensor& parameter) const;
   // A strategy holds so much more of them.
   void hold(std::size_t bytes) const;
-  // They have gone over to a strategy: the model's units are as if made without.
-  void forget() const;
+  // Brings together what is in parts; from here on the model's units are as if made without. Collective.
+  void join() const;
 
  private:
   std::shared_ptr<UnitParts> parts_of(const torch::Tensor& parameter) const;

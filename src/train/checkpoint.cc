@@ -4,6 +4,7 @@
 
 #include "checkpoint/torch_types.h"
 #include "checkpoint/training_files.h"
+#include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/parallel/construction.h"
@@ -82,6 +83,27 @@ void load_converted(torch::nn::Module& model, const TensorMap& weights, const st
   const torch::NoGradGuard no_grad;
   for (const auto& [name, own] : state)
     if (has_memory(own)) torch::Tensor(own).copy_(weights.at(name));
+}
+
+void begin_weights(const RunPlan& plan, torch::nn::Module& model, const Group& world) {
+  constexpr const char* kWhat = "reading the weights";
+  if (!plan.checkpoint.empty()) {
+    std::optional<WeightsReader> reader;
+    run_on_leader(world, kWhat, [&] { reader.emplace(plan.checkpoint, model); });
+    for_each_unit(model, [&](torch::nn::Module&) { run_on_leader(world, kWhat, [&] { reader->read(); }); });
+  } else if (!plan.init.empty()) {  // of a run that may go on meanwhile, and may be of another precision
+    TensorMap weights;
+    std::string source;
+    run_on_leader(world, kWhat, [&] {
+      use_checkpoint(plan.options.init, [&](const fs::path& found) {
+        weights = read_weights(found);
+        source = weights_file(found).string();
+      });
+    });
+    for_each_unit(model, [&](torch::nn::Module&) {
+      run_on_leader(world, kWhat, [&] { load_converted(model, weights, source); });
+    });
+  }
 }
 
 }  // namespace lockstep

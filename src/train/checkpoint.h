@@ -43,5 +43,8 @@ class WeightsReader {
 // Weights that were read, to what has memory of the model; floating-point numbers of another type become the
 // model's.
 void load_converted(torch::nn::Module& model, const TensorMap& weights, const std::string& source);
+// Those that a run begins with, where they are not the model's own: rank 0's, so that only its machine needs
+// the checkpoint; the others get them when the model is wrapped, or unit by unit. Collective.
+void begin_weights(const RunPlan& plan, torch::nn::Module& model, const Group& world);
 
 }  // namespace lockstep

@@ -156,35 +156,12 @@ std::unique_ptr<Strategy> TrainRun::begin_strategy() const {
     apply_precision(parse_precision(options_.precision), module);
     move_model(module, device_, options_.channels_last);
   });
-  load_weights();
+  begin_weights(*plan_, *model_, world_);
   model_->train();
   check_norms(*model_, options_, world_.size());
   StrategyOptions parallel = options_.parallel;
   parallel.measure_lanes = parallel.measure_lanes || options_.measure == "noise";
   return make_strategy(options_.strategy, model_, world_, parallel);
-}
-
-// Everybody gets rank 0's weights: only its machine needs the checkpoint.
-void TrainRun::load_weights() const {
-  constexpr const char* kWhat = "reading the weights";
-  if (!plan_->checkpoint.empty()) {
-    std::optional<WeightsReader> reader;
-    run_on_leader(world_, kWhat, [&] { reader.emplace(plan_->checkpoint, *model_); });
-    for_each_unit(*model_,
-                  [&](torch::nn::Module&) { run_on_leader(world_, kWhat, [&] { reader->read(); }); });
-  } else if (!plan_->init.empty()) {  // of a run that may go on meanwhile, and may be of another precision
-    TensorMap weights;
-    std::string source;
-    run_on_leader(world_, kWhat, [&] {
-      use_checkpoint(options_.init, [&](const std::filesystem::path& found) {
-        weights = read_weights(found);
-        source = weights_file(found).string();
-      });
-    });
-    for_each_unit(*model_, [&](torch::nn::Module&) {
-      run_on_leader(world_, kWhat, [&] { load_converted(*model_, weights, source); });
-    });
-  }
 }
 
 // A disk that can't be used on one machine ends the run on all, before anything is trained.

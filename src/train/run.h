@@ -46,7 +46,6 @@ class TrainRun {
   GpuArithmetic arithmetic() const { return {options_.deterministic, options_.tf32}; }
   void tell(const nlohmann::ordered_json& event) const;  // on rank 0
   std::unique_ptr<Strategy> begin_strategy() const;      // of the right data, with the plan's weights
-  void load_weights() const;                             // collective
   std::unique_ptr<TrainOptimizer> begin_optimizer();     // collective
   bool summarised() const;
   void evaluate_now();

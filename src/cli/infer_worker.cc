@@ -4,12 +4,12 @@
 
 #include "cli/infer.h"
 #include "cli/train_plan.h"
-#include "recipe/task/train_task.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/train/infer.h"
 #include "models/generate.h"
+#include "recipe/task/train_task.h"
 #include "report/printable.h"
 #include "report/table.h"
 #include "train/checkpoint.h"
@@ -50,7 +50,7 @@ int run_infer(const nlohmann::ordered_json& request) {
   const Precision precision = parse_precision(run.precision);
   apply_precision(precision, *model);
   move_model(*model, device, run.channels_last);
-  load_converted(*model, std::move(weights), weights_file(checkpoint).string());
+  load_converted(*model, weights, weights_file(checkpoint).string());
   model->eval();
 
   const Task task = in_precision(make_task(model, data), precision, device);

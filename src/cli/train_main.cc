@@ -100,7 +100,7 @@ int run_train(const Json& request, std::string& hint) {
   std::unique_ptr<RunPlan> run = run_plan(plan, located);
   run->sink = sink;
   run->resident_before = memory_bytes("VmRSS");
-  const std::shared_ptr<Model> model = make_model(plan.options, *data.train);
+  const std::shared_ptr<Model> model = make_model(plan.options, *data.train, world);
   Trainer trainer(ModuleRef(model), make_task(model, data, plan.options.label_smoothing), std::move(run),
                   world);
   const int stopped_by = trainer.run().stopped_by;

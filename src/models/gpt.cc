@@ -106,6 +106,7 @@ class Gpt final : public Model {
       : options_(options),
         tok_(register_module("tok", torch::nn::Embedding(options.vocabulary, options.width))),
         pos_(register_module("pos", torch::nn::Embedding(options.context, options.width))) {
+    embedding_ = Unit({tok_.ptr(), pos_.ptr()});
     const auto blocks = std::make_shared<torch::nn::Module>();
     for (std::int64_t i = 0; i < options.blocks; ++i) {
       blocks_.push_back(
@@ -115,9 +116,8 @@ class Gpt final : public Model {
     norm_ = register_module("norm", LayerNorm(torch::nn::LayerNormOptions({options.width})));
     head_ = register_module(
         "head", Linear(torch::nn::LinearOptions(options.width, options.vocabulary).bias(options.head_bias)));
-    embedding_ = Unit({tok_.ptr(), pos_.ptr()});
     output_ = Unit({norm_.ptr(), head_.ptr()});
-    initialise();
+    initialise_all();
   }
 
   torch::Tensor forward(torch::Tensor x) override {
@@ -162,21 +162,25 @@ class Gpt final : public Model {
     return tok_->forward(numbers) + first_positions(numbers.size(0)).unsqueeze(1);
   }
 
-  void initialise() {
+  // In the order of the modules, unit by unit: each may be in parts again before the next.
+  void initialise_all() {
     const torch::NoGradGuard no_grad;
-    for (const auto& module : modules(/*include_self=*/false)) {
-      if (auto* linear = module->as<torch::nn::LinearImpl>()) {
-        linear->weight.normal_(0, kInitialDeviation);
-        if (linear->bias.defined()) linear->bias.zero_();
-      } else if (auto* embedding = module->as<torch::nn::EmbeddingImpl>()) {
-        embedding->weight.normal_(0, kInitialDeviation);
-      }
-    }
+    initialise(embedding_, [this] {
+      for (const auto& embedding : {tok_, pos_}) embedding->weight.normal_(0, kInitialDeviation);
+    });
     // Each block adds two branches to the sum; scaled so, the sum's variance does not grow with their number.
     const double scale = 1 / std::sqrt(2 * static_cast<double>(options_.blocks));
-    for (const auto& block : blocks_) {
-      for (const Linear& end : block->branch_ends()) end->weight.mul_(scale);
-    }
+    for (const auto& block : blocks_)
+      initialise(block, [&] {
+        for (const auto& module : block->modules(/*include_self=*/false))
+          if (auto* linear = module->as<torch::nn::LinearImpl>()) initialise_linear(*linear);
+        for (const Linear& end : block->branch_ends()) end->weight.mul_(scale);
+      });
+    initialise(output_, [this] { initialise_linear(*head_); });
+  }
+  static void initialise_linear(torch::nn::LinearImpl& linear) {
+    linear.weight.normal_(0, kInitialDeviation);
+    if (linear.bias.defined()) linear.bias.zero_();
   }
 
   // Kept from call to call, for the largest context, where the activations are.

@@ -164,6 +164,7 @@ class ResNet final : public Model {
             "conv1", cifar_stem_ ? conv(3, options.channels, 3, 1) : conv(3, options.channels, 7, 2))),
         bn1_(make_norm(options.norm, options.channels)) {
     register_module("bn1", bn1_.ptr());
+    stem_ = Unit({conv1_.ptr(), bn1_.ptr()});
     const std::array<int, 4> counts = options.depth == 18 ? std::array{2, 2, 2, 2} : std::array{3, 4, 6, 3};
     BlockShape shape{.inputs = options.channels,
                      .width = options.channels,
@@ -181,13 +182,14 @@ class ResNet final : public Model {
       shape.width *= 2;
     }
     fc_ = register_module("fc", torch::nn::Linear(shape.inputs, options.classes));
-    stem_ = Unit({conv1_.ptr(), bn1_.ptr()});
     output_ = shard(fc_);
-    for (const auto& module : modules(/*include_self=*/false)) {
-      if (auto* convolution = module->as<torch::nn::Conv2dImpl>()) {
-        torch::nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);
-      }
-    }
+    // In the order of the modules, unit by unit: each may be in parts again before the next.
+    initialise(stem_, [this] { initialise_convolution(*conv1_); });
+    for (const auto& block : blocks_)
+      initialise(block, [&] {
+        for (const auto& module : block->modules(/*include_self=*/false))
+          if (auto* convolution = module->as<torch::nn::Conv2dImpl>()) initialise_convolution(*convolution);
+      });
   }
 
   torch::Tensor forward(torch::Tensor x) override {
@@ -200,6 +202,10 @@ class ResNet final : public Model {
   }
 
  private:
+  static void initialise_convolution(torch::nn::Conv2dImpl& convolution) {
+    torch::nn::init::kaiming_normal_(convolution.weight, 0, torch::kFanOut, torch::kReLU);
+  }
+
   torch::Tensor forward_on_gpu(torch::Tensor x) {
     // Channels-last is what tensor cores want; every convolution then gives it on, whatever the weights'
     // layout.

@@ -242,11 +242,11 @@ Tensors run_recomputed(const std::shared_ptr<UnitPoint>& point, Forward forward,
     for (const torch::Tensor& tensor : list)
       if (tensor.defined() && tensor.requires_grad())
         edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+  point->refuse_parts();
   const auto keeper = point->keeper.lock();
   auto use = keeper ? keeper->begin_forward(point->number) : nullptr;
-  const auto node =
-      std::shared_ptr<RecomputeNode>(new RecomputeNode(point, forward, use, inputs),
-                                     torch::autograd::deleteNode);
+  const auto node = std::shared_ptr<RecomputeNode>(new RecomputeNode(point, forward, use, inputs),
+                                                   torch::autograd::deleteNode);
   // Before the forward: one that writes to its inputs is then found out in backward, by their versions.
   if (!edges.empty()) node->save(inputs);
   Tensors outputs;

@@ -74,6 +74,13 @@ void compare_threads(const Group& group, int threads) {
       group.named(0), all[0], group.named(static_cast<int>(other - all.begin())), *other);
 }
 
+bool same_bits(const Group& group, const std::vector<NamedTensor>& tensors) {
+  std::uint64_t own = 0;
+  for (const NamedTensor& tensor : tensors) own = mix_bits(own ^ bits_of(tensor.tensor));
+  const std::vector<std::int64_t> all = group.all_gather(static_cast<std::int64_t>(own));
+  return std::ranges::count(all, all[0]) == group.size();
+}
+
 void check_bits(const Group& group, const std::vector<NamedTensor>& tensors) {
   std::vector<std::int64_t> own;
   for (const NamedTensor& tensor : tensors) own.push_back(static_cast<std::int64_t>(bits_of(tensor.tensor)));

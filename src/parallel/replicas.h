@@ -15,6 +15,9 @@ void check_form(const Group& group, const std::vector<NamedTensor>& tensors);
 // operation may then depend on the rank. Collective.
 void compare_threads(const Group& group, int threads);
 
+// Whether every rank's are those of rank 0. Collective.
+bool same_bits(const Group& group, const std::vector<NamedTensor>& tensors);
+
 // Throws MismatchError naming the tensors whose bits differ and the ranks. Collective.
 void check_bits(const Group& group, const std::vector<NamedTensor>& tensors);
 

@@ -9,11 +9,13 @@
 #include "grad/bucket_size.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/lane_board.h"
+#include "lockstep/parallel/construction.h"
 #include "parallel/buffers.h"
 #include "parallel/module_tensors.h"
 #include "parallel/parameter_units.h"
 #include "parallel/replicas.h"
 #include "parallel/sync_norms.h"
+#include "parallel/unit_parts.h"
 
 namespace lockstep {
 namespace {
@@ -197,9 +199,13 @@ void Replicated::bind(Group group) {
     refuse_other(traits_.name, reducer_->parameters(), parameters);
     reset();  // nothing of the old group's is under way any more
   }
+  const CutUnits cut(*module_);
+  if (!traits_.takes_parts) cut.join();
   leave_one_copy(parameters);
-  const std::vector<NamedTensor> all = everything_in(*module_);
+  std::vector<NamedTensor> all = everything_in(*module_);
   check_form(group, all);
+  if (!cut.empty())  // what is in parts was compared when it was cut
+    std::erase_if(all, [](const NamedTensor& tensor) { return !has_memory(tensor.tensor); });
   compare_threads(group, at::get_num_threads());
   {
     const torch::NoGradGuard no_grad;

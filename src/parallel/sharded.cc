@@ -6,9 +6,11 @@
 #include "grad/torch_types.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/construction.h"
 #include "parallel/one_copy.h"
 #include "parallel/parameter_units.h"
 #include "parallel/shard_home.h"
+#include "parallel/unit_parts.h"
 
 namespace lockstep {
 namespace {
@@ -63,7 +65,8 @@ Sharded::Sharded(const ModuleRef& module, const Group& group, ShardStage stage,
            .exchange = reduce_scatter_exchange({.algorithm = options.algorithm, .order = options.order}),
            .keep_layout = true,
            .reuse_buckets = stage >= ShardStage::gradients,
-           .units = home.units},
+           .units = home.units,
+           .takes_parts = stage == ShardStage::parameters},
           module, group, options),
       copy_(std::move(home.copy)),
       units_(std::move(home.units)),
@@ -81,9 +84,10 @@ void Sharded::refuse_shared_memory() const {
   std::vector<NamedTensor> all;
   for (const auto& list : {module().named_parameters(), module().named_buffers()})
     for (const auto& entry : list)
-      if (entry.value().defined() && entry.value().numel() > 0) all.push_back({entry.key(), entry.value()});
+      if (entry.value().defined() && entry.value().numel() > 0 && has_memory(entry.value()))
+        all.push_back({entry.key(), entry.value()});
   for (const auto& [name, tensor] : parameters_) {
-    if (tensor.numel() == 0) continue;
+    if (tensor.numel() == 0 || !has_memory(tensor)) continue;  // of what was cut that is looked at then
     const Bytes own = bytes_of(tensor);
     for (const NamedTensor& other : all) {
       if (other.tensor.is_same(tensor)) continue;
@@ -99,6 +103,7 @@ void Sharded::refuse_shared_memory() const {
 // Parameters get a place in comm memory, and slices theirs in both. The workers' are alike by now.
 void Sharded::move_in() {
   const torch::NoGradGuard no_grad;
+  const CutUnits cut(module());
   for (const Bucket& bucket : reducer().buckets()) {
     const bool in_unit = units_ && units_->has(bucket);
     const DType dtype = dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it");
@@ -106,41 +111,51 @@ void Sharded::move_in() {
     if (copy_ && bucket.data.device.kind != Device::Kind::cpu)
       throw UsageError("Sharded: parameters in shards (zero3) are on " + to_string(bucket.data.device) +
                        ", where workers have no memory in common; accepted: on cpu, or zero2");
+    for (const BucketTensor& tensor : bucket.tensors) cut.bring(parameters_[tensor.parameter].tensor);
     shards_.push_back({bucket, dtype,
                        in_unit ? units_->add(bucket, dtype, parameters_)
                        : copy_ ? copy_->allocate(bytes)
                                : group().allocate(bytes, bucket.data.device),
                        in_unit});
+    cut.hold(shards_.back().memory.bytes() / static_cast<std::size_t>(copy_ ? copy_->workers() : 1));
+    if (cut.empty()) continue;  // all of it is there, then: nothing moves halfway
+    place(shards_.back());
+    for (const BucketTensor& tensor : bucket.tensors) cut.moved(parameters_[tensor.parameter].tensor);
   }
+  if (cut.empty())
+    for (const Shard& shard : shards_) place(shard);
+  cut.join();  // what is not trained
   if (units_) units_->start();
-  for (const auto& [bucket, dtype, memory, in_unit] : shards_) {  // all of it is there: nothing moves halfway
-    const std::size_t size = size_of(dtype);
-    const torch::Tensor gradients = reducer().own_part(bucket.index);
-    for (const BucketTensor& tensor : bucket.tensors) {
-      torch::Tensor& parameter = parameters_[tensor.parameter].tensor;
-      const ElementRange own = common(tensor, own_range(bucket));
-      // Of the first own element in the own part; of no element anything.
-      const std::size_t first = std::max(tensor.offset, own_range(bucket).begin) - own_range(bucket).begin;
-      std::byte* place = memory.as<std::byte>() + (tensor.offset + own.begin) * size;
-      if (in_unit) {
-        place = own.count() == 0 ? memory.as<std::byte>() : units_->own_part(bucket) + first * size;
-      } else {
-        const torch::Tensor moved =
-            formed_at(memory.as<std::byte>() + tensor.offset * size, dtype, parameter, memory);
-        if (!copy_ || copy_->fills()) moved.copy_(parameter);
-        parameter.set_data(moved);
-      }
-      slices_[tensor.parameter] = {.name = tensor.name,
-                                   .whole = parameter.sizes().vec(),
-                                   .elements = own,
-                                   .parameter = flat_at(place, own.count(), dtype, memory)};
-      gradients_[tensor.parameter] =
-          own.count() == 0
-              ? gradients.narrow(0, 0, 0)
-              : gradients.narrow(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(own.count()));
-    }
-  }
   if (copy_) group().barrier({.purpose = "until the parameters are there"});
+}
+
+void Sharded::place(const Shard& shard) {
+  const auto& [bucket, dtype, memory, in_unit] = shard;
+  const std::size_t size = size_of(dtype);
+  const torch::Tensor gradients = reducer().own_part(bucket.index);
+  for (const BucketTensor& tensor : bucket.tensors) {
+    torch::Tensor& parameter = parameters_[tensor.parameter].tensor;
+    const ElementRange own = common(tensor, own_range(bucket));
+    // Of the first own element in the own part; of no element anything.
+    const std::size_t first = std::max(tensor.offset, own_range(bucket).begin) - own_range(bucket).begin;
+    std::byte* place = memory.as<std::byte>() + (tensor.offset + own.begin) * size;
+    if (in_unit) {
+      place = own.count() == 0 ? memory.as<std::byte>() : units_->own_part(bucket) + first * size;
+    } else {
+      const torch::Tensor moved =
+          formed_at(memory.as<std::byte>() + tensor.offset * size, dtype, parameter, memory);
+      if (!copy_ || copy_->fills()) moved.copy_(parameter);
+      parameter.set_data(moved);
+    }
+    slices_[tensor.parameter] = {.name = tensor.name,
+                                 .whole = parameter.sizes().vec(),
+                                 .elements = own,
+                                 .parameter = flat_at(place, own.count(), dtype, memory)};
+    gradients_[tensor.parameter] =
+        own.count() == 0
+            ? gradients.narrow(0, 0, 0)
+            : gradients.narrow(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(own.count()));
+  }
 }
 
 std::span<const Slice> Sharded::slices() {

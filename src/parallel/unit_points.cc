@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/units.h"
+#include "parallel/unit_parts.h"
 
 namespace lockstep {
 namespace {
@@ -44,6 +45,13 @@ void collect(const torch::nn::Module& module, std::vector<const torch::nn::Modul
 
 }  // namespace
 
+void UnitPoint::refuse_parts() const {
+  if (std::ranges::any_of(parts, [](const auto& part) { return !part->whole(); }))
+    throw UsageError(
+        "forward of a unit whose parameters are in parts since it was made (ShardedConstruction); accepted: "
+        "behind the strategy that takes the model");
+}
+
 std::vector<const torch::nn::Module*> modules_of(const UnitPoint& point) {
   std::vector<const torch::nn::Module*> list;
   for (const auto& module : point.modules) collect(*module, list);
@@ -65,6 +73,7 @@ Unit::Unit(std::vector<std::shared_ptr<torch::nn::Module>> modules)
     : point_(std::make_shared<UnitPoint>(UnitPoint{.modules = std::move(modules)})) {
   if (point_->modules.empty() || std::ranges::count(point_->modules, nullptr) > 0)
     throw UsageError("a unit of no module; accepted: modules that are registered, by shared_ptr");
+  point_->made();
   known_units().add(point_);
 }
 
@@ -94,6 +103,7 @@ int recompute_units(const torch::nn::Module& module, bool on) {
 namespace detail {
 
 UnitPass::UnitPass(const std::shared_ptr<UnitPoint>& point) : point_(point) {
+  point_->refuse_parts();
   if (const auto keeper = point_->keeper.lock()) use_ = keeper->begin_forward(point_->number);
 }
 

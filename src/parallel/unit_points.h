@@ -25,12 +25,22 @@ class UnitKeeper {
   virtual void end_backward(const std::shared_ptr<void>& use) = 0;
 };
 
+class UnitParts;
+
 class UnitPoint {
  public:
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
   bool recompute = false;
   std::weak_ptr<UnitKeeper> keeper = {};  // none: the parameters are there
   int number = 0;                         // the keeper's, of this unit
+  // What holds its parameters in parts, where it was made in a ShardedConstruction, until a strategy has
+  // them.
+  std::vector<std::shared_ptr<UnitParts>> parts = {};
+
+  // Cuts them, where it is made in one.
+  void made();
+  // Throws UsageError where a strategy should have taken the model before its forward.
+  void refuse_parts() const;
 };
 
 // The units of which all modules lie in `module`, in the order in which they were made.

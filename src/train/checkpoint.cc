@@ -2,11 +2,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/stored_tensors.h"
 #include "checkpoint/torch_types.h"
 #include "checkpoint/training_files.h"
+#include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/state.h"
 #include "lockstep/checkpoint/store.h"
+#include "lockstep/parallel/construction.h"
 #include "train/exchange_state.h"
 
 namespace lockstep {
@@ -56,27 +57,57 @@ TensorMap read_weights(const fs::path& checkpoint) {
   return weights;
 }
 
-void load_weights(const fs::path& checkpoint, torch::nn::Module& model) {
-  const StoredTensors stored(checkpoint, kWeightsFile);
+WeightsReader::WeightsReader(const fs::path& checkpoint, const torch::nn::Module& model)
+    : stored_(checkpoint, kWeightsFile), model_(model) {
   TensorMap forms;  // without memory
-  for (const auto& [name, form] : stored.forms())
+  for (const auto& [name, form] : stored_.forms())
     forms.emplace(name, torch::empty(form.shape, torch::dtype(to_torch(form.dtype)).device(torch::kMeta)));
   check_model_state(model, forms, weights_file(checkpoint).string());
+}
+
+void WeightsReader::read() {
   const torch::NoGradGuard no_grad;
-  for (const auto& [name, own] : model_state(model)) {
+  for (const auto& [name, own] : model_state(model_)) {
+    if (!has_memory(own) || !done_.insert(name).second) continue;
     const bool in_place = own.is_cpu() && own.is_contiguous();
     const torch::Tensor tensor = in_place ? own : torch::empty(own.sizes(), torch::dtype(own.scalar_type()));
-    read_into(stored, name, tensor);
+    read_into(stored_, name, tensor);
     if (!in_place) torch::Tensor(own).copy_(tensor);
   }
 }
 
-void load_converted(torch::nn::Module& model, TensorMap weights, const std::string& source) {
-  for (const auto& [name, own] : model_state(model))
-    if (const auto found = weights.find(name);
-        found != weights.end() && found->second.is_floating_point() && own.is_floating_point())
-      found->second = found->second.to(own.scalar_type());
-  load_model_state(model, weights, source);
+void load_converted(torch::nn::Module& model, const TensorMap& weights, const std::string& source) {
+  const TensorMap state = model_state(model);
+  TensorMap forms = weights;
+  for (auto& [name, form] : forms)
+    if (const auto own = state.find(name);
+        own != state.end() && form.is_floating_point() && own->second.is_floating_point())
+      form = torch::empty(form.sizes(), torch::dtype(own->second.scalar_type()).device(torch::kMeta));
+  check_model_state(model, forms, source);
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, own] : state)
+    if (has_memory(own)) torch::Tensor(own).copy_(weights.at(name));
+}
+
+void begin_weights(const RunPlan& plan, torch::nn::Module& model, const Group& world) {
+  constexpr const char* kWhat = "reading the weights";
+  if (!plan.checkpoint.empty()) {
+    std::optional<WeightsReader> reader;
+    run_on_leader(world, kWhat, [&] { reader.emplace(plan.checkpoint, model); });
+    for_each_unit(model, [&](torch::nn::Module&) { run_on_leader(world, kWhat, [&] { reader->read(); }); });
+  } else if (!plan.init.empty()) {  // of a run that may go on meanwhile, and may be of another precision
+    TensorMap weights;
+    std::string source;
+    run_on_leader(world, kWhat, [&] {
+      use_checkpoint(plan.options.init, [&](const fs::path& found) {
+        weights = read_weights(found);
+        source = weights_file(found).string();
+      });
+    });
+    for_each_unit(model, [&](torch::nn::Module&) {
+      run_on_leader(world, kWhat, [&] { load_converted(model, weights, source); });
+    });
+  }
 }
 
 }  // namespace lockstep

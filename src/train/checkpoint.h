@@ -3,7 +3,10 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
+#include <string>
 
+#include "checkpoint/stored_tensors.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "train/optimizer.h"
 #include "train/run_plan.h"
@@ -24,9 +27,25 @@ SavedState training_state(const RunPlan& plan, const DataRecord& data, const Tra
 
 std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
 TensorMap read_weights(const std::filesystem::path& checkpoint);
-// Tensor by tensor, to where the model has them.
-void load_weights(const std::filesystem::path& checkpoint, torch::nn::Module& model);
-// The same of weights that were read; floating-point numbers of another type become the model's.
-void load_converted(torch::nn::Module& model, TensorMap weights, const std::string& source);
+// A checkpoint's weights, tensor by tensor to where the model has them. Throws where they don't fit it.
+class WeightsReader {
+ public:
+  // The model outlives it.
+  WeightsReader(const std::filesystem::path& checkpoint, const torch::nn::Module& model);
+  // Those of tensors that have memory now and had none before, in a model whose units are in parts but for
+  // one (for_each_unit of parallel/construction.h): so each is read once.
+  void read();
+
+ private:
+  StoredTensors stored_;
+  const torch::nn::Module& model_;
+  std::set<std::string> done_;
+};
+// Weights that were read, to what has memory of the model; floating-point numbers of another type become the
+// model's.
+void load_converted(torch::nn::Module& model, const TensorMap& weights, const std::string& source);
+// Those that a run begins with, where they are not the model's own: rank 0's, so that only its machine needs
+// the checkpoint; the others get them when the model is wrapped, or unit by unit. Collective.
+void begin_weights(const RunPlan& plan, torch::nn::Module& model, const Group& world);
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"
+#include "lockstep/parallel/construction.h"
 #include "lockstep/parallel/strategies.h"
 #include "parallel/sync_norms.h"
 #include "train/disk_use.h"
@@ -153,17 +154,11 @@ void TrainRun::tell(const Json& event) const {
 std::unique_ptr<Strategy> TrainRun::begin_strategy() const {
   check_same_data(world_, data_record_);
   check_same_data(plan_->data, data_record_, options_.data_name, plan_->resumed);
-  apply_precision(parse_precision(options_.precision), *model_);
-  move_model(*model_, device_, options_.channels_last);
-  // Everybody gets rank 0's weights: only its machine needs the checkpoint.
-  if (!plan_->checkpoint.empty())
-    run_on_leader(world_, "reading the weights", [&] { load_weights(plan_->checkpoint, *model_); });
-  else if (!plan_->init.empty())  // of a run that may go on meanwhile, and may be of another precision
-    run_on_leader(world_, "reading the weights", [&] {
-      use_checkpoint(options_.init, [&](const std::filesystem::path& found) {
-        load_converted(*model_, read_weights(found), weights_file(found).string());
-      });
-    });
+  for_each_unit(*model_, [this](torch::nn::Module& module) {
+    apply_precision(parse_precision(options_.precision), module);
+    move_model(module, device_, options_.channels_last);
+  });
+  begin_weights(*plan_, *model_, world_);
   model_->train();
   check_norms(*model_, options_, world_.size());
   StrategyOptions parallel = options_.parallel;

@@ -39,6 +39,8 @@ if(TARGET lockstep_train)
   set_tests_properties(train.bitsmore train.resumemore PROPERTIES LABELS slow)
   # The same bits for every number of workers, model by model. Many runs, none of them for a sanitizer.
   if(LOCKSTEP_SANITIZE STREQUAL "")
+    lockstep_train_tests(train_memory_test.py Memory)
+    set_tests_properties(train.memory PROPERTIES LABELS slow TIMEOUT 900)
     lockstep_train_tests(train_precision_test.py PrecisionLoss)
     set_tests_properties(train.precisionloss PROPERTIES LABELS slow TIMEOUT 900)
     foreach(precision Bf16 Fp16)

@@ -8,12 +8,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/lanes.h"
 #include "lockstep/optim/clip.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/construction.h"
 #include "lockstep/parallel/strategies.h"
 #include "lockstep/parallel/units.h"
 #include "parallel/alike_on.h"
@@ -78,10 +80,13 @@ struct UnitNet : torch::nn::Module {
     wide = shard(register_module("wide", std::make_shared<WideScale>()));
     head = shard(register_module("head", std::make_shared<TiedHead>(tok->weight)));
     alone = register_parameter("alone", torch::ones({5}));
+    for_each_unit(*this, [this](torch::nn::Module&) { fill(); });
+  }
+  void fill() {
     const torch::NoGradGuard no_grad;
     float x = 0.1f;
     for (auto& p : parameters()) {
-      p.copy_(torch::linspace(-x, x + 0.05f, p.numel()).view(p.sizes()));
+      if (has_memory(p)) p.copy_(torch::linspace(-x, x + 0.05f, p.numel()).view(p.sizes()));
       x += 0.03f;
     }
   }
@@ -137,7 +142,8 @@ struct UnitRun {
   int lanes = 8;
   int steps = 4;
   bool recompute = false;
-  double clip = 0;  // 0: none
+  bool in_parts = false;  // the model is made under a ShardedConstruction
+  double clip = 0;        // 0: none
   std::function<void(const Strategy&, const Group&)> look = {};
 };
 
@@ -147,7 +153,10 @@ inline StrategyOptions plain_options() {
 
 // Its tensors at the end, on one worker.
 inline std::vector<torch::Tensor> train_units(const UnitRun& run, const Group& group) {
+  std::optional<ShardedConstruction> scope;
+  if (run.in_parts) scope.emplace(group);
   UnitNet net;
+  scope.reset();
   if (run.recompute) net.recompute_blocks();
   const auto strategy = make_strategy(run.strategy, net, group, run.options);
   const auto optimizer = run.make(*strategy);
@@ -174,6 +183,7 @@ inline std::vector<torch::Tensor> train_ddp(UnitRun run = {}) {
   run.strategy = "ddp";
   run.options = plain_options();
   run.look = {};
+  run.in_parts = false;
   return train_units(run, 1);
 }
 

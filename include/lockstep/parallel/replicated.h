@@ -54,6 +54,9 @@ class Replicated : public Strategy {
     bool reuse_buckets = false;  // ReducerOptions::reuse_buckets
     // Of parameters that are gathered when they are needed; null: none are.
     std::shared_ptr<ParameterUnits> units = nullptr;
+    // Takes units that were cut as they were made (construction.h) as they are; otherwise they are brought
+    // together first.
+    bool takes_parts = false;
   };
   Replicated(Traits traits, const ModuleRef& module, Group group, StrategyOptions options);
   // Goes on in `group`, with the model of its rank 0. Collective there.

@@ -34,6 +34,8 @@
 // (StrategyOptions::gathered_mb), parameters are gathered in the model's units (units.h) instead, and are
 // empty when this is gone. Devices are refused.
 //
+// A model that no worker has the memory for is built under a ShardedConstruction (construction.h).
+//
 // grad() is undefined after the exchange, since most of it would not be the mean: what reads gradients reads
 // slices(). So nothing is left to add to: step() forgets gradients as zero_grad() does, and a second backward
 // in a step is an error where the first one was exchanged; all but the last are under no_sync().
@@ -84,6 +86,7 @@ class Sharded final : public Replicated {
   };
   void refuse_shared_memory() const;
   void move_in();
+  void place(const Shard& shard);
   void check_in_place() const;
   void gather_updates();
   Work bring(const Shard& shard);

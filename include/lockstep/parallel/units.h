@@ -38,6 +38,8 @@
 //    What belongs to no unit, and what a module outside of all units uses too, is whole on every worker, and
 //    so are frozen parameters.
 //
+// A model that is larger than a worker's memory: construction.h.
+//
 // recompute(): the activations inside of a unit are not kept for backward; its forward runs again there,
 // with the same random numbers, and the same bits come out. It costs that forward, and saves what lies
 // between the unit's inputs and outputs; with and without shards.
@@ -207,6 +209,14 @@ UnitOf<M> shard(std::shared_ptr<M> module) {
 template <class H, class M = typename H::ContainedType>
 UnitOf<M> shard(const H& holder) {
   return UnitOf<M>(holder.ptr());
+}
+
+// fn(), which gives the unit's parameters their first values: where it was cut as it was made
+// (construction.h) they are whole meanwhile, and what rank 0 has made of them counts.
+void initialise(const Unit& unit, const std::function<void()>& fn);
+template <class M>
+void initialise(const UnitOf<M>& unit, const std::function<void()>& fn) {
+  initialise(unit.unit(), fn);
 }
 
 // From now on, or no longer, its forward runs again in backward.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "base/machine_memory.h"
 #include "lockstep/base/error.h"
@@ -15,6 +16,7 @@
 #include "lockstep/data/open_dataset.h"
 #include "lockstep/models/cross_entropy.h"
 #include "lockstep/models/precision.h"
+#include "lockstep/parallel/construction.h"
 #include "lockstep/parallel/units.h"
 #include "train/device.h"
 
@@ -121,7 +123,10 @@ TrainData make_data(const TrainOptions& o) {
   return data;
 }
 
-std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data) {
+std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data, const Group& world) {
+  std::optional<ShardedConstruction> in_parts;
+  if (world && o.device == "cpu" && (o.strategy == "zero3" || o.strategy == "hybrid-shard"))
+    in_parts.emplace(world);
   check_kernels(o.precision, o.device);
   std::int64_t inputs = 1;
   for (const std::int64_t extent : data.shape()) inputs *= extent;

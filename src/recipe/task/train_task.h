@@ -19,8 +19,10 @@ struct TrainData {
 // Reads the data, or makes it (shapes, synthetic). Throws UsageError naming the flag or the file.
 TrainData make_data(const TrainOptions& options);
 
-// A fresh model from the options' seed. Throws UsageError when it can't take such data.
-std::shared_ptr<Model> make_model(const TrainOptions& options, const Dataset& data);
+// A fresh model from the options' seed. Throws UsageError when it can't take such data. `world`: where the
+// strategy has parameters in shards, each of these workers keeps only its part of a unit, from when that is
+// made (parallel/construction.h); none: the model is whole. Collective there.
+std::shared_ptr<Model> make_model(const TrainOptions& options, const Dataset& data, const Group& world = {});
 
 // The options with the data where it was when `before` was written, if it is still there: the run may have
 // been begun in another folder. Throws UsageError when it is in neither place.

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
+#include <cstring>
 
+#include "comm/kernel/reduce.h"
 #include "compress/arithmetic.h"
-#include "compress/methods.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep::compress {
@@ -16,93 +16,169 @@ const std::vector<std::string>& Chooser::candidates() {
   return texts;
 }
 
-void Chooser::choose(int choice, std::string reason) {
-  choice_ = choice;
-  reason_ = std::move(reason);
-  log().info("--compress auto: {}: {}",
-             choice == kDense ? "none" : candidates()[static_cast<std::size_t>(choice)], reason_);
-}
+Chooser::Chooser(const ChooserOptions& options) : options_(options), watch_(options.links) {}
 
-void Chooser::bind(const Group& group, const Group& alone, int chosen) {
+void Chooser::bind(const Group& group, const Group& alone, const std::vector<NamedTensor>& parameters,
+                   const std::vector<std::int64_t>& choices, const std::string& history) {
+  group_ = group;
   alone_ = alone;
-  found_.assign(candidates().size(), {});
-  if (chosen != kUndecided) {
-    if (chosen != choice_) choose(chosen, "as the others do");
-    return;
-  }
-  choice_ = kUndecided;
-  reason_.clear();
-  if (group.size() == 1)
-    choose(kDense, "one worker sends nothing");
-  else if (group.shares_memory())
-    choose(kDense, "the workers share their memory");
+  parameters_ = parameters;
+  // On every rank alike: one may have joined, and what was found is of other workers.
+  interval_ = options_.every == 0 ? 0 : std::min(kFirstInterval, options_.every);
+  buckets_.clear();
+  found_.clear();
+  layout_ = -1;
+  scale_ = 1;
+  given_.reset();
+  if (group.size() == 1) given_ = "one worker sends nothing";
+  if (group.size() > 1 && group.shares_memory()) given_ = "the workers share their memory";
+  const bool was_decided = choices_ == choices;
+  choices_ = given_ ? std::vector<std::int64_t>(parameters.size(), kDense) : choices;
+  if (given_) reason_ = *given_;
+  if (!given_ && !was_decided) reason_ = "as the others do";
+  load(choices_, history);
 }
 
-void Chooser::probe(const Flight& flight, std::size_t tensor, const torch::Tensor& parameter) {
-  const BucketTensor& place = flight.bucket.tensors[tensor];
-  const Carriage carriage(alone_, {.lanes = 1, .count = 1});
-  for (std::size_t c = 0; c < candidates().size(); ++c) {
-    const std::unique_ptr<Method> method = make_method(parse_rules(candidates()[c]).front().method);
-    if (!method->why_dense(parameter.sizes().vec(), sizeof(float)).empty()) continue;
-    MemoryBook book(carriage.subtrees(), carriage.own());
-    Savings savings;
-    method->bind({.carriage = &carriage, .book = &book, .lines = {alone_, alone_}, .savings = &savings},
-                 {{place.name, parameter}});
-    const std::vector<float> meant(flight.sums[0] + place.offset,
-                                   flight.sums[0] + place.offset + place.count);
-    std::vector<float> values = meant;
-    const BucketTensor own{.name = place.name, .count = place.count};
-    const auto trial = std::make_shared<Flight>();
-    trial->bucket = {
-        .data = {values.data(), values.size(), DType::f32}, .tensors = {&own, 1}, .group = alone_};
-    trial->step = 1;  // of which nobody measures the error
-    trial->subtrees = {0};
-    trial->sums = {values.data()};
-    trial->there = {{Presence::there}};
-    trial->result = values.data();
-    const std::int64_t begin = now_ns();
-    method->run(trial, {0}).wait();
-    found_[c].seconds += static_cast<double>(now_ns() - begin) * 1e-9;
-    found_[c].elements += static_cast<double>(place.count);
-    found_[c].meant += squares(meant);
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] -= meant[i];
-    found_[c].error += squares(values);
+// Where there is nothing to choose what a checkpoint has chosen is left in the next step, which pays what it
+// owes.
+void Chooser::load(const std::vector<std::int64_t>& choices, const std::string& history) {
+  const auto is_dense = [](std::int64_t choice) { return choice == kDense; };
+  leaves_ = given_ && !std::ranges::all_of(choices, is_dense);
+  if (!given_ && !choices.empty() && choices != choices_) reason_ = "as the run did before";
+  if (!given_ || !choices.empty()) choices_ = choices;
+  age_ = 0;
+  watch_.restart();
+  history_.clear();
+  for (std::size_t begin = 0, end = 0; begin < history.size(); begin = end + 1) {
+    end = std::min(history.find('\n', begin), history.size());
+    history_.push_back(history.substr(begin, end - begin));
   }
 }
 
-void Chooser::ask(const Group& group, double dense_s, const std::vector<double>& wire_s) {
-  sums_ = std::make_shared<std::vector<double>>();
-  for (const Found& f : found_) sums_->insert(sums_->end(), {f.seconds, f.elements, f.error, f.meant});
-  const double counts = group.rank() == 0 ? 1 : 0;
-  sums_->push_back(counts * dense_s);
-  for (const double seconds : wire_s) sums_->push_back(counts * seconds);
-  asked_ =
-      group.all_reduce_async(buffer(*sums_), {.purpose = "what compression would cost"}).then([held = sums_] {
-      });
+std::string Chooser::history_text() const {
+  std::string text;
+  for (const std::string& line : history_) text += line + "\n";
+  return text;
 }
 
-void Chooser::decide(double elements) {
-  asked_.wait();
-  const std::vector<double>& sums = *sums_;
-  const double dense_s = sums[4 * found_.size()];
-  const double* const wire_s = &sums[4 * found_.size() + 1];
-  int best = kDense;
-  double least = dense_s;
-  std::string seen = fmt::format("as it is {:.2f} ms", dense_s * 1e3);
-  for (std::size_t c = 0; c < found_.size(); ++c) {
-    const Found all{sums[4 * c], sums[4 * c + 1], sums[4 * c + 2], sums[4 * c + 3]};
-    if (!(all.elements > 0) || !(wire_s[c] > 0)) continue;
-    const double error = all.meant > 0 ? std::sqrt(all.error / all.meant) : 0;
-    const double expected = wire_s[c] + elements * all.seconds / all.elements;
-    seen += fmt::format(", {} {:.2f} ms (error {:.3f})", candidates()[c], expected * 1e3, error);
-    if (!(error <= max_error_) || !(expected < least)) continue;
-    best = static_cast<int>(c);
-    least = expected;
+std::string Chooser::name_of(int way) const {
+  return way < 0 ? "none" : candidates()[static_cast<std::size_t>(way)];
+}
+
+std::string Chooser::about() const {
+  if (choices_.empty()) return "auto, not decided yet";
+  std::vector<double> elements(candidates().size() + 1);
+  double all = 0;
+  for (std::size_t p = 0; p < choices_.size(); ++p) {
+    const auto count = static_cast<double>(parameters_[p].tensor.numel());
+    elements[static_cast<std::size_t>(choices_[p] + 1)] += count;
+    all += count;
   }
-  choose(dense_s > 0 ? best : kDense,
-         dense_s > 0
-             ? fmt::format("expected of a step: {}; accepted: an error of {} at most", seen, max_error_)
-             : "the group has no table of costs");
+  std::string names;
+  for (std::size_t i = elements.size(); i-- > 0;) {
+    if (elements[i] == 0) continue;
+    if (!names.empty()) names += ", ";
+    names += name_of(static_cast<int>(i) - 1);
+    if (elements[i] < all) names += fmt::format(" ({:.3g} %)", 100 * elements[i] / all);
+  }
+  return fmt::format("auto: {}; {}", names.empty() ? "none" : names, reason_);
+}
+
+void Chooser::tell(std::string line) {
+  constexpr std::size_t kMostLines = 200;
+  log().info("--compress auto: {}", line);
+  if (history_.size() == kMostLines) history_.erase(history_.begin());
+  history_.push_back(std::move(line));
+}
+
+// The first step has other buckets than those behind it, and takes longer.
+std::int64_t Chooser::first_probe() const { return choices_.empty() ? 2 : interval_ - kProbes - 1; }
+
+// In front of a step's first bucket, on every rank, but not at the same time: it is full early on one, and
+// leaves at the end of backward on another, which may wait there for the first (SyncBatchNorm). So nobody
+// waits for what the others have not begun: all ask in one step, and know in the next.
+bool Chooser::look(const Bucket& bucket, std::int64_t step, const WayCosts& costs) {
+  if (given_) {
+    if (!leaves_ || bucket.index != 0) return false;
+    choices_.assign(parameters_.size(), kDense);
+    reason_ = *given_;
+    leaves_ = false;
+    tell(fmt::format("step {}: none; {}", step, *given_));
+    return true;
+  }
+  if (!choices_.empty() && options_.every == 0) return false;
+  bool changes = false;
+  if (bucket.index == 0) {
+    ++age_;
+    watch_.begin_step();
+    if (age_ == asking()) ask(costs);
+    if (age_ > asking()) changes = decide(step);
+  }
+  see(bucket);
+  if (age_ >= first_probe() && age_ < asking()) probe(bucket);
+  return changes;
+}
+
+void Chooser::see(const Bucket& bucket) {
+  if (bucket.layout != layout_) {
+    buckets_.clear();
+    found_.clear();
+    layout_ = bucket.layout;
+  }
+  const auto index = static_cast<std::size_t>(bucket.index);
+  if (index < buckets_.size()) return;
+  buckets_.resize(index + 1);
+  found_.resize(index + 1, std::vector<Found>(candidates().size()));
+  BucketView& own = buckets_[index];
+  own = {.label = std::string(bucket.purpose), .count = bucket.data.count, .dtype = bucket.data.dtype};
+  for (const BucketTensor& tensor : bucket.tensors) own.parameters.push_back(tensor.parameter);
+}
+
+void Chooser::probe(const Bucket& bucket) {
+  if (bucket.data.dtype == DType::f64 || bucket.sums.empty()) return;
+  const SubtreeSum& sum = bucket.sums[0];
+  std::optional<std::size_t> largest;
+  for (std::size_t t = 0; t < bucket.tensors.size(); ++t) {
+    const std::size_t count = bucket.tensors[t].count;
+    if (sum.has[t] == 0 || count < kLeastElements) continue;
+    if (!largest || count > bucket.tensors[*largest].count) largest = t;
+  }
+  if (!largest) return;
+  const BucketTensor& tensor = bucket.tensors[*largest];
+  std::vector<float> values(tensor.count);
+  const auto* const from =
+      static_cast<const std::byte*>(sum.data) + tensor.offset * size_of(bucket.data.dtype);
+  if (bucket.data.dtype == DType::f32)
+    std::memcpy(values.data(), from, values.size() * sizeof(float));
+  else
+    kernel::widen(values.data(), from, values.size(), bucket.data.dtype);
+  if (!all_finite(values)) return;
+  const std::vector<std::int64_t> sizes = parameters_[tensor.parameter].tensor.sizes().vec();
+  for (std::size_t c = 0; c < candidates().size(); ++c)
+    found_[static_cast<std::size_t>(bucket.index)][c].again(
+        try_method(candidates()[c], alone_, sizes, values));
+}
+
+int Chooser::chosen_of(const BucketView& bucket) const {
+  if (choices_.empty()) return kUndecided;
+  std::optional<int> chosen;
+  for (const std::size_t p : bucket.parameters) {
+    if (static_cast<std::size_t>(parameters_[p].tensor.numel()) < kLeastElements) continue;
+    const auto own = static_cast<int>(choices_[p]);
+    if (chosen && own != *chosen) return kUndecided;  // they were in other buckets
+    chosen = own;
+  }
+  return chosen.value_or(kDense);
+}
+
+void Chooser::sent(const Bucket& bucket, const Work& work, const WayCosts& costs) {
+  if (given_ || (!choices_.empty() && options_.every == 0)) return;
+  BucketView& view = buckets_[static_cast<std::size_t>(bucket.index)];
+  if (!view.table_s) {
+    const std::optional<WayCost> cost = costs.cost(view, std::max<int>(chosen_of(view), kDense));
+    view.table_s = cost ? cost->table_s : 0;
+  }
+  watch_.add(work, *view.table_s);
 }
 
 }  // namespace lockstep::compress

@@ -14,17 +14,25 @@
 #include "lockstep/base/log.h"
 
 namespace lockstep::compress {
-Compressor::Compressor(const CompressOptions& options, Exchange::Leaves leaves)
+Compressor::Compressor(const CompressOptions& options, Exchange::Leaves leaves, LinkView links)
     : options_(options),
       leaves_(leaves),
       plain_(leaves == Exchange::Leaves::everything ? all_reduce_exchange() : reduce_scatter_exchange()),
+      links_(std::move(links)),
       dense_(dense_part()) {
   if (options_.method == "auto") {
     if (!(options_.max_error > 0) || options_.max_error > 10)
       throw UsageError(
           fmt::format("--compress-max-error {}; accepted: above 0, at most 10", options_.max_error));
-    chooser_.emplace(options_.max_error);
-    lines_.push_back({.pattern = "*", .min = 1024});
+    if (options_.probe_every != 0 && options_.probe_every < Chooser::kLeastInterval)
+      throw UsageError(fmt::format("--compress-probe-every {}; accepted: 0 (once), {} steps or more",
+                                   options_.probe_every, Chooser::kLeastInterval));
+    chooser_.emplace(
+        ChooserOptions{.max_error = options_.max_error, .every = options_.probe_every, .links = links_});
+    for (const std::string& text : Chooser::candidates())
+      lines_.push_back({.pattern = "*",
+                        .method = make_method(parse_rules(text).front().method),
+                        .min = Chooser::kLeastElements});
     return;
   }
   for (const Rule& rule : parse_rules(options_.method))
@@ -40,8 +48,8 @@ Past Compressor::past() const {
           .steps = steps_,
           .last_step = last_step_,
           .subtrees = group_ ? carriage_.subtrees().count : 0,
-          .choice = chooser_ ? chooser_->choice() : Chooser::kUndecided,
-          .begun = momenta_ && momenta_->begun ? 1 : 0};
+          .begun = momenta_ && momenta_->begun ? 1 : 0,
+          .choices = chooser_ && !chooser_->is_given() ? chooser_->choices() : std::vector<std::int64_t>()};
 }
 
 Subtrees Compressor::settle_subtrees(const Group& group, const Past& past) const {
@@ -76,12 +84,12 @@ std::string Compressor::why_dense(const Line& line, const torch::Tensor& tensor)
 }
 
 void Compressor::assign(const std::vector<NamedTensor>& parameters) {
-  struct Found {
+  struct Seen {
     std::size_t matched = 0, compressed = 0;
     std::int64_t largest = -1;
     std::string why;  // the largest travels as it is
   };
-  std::vector<Found> found(lines_.size());
+  std::vector<Seen> seen(lines_.size());
   line_of_.assign(parameters.size(), -1);
   double bytes = 0, all = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -91,9 +99,9 @@ void Compressor::assign(const std::vector<NamedTensor>& parameters) {
     const double whole = static_cast<double>(tensor.numel()) * static_cast<double>(element_bytes(tensor));
     all += whole;
     bytes += whole;
-    const auto line = std::ranges::find_if(lines_, [&](const Line& l) { return matches(l.pattern, name); });
+    const auto line = line_for(i, name);
     if (line == lines_.end()) continue;
-    Found& own = found[static_cast<std::size_t>(line - lines_.begin())];
+    Seen& own = seen[static_cast<std::size_t>(line - lines_.begin())];
     ++own.matched;
     const std::string why = why_dense(*line, tensor);
     if (tensor.numel() > own.largest) {
@@ -106,12 +114,12 @@ void Compressor::assign(const std::vector<NamedTensor>& parameters) {
     bytes += static_cast<double>(line->method->payload_bytes(tensor.sizes().vec())) - whole;
   }
   for (std::size_t l = 0; l < lines_.size(); ++l) {
-    const auto& [matched, compressed, largest, why] = found[l];
+    const auto& [matched, compressed, largest, why] = seen[l];
     if (matched == 0 && lines_[l].pattern != "*")
       throw UsageError(fmt::format(
           "--compress: '{}' matches no parameter; accepted: names such as {}, with * for any text",
           lines_[l].pattern, parameters.empty() ? "fc.weight" : parameters.front().name));
-    if (lines_[l].method && matched > 0 && compressed == 0)
+    if (!chooser_ && lines_[l].method && matched > 0 && compressed == 0)
       throw UsageError(fmt::format("--compress {}: none of its {} parameters becomes smaller; {}",
                                    lines_[l].method->name(), matched, why));
   }
@@ -129,7 +137,7 @@ Compressor::Calls Compressor::make_lines(const Group& group, const Carriage& car
     calls.first = group.split(0);
   }
   for (std::size_t l = 0; l < lines_.size(); ++l)
-    if (chooser_ || (lines_[l].method && lines_[l].method->has_two_calls())) calls.second[l] = group.split(0);
+    if (lines_[l].method && lines_[l].method->has_two_calls()) calls.second[l] = group.split(0);
   return calls;
 }
 
@@ -158,27 +166,25 @@ Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, ReducePrec
         "--compress " + options_.method +
         ": an exchange that remembers parameters is of one model; accepted: another one for each");
   // What may fail, since another worker does, comes first: this one is as it was then.
-  const auto [past, is_own, bond] = agree(this->past(), group);
+  const auto [past, whose, is_own, bond] = agree(this->past(), group);
   const Subtrees subtrees = settle_subtrees(group, past);
   const Carriage carriage(group, subtrees);
   const Exchange::State before =
       book_.collect(group, is_own ? MemoryBook::Own::counts : MemoryBook::Own::is_left_out);
   Calls calls = make_lines(group, carriage);
   const Group alone = chooser_ ? group.split(group.rank()) : Group();
+  std::string history = chooser_ ? chooser_->history_text() : "";
+  if (chooser_) group.broadcast(history, whose);
 
   parameters_ = parameters;
   precision_ = precision;
-  if (chooser_) {
-    chooser_->bind(group, alone, static_cast<int>(past.choice));
-    probed_ = 0;  // on every rank alike: one may have joined, and what was found is of other workers
-    buckets_ = 1;
-    use_choice();
-  }
+  if (chooser_) chooser_->bind(group, alone, parameters, past.choices, history);
   if (momenta_) momenta_->begun = past.begun != 0;
   assign(parameters);
   carriage_ = carriage;
   book_ = MemoryBook(subtrees, carriage_.own());
   calls_ = std::move(calls);
+  debts_.clear();
   bind_methods();
   if (!book_.knows(before))
     log().warn(
@@ -217,9 +223,17 @@ Work Compressor::run(const Bucket& bucket) {
     ++steps_;
     savings_.begin_step();
   }
-  if (chooser_ && chooser_->choice() == Chooser::kUndecided) look_for_method(bucket);
   const std::int64_t step = bucket.step.value_or(steps_ - 1);
   last_step_ = step;
+  if (!chooser_) return send(bucket, step);
+  if (chooser_->look(bucket, step, *this)) use_choices();
+  if (carriage_.speaks()) debts_.pay(bucket);
+  const Work work = send(bucket, step);
+  chooser_->sent(bucket, work, *this);
+  return work;
+}
+
+Work Compressor::send(const Bucket& bucket, std::int64_t step) {
   const Ways ways = ways_of(bucket, step);
   if (ways.all_dense) {
     savings_.add_bytes(static_cast<double>(bucket.data.bytes()), static_cast<double>(bucket.data.bytes()));
@@ -291,25 +305,26 @@ Work Compressor::begin(const std::shared_ptr<Flight>& flight, const Ways& ways) 
 }
 
 ExchangeFigures Compressor::figures() const {
-  std::string about = options_.method;
-  if (chooser_ && chooser_->choice() == Chooser::kUndecided) about = "auto, not decided yet";
-  if (chooser_ && chooser_->choice() != Chooser::kUndecided)
-    about =
-        fmt::format("auto: {}; {}", lines_[0].method ? lines_[0].method->name() : "none", chooser_->reason());
   return {.dense_bytes = savings_.dense_bytes(),
           .sent_bytes = savings_.sent_bytes(),
           .error = savings_.error(),
-          .about = about};
+          .about = chooser_ ? chooser_->about() : options_.method,
+          .history = chooser_ ? chooser_->history() : std::vector<std::string>()};
 }
 
-// As if all buckets were compressed alike, without the time that encoding takes.
-double Compressor::expected_seconds(const Group& group, std::size_t count, DType dtype) const {
-  if (group.size() == 1) return 0;
-  if (dtype == DType::f64 || carriage_.ranks() != group.size())
-    return plain_.expected_seconds(group, count, dtype);
-  const auto frame = static_cast<std::size_t>(static_cast<double>(count * size_of(dtype)) * ratio_);
-  return group.expected_seconds(
-      {.what = Collective::all_gather, .count = carriage_.piece_bytes(frame), .dtype = DType::u8});
+Exchange exchange_of(const std::shared_ptr<Compressor>& compressor, Exchange::Leaves leaves) {
+  return {.name = compressor->name(),
+          .run = [compressor](const Bucket& bucket) { return compressor->run(bucket); },
+          .leaves = leaves,
+          .state = [compressor] { return compressor->state(); },
+          .load = [compressor](const Exchange::State& state) { compressor->load(state); },
+          .bind = [compressor](const std::vector<NamedTensor>& parameters, ReducePrecision precision,
+                               const Group& group) { return compressor->bind(parameters, precision, group); },
+          .figures = [compressor] { return compressor->figures(); },
+          .momenta = compressor->has_momenta() ? compressor : nullptr,
+          .expected_seconds = [compressor](
+                                  const Group& group, std::size_t count,
+                                  DType dtype) { return compressor->expected_seconds(group, count, dtype); }};
 }
 
 }  // namespace lockstep::compress
@@ -319,20 +334,7 @@ namespace lockstep {
 std::function<Exchange(Exchange::Leaves)> compressed(CompressOptions options) {
   (void)compress::Compressor(options, Exchange::Leaves::everything);  // throws here rather than later
   return [options = std::move(options)](Exchange::Leaves leaves) {
-    const auto compressor = std::make_shared<compress::Compressor>(options, leaves);
-    return Exchange{
-        .name = compressor->name(),
-        .run = [compressor](const Bucket& bucket) { return compressor->run(bucket); },
-        .leaves = leaves,
-        .state = [compressor] { return compressor->state(); },
-        .load = [compressor](const Exchange::State& state) { compressor->load(state); },
-        .bind = [compressor](const std::vector<NamedTensor>& parameters, ReducePrecision precision,
-                             const Group& group) { return compressor->bind(parameters, precision, group); },
-        .figures = [compressor] { return compressor->figures(); },
-        .momenta = compressor->has_momenta() ? compressor : nullptr,
-        .expected_seconds = [compressor](
-                                const Group& group, std::size_t count,
-                                DType dtype) { return compressor->expected_seconds(group, count, dtype); }};
+    return exchange_of(std::make_shared<compress::Compressor>(options, leaves), leaves);
   };
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compress/chooser.h"
+#include "compress/debts.h"
 #include "compress/method.h"
 #include "compress/method_text.h"
 #include "compress/past.h"
@@ -14,9 +15,12 @@
 
 namespace lockstep::compress {
 
-class Compressor final : public MomentumExchange, public std::enable_shared_from_this<Compressor> {
+class Compressor final : public MomentumExchange,
+                         public WayCosts,
+                         public std::enable_shared_from_this<Compressor> {
  public:
-  Compressor(const CompressOptions& options, Exchange::Leaves leaves);
+  // `links`: by which auto chooses.
+  Compressor(const CompressOptions& options, Exchange::Leaves leaves, LinkView links = real_links());
 
   const std::string& name() const { return options_.method; }
   Subtrees bind(const std::vector<NamedTensor>& parameters, ReducePrecision precision, const Group& group);
@@ -25,6 +29,8 @@ class Compressor final : public MomentumExchange, public std::enable_shared_from
   void load(const Exchange::State& state);
   double expected_seconds(const Group& group, std::size_t count, DType dtype) const;
   ExchangeFigures figures() const;
+  // What a way costs a bucket: of auto's candidates.
+  std::optional<WayCost> cost(const BucketView& bucket, int way) const override;
 
   // Of onebit-adam; else nobody asks.
   bool has_momenta() const { return momenta_.has_value(); }
@@ -68,18 +74,16 @@ class Compressor final : public MomentumExchange, public std::enable_shared_from
   // Of its gradient's elements.
   std::size_t element_bytes(const torch::Tensor& tensor) const;
   std::string why_dense(const Line& line, const torch::Tensor& tensor) const;
+  // The first rule that has the parameter; of auto the candidate that was chosen for it.
+  std::vector<Line>::const_iterator line_for(std::size_t parameter, const std::string& name) const;
   void assign(const std::vector<NamedTensor>& parameters);
   Calls make_lines(const Group& group, const Carriage& carriage) const;
   void bind_methods();
-  // auto: probes, asks what the others have seen, and decides in the step behind that.
-  void look_for_method(const Bucket& bucket);
-  void probe(const Bucket& bucket);
-  void ask();
-  void decide();
-  double elements() const;  // of all parameters
-  void use_choice();
-  // Of a step's calls; 0: it makes nothing smaller.
-  double wire_seconds(const Method& method) const;
+  // auto: other methods have the parameters from now on, which go on with what was remembered of them.
+  void use_choices();
+  void load_choices(Exchange::State& rest);
+  double table_seconds(Collective what, std::size_t count, DType dtype) const;
+  Work send(const Bucket& bucket, std::int64_t step);
   bool is_warming_up(const Line& line, std::int64_t step) const;
   Ways ways_of(const Bucket& bucket, std::int64_t step) const;
   Work begin(const std::shared_ptr<Flight>& flight, const Ways& ways);
@@ -90,10 +94,9 @@ class Compressor final : public MomentumExchange, public std::enable_shared_from
   CompressOptions options_;
   Exchange::Leaves leaves_;
   Exchange plain_;
-  std::vector<Line> lines_;
+  std::vector<Line> lines_;  // of auto: its candidates
   std::optional<Chooser> chooser_;
-  int probed_ = 0;   // steps so far
-  int buckets_ = 1;  // of a step
+  LinkView links_;
   std::unique_ptr<Method> dense_;
   std::vector<NamedTensor> parameters_;
   ReducePrecision precision_ = ReducePrecision::same;
@@ -102,6 +105,7 @@ class Compressor final : public MomentumExchange, public std::enable_shared_from
   std::optional<Group> group_;
   Carriage carriage_;
   MemoryBook book_;
+  Debts debts_;
   Calls calls_;
   Staging flags_;
   Savings savings_;
@@ -110,5 +114,7 @@ class Compressor final : public MomentumExchange, public std::enable_shared_from
   std::int64_t bond_ = 0;        // Past::bond
   std::optional<Momenta> momenta_;
 };
+
+Exchange exchange_of(const std::shared_ptr<Compressor>& compressor, Exchange::Leaves leaves);
 
 }  // namespace lockstep::compress

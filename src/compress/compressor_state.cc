@@ -1,7 +1,6 @@
 // What a Compressor remembers, as a checkpoint has it.
 #include <fmt/format.h>
 
-
 #include "compress/compressor.h"
 #include "lockstep/base/error.h"
 
@@ -9,9 +8,10 @@ namespace lockstep::compress {
 namespace {
 
 constexpr const char* kSteps = "steps";
-constexpr const char* kChoice = "auto";
-constexpr const char* kBegun = "begun";    // of momenta
-constexpr const char* kGroups = "groups";  // subtrees, where lanes are cut into them
+constexpr const char* kChoice = "auto";           // by parameter
+constexpr const char* kHistory = "auto_history";  // its lines of text
+constexpr const char* kBegun = "begun";           // of momenta
+constexpr const char* kGroups = "groups";         // subtrees, where lanes are cut into them
 
 }  // namespace
 
@@ -19,7 +19,15 @@ Exchange::State Compressor::state() {
   if (!group_) throw UsageError("the state of an exchange that no model uses");
   Exchange::State state = book_.collect(*group_);
   state[kSteps] = torch::full({}, steps_, torch::kInt64);
-  if (chooser_) state[kChoice] = torch::full({}, chooser_->choice(), torch::kInt64);
+  if (chooser_) {
+    std::vector<std::int64_t> choices = past().choices;
+    if (choices.empty()) choices.assign(parameters_.size(), Chooser::kUndecided);
+    state[kChoice] = torch::tensor(choices, torch::kInt64);
+    const std::string history = chooser_->history_text();
+    if (!history.empty())
+      state[kHistory] =
+          torch::tensor(std::vector<std::uint8_t>(history.begin(), history.end()), torch::kUInt8);
+  }
   if (options_.lanes != 0) state[kGroups] = torch::full({}, carriage_.subtrees().count, torch::kInt64);
   if (momenta_) state[kBegun] = torch::full({}, momenta_->begun ? 1 : 0, torch::kInt64);
   return state;
@@ -47,19 +55,42 @@ void Compressor::load(const Exchange::State& state) {
     throw UsageError("the state of the exchange lacks 'begun', 0 or 1");
   const bool momenta_begun = momenta_ && begun->second.item<std::int64_t>() != 0;
   if (momenta_) rest.erase(begun);
-  if (const auto choice = rest.find(kChoice); chooser_ && choice != rest.end()) {
-    const auto index = choice->second.item<std::int64_t>();
-    if (index < Chooser::kUndecided || index >= std::ssize(Chooser::candidates()))
-      throw UsageError(fmt::format("the state of the exchange has 'auto' = {}, which is no method", index));
-    rest.erase(choice);
-    if (index != Chooser::kUndecided) chooser_->choose(static_cast<int>(index), "as the run did before");
-    use_choice();
-    assign(parameters_);
-    bind_methods();
-  }
+  if (chooser_) load_choices(rest);
   book_.take(rest, MemoryBook::Missing::is_refused);
   steps_ = count;
   if (momenta_) momenta_->begun = momenta_begun;
+}
+
+// Takes its own of `rest`.
+void Compressor::load_choices(Exchange::State& rest) {
+  const auto found = rest.find(kChoice);
+  if (found == rest.end()) return;
+  const torch::Tensor choice = found->second.reshape({-1});
+  if (found->second.dim() != 0 && choice.numel() != std::ssize(parameters_))
+    throw UsageError(fmt::format("the state of the exchange has 'auto' of {} parameters; accepted: {}",
+                                 choice.numel(), parameters_.size()));
+  std::vector<std::int64_t> choices;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const auto index =
+        choice[found->second.dim() == 0 ? 0 : static_cast<std::int64_t>(p)].item<std::int64_t>();
+    if (index < Chooser::kUndecided || index >= std::ssize(Chooser::candidates()))
+      throw UsageError(fmt::format("the state of the exchange has 'auto' = {}, which is no method", index));
+    if (index != Chooser::kUndecided) choices.push_back(index);
+  }
+  if (choices.size() != parameters_.size()) choices.clear();
+  std::string history;
+  if (const auto text = rest.find(kHistory); text != rest.end()) {
+    const torch::Tensor bytes = text->second.to(torch::kUInt8).contiguous();
+    history.assign(reinterpret_cast<const char*>(bytes.data_ptr<std::uint8_t>()),
+                   static_cast<std::size_t>(bytes.numel()));
+    rest.erase(text);
+  }
+  rest.erase(kChoice);
+  chooser_->load(choices, history);
+  assign(parameters_);
+  book_ = MemoryBook(carriage_.subtrees(), carriage_.own());
+  debts_.clear();
+  bind_methods();
 }
 
 }  // namespace lockstep::compress

@@ -76,6 +76,18 @@ MemoryBook::State MemoryBook::collect(const Group& group, Own own) const {
   return state;
 }
 
+MemoryBook::State MemoryBook::inherit(MemoryBook before) {
+  State rest;
+  for (auto& [key, tensor] : before.own_entries_) {
+    const auto own = own_entries_.find(key);
+    if (own != own_entries_.end() && own->second.sizes() == tensor.sizes())
+      own->second = tensor;
+    else
+      rest.emplace(key, tensor);
+  }
+  return rest;
+}
+
 bool MemoryBook::knows(const State& state) const {
   return std::ranges::all_of(state, [&](const auto& entry) {
     const auto known = sizes_.find(entry.first);

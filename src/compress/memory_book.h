@@ -39,6 +39,10 @@ class MemoryBook {
   const Subtrees& subtrees() const { return subtrees_; }
   bool empty() const { return sizes_.empty(); }
 
+  // Goes on with what `before`, of the same subtrees, has of this book's things; the rest of this rank's is
+  // returned.
+  State inherit(MemoryBook before);
+
   // Is there nothing in it that this book has not, or has of another size?
   bool knows(const State& state) const;
 

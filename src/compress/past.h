@@ -4,8 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
-#include "compress/chooser.h"
 #include "lockstep/comm/group.h"
 
 namespace lockstep::compress {
@@ -14,14 +14,15 @@ struct Past {
   std::int64_t bond = 0;  // drawn when a group is bound: whose is the same were bound together last; 0: never
   std::int64_t steps = 0;
   std::int64_t last_step = -1;
-  std::int64_t subtrees = 0;  // 0: not bound yet
-  std::int64_t choice = Chooser::kUndecided;
-  std::int64_t begun = 0;  // of momenta
+  std::int64_t subtrees = 0;               // 0: not bound yet
+  std::int64_t begun = 0;                  // of momenta
+  std::vector<std::int64_t> choices = {};  // of --compress auto, by parameter; empty: none yet
 };
 
 struct Agreed {
   Past past = {};
-  bool is_own = true;     // this rank was bound together with the one that it is of
+  int whose = 0;          // the rank that it is of
+  bool is_own = true;     // this rank was bound together with that one
   std::int64_t bond = 0;  // from now on
 };
 

@@ -203,6 +203,7 @@ void check_of_use(const TrainOptions& o, const Given& given) {
       {"lr_factor", step, "--schedule", o.schedule, "step"},
       {"compress_groups", compresses_by_method(o), "--compress", o.compress, "a method such as topk:0.01"},
       {"compress_max_error", o.compress == "auto", "--compress", o.compress, "auto"},
+      {"compress_probe_every", o.compress == "auto", "--compress", o.compress, "auto"},
       {"algorithm", o.compress == "none" && !onebit, onebit ? "--optimizer" : "--compress",
        onebit ? o.optimizer : o.compress, onebit ? kOwnOptimizers : "none"},
       {"reduce_precision", o.precision == "bf16" || o.precision == "fp16", "--precision", o.precision,

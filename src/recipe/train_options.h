@@ -79,6 +79,7 @@ struct TrainOptions {
   std::string compress = "none";
   std::int64_t compress_groups = 0;  // 0: auto
   double compress_max_error = 0.05;
+  std::int64_t compress_probe_every = 500;  // 0: once
   std::string precision = "fp32";
   std::string reduce_precision = "same";
   std::string loss_scaling = "auto";
@@ -292,6 +293,11 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"compress_max_error", comm, Role::defines,
                    "relative error that --compress auto accepts of what it sends"},
         o.compress_max_error);
+  visit(
+      OptionInfo{
+          "compress_probe_every", comm, Role::defines,
+          "steps, at most, until --compress auto looks again at links and errors, 10 or more (0: never)"},
+      o.compress_probe_every);
   const char* const precision = "Precision";
   visit(
       OptionInfo{

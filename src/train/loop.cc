@@ -129,7 +129,8 @@ StepResult StepLoop::train(Step& step) {
   if (scaler != nullptr) record.further.insert(record.further.end(), {scale, record.skipped ? 1.0 : 0.0});
   if (const auto& figures = strategy_.exchange().figures) {
     const ExchangeFigures of_step = figures();
-    record.further.insert(record.further.end(), {of_step.dense_bytes, of_step.sent_bytes, of_step.error});
+    record.further.insert(record.further.end(), {of_step.dense_bytes, of_step.sent_bytes, of_step.error,
+                                                 static_cast<double>(of_step.history.size())});
   }
   if (noise_.on()) record.noise = noise_.finish(step.samples);
   record.end_ns = now_ns();

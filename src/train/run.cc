@@ -314,6 +314,7 @@ Json TrainRun::finish() {
     const ExchangeFigures last = figures();
     rest["compress"] = {{"method", last.about},
                         {"ratio", last.sent_bytes > 0 ? Json(last.dense_bytes / last.sent_bytes) : Json()}};
+    if (!last.history.empty()) rest["compress"]["history"] = last.history;
   }
   Json summary = recorder_->finish(rest);
   std::vector<double> loss = {NAN};

@@ -120,12 +120,13 @@ TEST(CompressedRebind, WhoJoinsTakesTheChoiceOfTheOthers) {
       ddp.rebind(world);
       EXPECT_EQ(ddp.exchange().figures().about.substr(0, 12), chosen ? "auto: int8; " : "auto, not de");
       for (int number = 1; number < compress::Chooser::kProbes + 4; ++number) step(number);
-      const std::vector<std::int64_t> choices =
-          world.all_gather(ddp.exchange().state().at("auto").item<std::int64_t>());
-      for (const std::int64_t choice : choices) {
-        EXPECT_EQ(choice, choices[0]);
-        EXPECT_NE(choice, compress::Chooser::kUndecided);
-      }
+      const torch::Tensor own = ddp.exchange().state().at("auto");  // of the weight and the bias
+      ASSERT_EQ(own.numel(), 2);
+      for (std::int64_t p = 0; p < own.numel(); ++p)
+        for (const std::int64_t choice : world.all_gather(own[p].item<std::int64_t>())) {
+          EXPECT_EQ(choice, own[p].item<std::int64_t>());
+          EXPECT_NE(choice, compress::Chooser::kUndecided);
+        }
     });
 }
 

@@ -28,14 +28,16 @@ namespace lockstep {
 
 struct CompressOptions {
   // METHOD[:OPTIONS], and in front of it rules by name: "embed.*=topk:0.001,powersgd:rank=4". The first rule
-  // that has the parameter's name counts. "auto": by what is measured in the first steps (chooser.h).
+  // that has the parameter's name counts. "auto": by what is measured in the first steps, and now and then
+  // again (docs/compression.md).
   std::string method;
   // Subtrees: a power of two, no more than lanes (the next power of two). 0: as many as workers at the start,
   // or the next power of two.
   int groups = 0;
-  int lanes = 0;           // of the run; 0: one a worker, for loops without lanes
-  std::uint64_t seed = 0;  // of random rounding and choice
-  double max_error = 0.05;  // that auto accepts: relative, of a subtree's sums
+  int lanes = 0;                   // of the run; 0: one a worker, for loops without lanes
+  std::uint64_t seed = 0;          // of random rounding and choice
+  double max_error = 0.05;         // that auto accepts: relative, of a subtree's sums
+  std::int64_t probe_every = 500;  // steps, at most, until auto looks again; 10 or more, or 0: never
 };
 
 // Throws UsageError for a method, a rule or a number that is none, at once; for a rule that no parameter has,

@@ -83,6 +83,7 @@ struct ExchangeFigures {
   double sent_bytes = 0;   // of what its calls were given in their place
   double error = 0;        // |sent - meant| / |meant| of its subtrees' sums; NaN: not measured in this step
   std::string about = {};  // which method, and why
+  std::vector<std::string> history = {};  // how that came about, where it changes: a line a change
 };
 
 // In which type 16-bit gradients are added up, over lanes and workers, and travel: in theirs, or in f32,

@@ -192,7 +192,8 @@ StrategyOptions strategy_options(const TrainOptions& o) {
                                    .groups = static_cast<int>(o.compress_groups),
                                    .lanes = static_cast<int>(o.lanes),
                                    .seed = o.seed,
-                                   .max_error = o.compress_max_error});
+                                   .max_error = o.compress_max_error,
+                                   .probe_every = o.compress_probe_every});
   return options;
 }
 

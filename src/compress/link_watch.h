@@ -1,0 +1,58 @@
+// Are links what the cost table says, and have they stayed what they were? Adds up how long the exchanges of
+// a step took, on this rank, and tells a period's first steps from its last.
+//
+// One number is drawn from it, the same for all calls of the group: by what the table's costs are multiplied.
+// A period is what lies between two choices, so in one all steps send the same.
+//
+//   as it is           what was measured in place of what the table says, where they differ by more than
+//                      kFactor: all bytes travel then, so the whole of the link is seen
+//   compressed         by how much the period's last steps differ from its first, where that is more than
+//                      kFactor; or, where the last took more than kFactor times what was expected, what was
+//                      measured. Never less than the table because few bytes were fast: shaped links, and
+//                      buffers on the way, let those pass that they would not let more pass like
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "compress/link_view.h"
+
+namespace lockstep::compress {
+
+class LinkWatch {
+ public:
+  static constexpr double kFactor = 2;
+  static constexpr std::size_t kSteps = 5;  // at either end of a period
+
+  explicit LinkWatch(LinkView links) : links_(std::move(links)) {}
+
+  const LinkView& links() const { return links_; }
+  // Another period: methods have changed, or workers.
+  void restart();
+  // In front of a step's first exchange: those of the step before are done.
+  void begin_step();
+  void add(const Work& work, double expected_s);
+
+  // Medians of the period's first and last steps, without its very first; 0: none yet.
+  double early_s() const;
+  double late_s() const;
+
+ private:
+  LinkView links_;
+  std::vector<SentBucket> sent_;  // in this step
+  bool has_begun_ = false;        // the period's first step is over
+  std::vector<double> early_;
+  std::deque<double> late_;
+};
+
+// Of a period, by all ranks: the least of theirs, since a rank that came early waited for the others.
+struct Period {
+  double early_s = 0, late_s = 0;
+  double table_s = 0;  // of a step's calls, by the table
+  double codec_s = 0;  // of encoding and decoding, as probed; 0: all of it travels as it is
+};
+
+// By what the table's costs are multiplied from now on, where it was `scale`.
+double rescaled(double scale, const Period& period);
+
+}  // namespace lockstep::compress

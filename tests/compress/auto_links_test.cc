@@ -1,0 +1,322 @@
+// --compress auto on links that are what a test says: which bucket gets what, and when that changes.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "comm/thread_ranks.h"
+#include "comm/wire_ranks.h"
+#include "compress/compressor.h"
+#include "lockstep/grad/reducer.h"
+
+namespace lockstep {
+namespace {
+
+using compress::Chooser;
+using compress::LinkView;
+using compress::LinkWatch;
+using compress::Period;
+using lockstep::testing::on_threads;
+using lockstep::testing::tcp_groups;
+
+// Seconds a byte: so slow, or so fast, that what this machine takes to encode does not count.
+constexpr double kSlow = 1e-3, kFast = 1e-13;
+constexpr double kSlowdown = 1e10;
+
+// Costs that do not come from this machine. `slowdown`: how much longer calls take than the table says.
+struct FakeLink {
+  double byte_s = kSlow;
+  std::atomic<double> slowdown = 1;
+
+  LinkView view() {
+    return {.expected =
+                [this](const Group& group, const CallQuestion& call) {
+                  const auto bytes = static_cast<double>(call.count * size_of(call.dtype));
+                  const int others = call.what == Collective::all_gather ? group.size() - 1 : 1;
+                  return 1e-10 + byte_s * bytes * others;
+                },
+            .took =
+                [this](std::span<const compress::SentBucket> step) {
+                  double seconds = 0;
+                  for (const compress::SentBucket& bucket : step)
+                    seconds += bucket.expected_s * slowdown.load();
+                  return seconds;
+                }};
+  }
+};
+
+// Two matrices, each a bucket of its own: gradients of one have few elements, those of the other all.
+struct TwoBuckets {
+  TwoBuckets(const Group& group_, FakeLink& link, const CompressOptions& options)
+      : group(group_),
+        exchange(exchange_of(
+            std::make_shared<compress::Compressor>(options, Exchange::Leaves::everything, link.view()),
+            Exchange::Leaves::everything)),
+        reducer(parameters, group, {.bucket_bytes = 1, .first_bucket_bytes = 1, .exchange = exchange}) {}
+
+  void step() {
+    ++steps;
+    const auto rate = static_cast<float>(0.3 + group.rank() + 0.1 * steps);
+    const torch::Tensor full =
+        torch::sin(torch::arange(96 * 64, torch::kFloat32).square() * rate).view({96, 64});
+    const torch::Tensor few =
+        (1e-4F * torch::cos(torch::arange(96 * 64, torch::kFloat32) * rate)).view({96, 64});
+    few[5][steps % 8] = rate;
+    torch::Tensor loss = torch::zeros({});
+    for (const auto& [name, tensor] : parameters) {
+      tensor.mutable_grad() = torch::Tensor();
+      loss = loss + (tensor * (has_few(name) ? few : full)).sum();
+    }
+    loss.backward();
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      sums[p] = sums[p] + parameters[p].tensor.grad().to(torch::kFloat64);
+      last[p] = parameters[p].tensor.grad().clone();
+    }
+  }
+  bool has_few(const std::string& name) const { return name == "few" ? !few_is_full : full_is_few; }
+  void take_steps(int count) {
+    for (int i = 0; i < count; ++i) step();
+  }
+  // Names of what was chosen, "few full".
+  std::string chosen() const {
+    const torch::Tensor choices = exchange.state().at("auto");
+    std::string text;
+    for (std::int64_t p = 0; p < 2; ++p) {
+      const auto choice = choices[p].item<std::int64_t>();
+      text += (p == 0 ? "" : " ") +
+              (choice < 0 ? std::to_string(choice) : Chooser::candidates()[static_cast<std::size_t>(choice)]);
+    }
+    return text;
+  }
+
+  Group group;
+  std::vector<NamedTensor> parameters = {{"few", torch::ones({96, 64}).requires_grad_()},
+                                         {"full", torch::ones({96, 64}).requires_grad_()}};
+  Exchange exchange;
+  Reducer reducer;
+  int steps = 0;
+  bool few_is_full = false, full_is_few = false;
+  std::vector<torch::Tensor> sums = {torch::zeros({}), torch::zeros({})}, last = {{}, {}};
+};
+
+constexpr int kFirstChoice = Chooser::kProbes + 3;
+constexpr int kEvery = Chooser::kLeastInterval;
+constexpr const char* kNone = "-1 -1";
+
+bool keeps_few_bits(const std::string& name) { return name == "fp8" || name == "int8"; }
+
+std::vector<Group> two_ranks() { return tcp_groups(2, net::Security::plaintext, std::chrono::seconds(20)); }
+
+TEST(AutoByBucket, EachGetsWhatItsErrorAllows) {
+  FakeLink link;
+  on_threads(two_ranks(), [&](const Group& group) {
+    TwoBuckets run(group, link, {.method = "auto", .max_error = 0.05});
+    run.take_steps(kFirstChoice);
+    const std::string chosen = run.chosen();
+    const std::string few = chosen.substr(0, chosen.find(' ')), full = chosen.substr(chosen.find(' ') + 1);
+    EXPECT_TRUE(few == "topk:0.01" || few == "powersgd:rank=4") << chosen;
+    EXPECT_TRUE(keeps_few_bits(full)) << chosen;
+    const ExchangeFigures figures = run.exchange.figures();
+    EXPECT_NE(figures.about.find(few + " (50 %)"), std::string::npos) << figures.about;
+    EXPECT_EQ(figures.history.size(), 2U);
+    // Both ways are really gone: the one is nearly exact, the other rounds.
+    run.step();
+    EXPECT_LT(figures.sent_bytes, 0.3 * figures.dense_bytes);
+    // All alike, history included.
+    const std::vector<std::string> all = group.all_gather(chosen + figures.history[0] + figures.history[1]);
+    EXPECT_EQ(all[0], all[1]);
+  });
+}
+
+TEST(AutoByBucket, NothingPaysOnAFastLink) {
+  FakeLink link;
+  link.byte_s = kFast;
+  on_threads(two_ranks(), [&](const Group& group) {
+    TwoBuckets run(group, link, {.method = "auto", .max_error = 10, .probe_every = kEvery});
+    run.take_steps(kFirstChoice + 2 * kEvery);
+    EXPECT_EQ(run.chosen(), kNone);
+    EXPECT_EQ(run.exchange.figures().history.size(), 1U);  // the first choice, and no other
+  });
+}
+
+// The link becomes slow, which the measured times tell and the table does not; then as it was.
+TEST(AutoOnChangingLinks, ChoosesAgainAndPaysWhatItOwes) {
+  FakeLink link;
+  link.byte_s = kFast;
+  on_threads(two_ranks(), [&](const Group& group) {
+    FakeLink none;
+    TwoBuckets run(group, link, {.method = "auto", .max_error = 10, .probe_every = kEvery});
+    TwoBuckets dense(group, none, {.method = "none"});
+    const auto both = [&](int count) {
+      run.take_steps(count);
+      dense.take_steps(count);
+      group.barrier();
+    };
+    both(kFirstChoice);
+    EXPECT_EQ(run.chosen(), kNone);
+    link.slowdown = kSlowdown;
+    both(kEvery);
+    const std::string slow = run.chosen();
+    EXPECT_EQ(slow.find("-1"), std::string::npos) << slow;
+    EXPECT_NE(run.exchange.figures().about.find(slow.substr(slow.find(' ') + 1)), std::string::npos);
+    both(2 * kEvery);
+    EXPECT_EQ(run.chosen(), slow);  // no reason to change
+    EXPECT_FALSE(torch::equal(run.last[1], dense.last[1]));
+    link.slowdown = 1;
+    both(kEvery);
+    EXPECT_EQ(run.chosen(), kNone);
+    for (std::size_t p = 0; p < 2; ++p) {
+      const double off = (run.sums[p] - dense.sums[p]).norm().item<double>();
+      EXPECT_LT(off, 1e-3 * dense.sums[p].norm().item<double>()) << run.parameters[p].name << ", " << slow;
+    }
+    both(1);
+    EXPECT_TRUE(torch::equal(run.last[1], dense.last[1]));
+    std::string history;
+    for (const std::string& line : run.exchange.figures().history) history += line + "\n";
+    EXPECT_NE(history.find("its costs count 1e+10 times"), std::string::npos) << history;
+    EXPECT_NE(history.find(": none in place of "), std::string::npos) << history;
+  });
+}
+
+// Ranks may have measured their links differently: rank 0's count for all.
+TEST(AutoByBucket, GoesByOneTable) {
+  FakeLink slow, fast;
+  fast.byte_s = kFast;
+  slow.slowdown = fast.slowdown = 0;  // nothing is measured
+  on_threads(two_ranks(), [&](const Group& group) {
+    TwoBuckets run(group, group.rank() == 0 ? fast : slow, {.method = "auto", .max_error = 10});
+    run.take_steps(kFirstChoice + 1);
+    EXPECT_EQ(run.chosen(), kNone);
+  });
+}
+
+// One bucket's choice changes; what is remembered of the other's parameter goes on: all that was meant was
+// sent, or is owed.
+TEST(AutoOnChangingGradients, KeepsWhatIsRememberedOfOthers) {
+  FakeLink link;
+  on_threads(two_ranks(), [&](const Group& group) {
+    TwoBuckets run(group, link, {.method = "auto", .max_error = 0.05, .probe_every = kEvery});
+    TwoBuckets dense(group, link, {.method = "none"});
+    for (TwoBuckets* one : {&run, &dense}) {
+      one->take_steps(kFirstChoice);
+      one->full_is_few = true;
+    }
+    const std::string before = run.chosen();
+    run.take_steps(kEvery + 1);
+    dense.take_steps(kEvery + 1);
+    EXPECT_NE(run.chosen(), before);
+    EXPECT_EQ(run.chosen().substr(0, 4), before.substr(0, 4));
+    const Exchange::State state = run.exchange.state();
+    const torch::Tensor owed = state.at("owed/0/few") + state.at("owed/1/few");
+    EXPECT_GT(owed.norm().item<double>(), 1e-3);
+    EXPECT_LT((run.sums[0] - owed - dense.sums[0]).norm().item<double>(), 1e-4);
+  });
+}
+
+TEST(AutoOnChangingGradients, LeavesWhatIsTooFarOff) {
+  FakeLink link;
+  on_threads(two_ranks(), [&](const Group& group) {
+    TwoBuckets run(group, link, {.method = "auto", .max_error = 0.05, .probe_every = kEvery});
+    run.take_steps(kFirstChoice);
+    EXPECT_FALSE(keeps_few_bits(run.chosen().substr(0, run.chosen().find(' '))));
+    run.few_is_full = true;
+    run.take_steps(kEvery);
+    EXPECT_TRUE(keeps_few_bits(run.chosen().substr(0, run.chosen().find(' ')))) << run.chosen();
+  });
+}
+
+TEST(AutoOnce, IsNotAskedAgain) {
+  FakeLink link;
+  link.byte_s = kFast;
+  on_threads(two_ranks(), [&](const Group& group) {
+    TwoBuckets run(group, link, {.method = "auto", .max_error = 10, .probe_every = 0});
+    run.take_steps(kFirstChoice);
+    link.slowdown = kSlowdown;
+    run.take_steps(60);
+    EXPECT_EQ(run.chosen(), kNone);
+  });
+}
+
+TEST(AutoState, GoesOnWithChoicesAndHistory) {
+  FakeLink link;
+  on_threads(two_ranks(), [&](const Group& group) {
+    const CompressOptions options{.method = "auto", .max_error = 0.05};
+    TwoBuckets run(group, link, options), later(group, link, options);
+    run.take_steps(kFirstChoice + 2);
+    later.exchange.load(run.exchange.state());
+    later.steps = run.steps;
+    EXPECT_EQ(later.chosen(), run.chosen());
+    EXPECT_EQ(later.exchange.figures().history, run.exchange.figures().history);
+    run.take_steps(2);
+    later.take_steps(2);
+    for (std::size_t p = 0; p < 2; ++p) EXPECT_TRUE(torch::equal(run.last[p], later.last[p])) << p;
+    Exchange::State other = run.exchange.state();
+    other["auto"] = torch::zeros({3}, torch::kInt64);
+    EXPECT_THROW(later.exchange.load(other), UsageError);
+  });
+}
+
+// A run that compressed goes on in shared memory: what it owes is paid, and nothing is compressed any more.
+TEST(AutoState, IsLeftWhereMemoryIsShared) {
+  FakeLink link;
+  Exchange::State state;
+  std::vector<torch::Tensor> owed;
+  on_threads(two_ranks(), [&](const Group& group) {
+    TwoBuckets run(group, link, {.method = "auto", .max_error = 10});
+    run.take_steps(kFirstChoice + 3);
+    const Exchange::State own = run.exchange.state();
+    if (group.rank() != 0) return;
+    for (const auto& [name, tensor] : own) state[name] = tensor.clone();
+  });
+  ASSERT_TRUE(state.contains("owed/0/full") && state.contains("owed/1/full"));
+  on_threads(thread_groups(2), [&](const Group& group) {
+    TwoBuckets run(group, link, {.method = "auto", .max_error = 10}), dense(group, link, {.method = "none"});
+    run.exchange.load(state);
+    run.step();
+    dense.step();
+    EXPECT_EQ(run.exchange.figures().about, "auto: none; the workers share their memory");
+    const torch::Tensor paid = -(state.at("owed/0/full") + state.at("owed/1/full"));
+    EXPECT_TRUE(torch::allclose(run.last[1], dense.last[1] + paid, 1e-4, 1e-6));
+    EXPECT_GT(paid.norm().item<double>(), 0.1);
+    run.step();
+    dense.step();
+    EXPECT_TRUE(torch::equal(run.last[1], dense.last[1]));
+  });
+}
+
+TEST(LinkScale, FollowsWhatIsMeasured) {
+  const auto of = [](Period period, double scale = 1) { return rescaled(scale, period); };
+  // As it is: the whole of the link is seen.
+  EXPECT_EQ(of({.early_s = 3, .late_s = 3, .table_s = 1}), 3);
+  EXPECT_EQ(of({.early_s = 3, .late_s = 3, .table_s = 12}), 0.25);
+  EXPECT_EQ(of({.early_s = 1, .late_s = 1.9, .table_s = 1}), 1);
+  EXPECT_EQ(of({.early_s = 3, .late_s = 3, .table_s = 1}, 2), 2);
+  // Compressed: faster than the table says nothing, slower does; so does a change.
+  EXPECT_EQ(of({.early_s = 0.1, .late_s = 0.1, .table_s = 1, .codec_s = 1}), 1);
+  EXPECT_EQ(of({.early_s = 9, .late_s = 9, .table_s = 2, .codec_s = 1}), 4);
+  EXPECT_EQ(of({.early_s = 1, .late_s = 5, .table_s = 1, .codec_s = 9}, 2), 10);
+  EXPECT_EQ(of({.early_s = 5, .late_s = 1, .table_s = 1, .codec_s = 9}, 10), 2);
+  // Nobody measured, or there is no table.
+  EXPECT_EQ(of({.early_s = 0, .late_s = 0, .table_s = 1}, 2), 2);
+  EXPECT_EQ(of({.early_s = 1, .late_s = 1, .table_s = 0}, 2), 2);
+}
+
+TEST(LinkScale, TellsFirstStepsFromLast) {
+  double seconds = 0;
+  LinkWatch watch(
+      {.expected = {}, .took = [&](auto step) { return seconds * static_cast<double>(step.size()); }});
+  for (int step = 1; step <= 20; ++step) {
+    watch.begin_step();  // takes the two exchanges of the step before
+    seconds = step;
+    watch.add({}, 0);
+    watch.add({}, 0);
+  }
+  watch.begin_step();
+  EXPECT_EQ(watch.early_s(), 2 * 4);  // steps 2 to 6: a period's very first is left out
+  EXPECT_EQ(watch.late_s(), 2 * 18);
+  watch.restart();
+  EXPECT_EQ(watch.early_s(), 0);
+  EXPECT_EQ(watch.late_s(), 0);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -20,10 +20,6 @@ constexpr std::pair<FileDType, torch::ScalarType> kDTypes[] = {
     {FileDType::f16, torch::kFloat16},  {FileDType::bf16, torch::kBFloat16},
     {FileDType::f32, torch::kFloat32},  {FileDType::f64, torch::kFloat64}};
 
-std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
-  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
-}
-
 }  // namespace
 
 torch::ScalarType to_torch(FileDType dtype) {
@@ -42,7 +38,7 @@ FileDType to_file(const torch::Tensor& tensor, const std::string& name) {
 
 void check_bools(const torch::Tensor& tensor, const std::string& name) {
   if (tensor.scalar_type() == torch::kBool &&
-      std::ranges::any_of(bytes_of(tensor), [](std::byte b) { return b > std::byte{1}; }))
+      std::ranges::any_of(tensor_bytes(tensor), [](std::byte b) { return b > std::byte{1}; }))
     throw UsageError("tensor " + show_name(name) + " is BOOL and holds a byte that is neither 0 nor 1");
 }
 
@@ -59,7 +55,7 @@ SafetensorsHeader make_header(const TensorMap& tensors, const Metadata& metadata
 
 torch::Tensor read_tensor(InputFile& input, const TensorEntry& entry) {
   auto tensor = torch::empty(entry.shape, to_torch(entry.dtype));
-  input.read_all(bytes_of(tensor));
+  input.read_all(tensor_bytes(tensor));
   check_bools(tensor, entry.name);
   return tensor;
 }
@@ -74,7 +70,7 @@ void save_safetensors(const std::filesystem::path& file, const TensorMap& tensor
   output.write(std::as_bytes(std::span(head)));
   for (const TensorEntry& entry : header.tensors) {
     const auto tensor = tensors.at(entry.name).detach().resolve_conj().resolve_neg().cpu().contiguous();
-    output.write(bytes_of(tensor));
+    output.write(tensor_bytes(tensor));
   }
   output.finish();
 } catch (const UsageError& wrong) {

@@ -45,7 +45,7 @@ struct Bytes {
 };
 
 // From a tensor's first element to its last.
-Bytes bytes_of(const torch::Tensor& tensor) {
+Bytes extent_of(const torch::Tensor& tensor) {
   std::int64_t last = 0;
   for (std::int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
   const auto* const begin = static_cast<const std::byte*>(tensor.data_ptr());
@@ -88,10 +88,10 @@ void Sharded::refuse_shared_memory() const {
         all.push_back({entry.key(), entry.value()});
   for (const auto& [name, tensor] : parameters_) {
     if (tensor.numel() == 0 || !has_memory(tensor)) continue;  // of what was cut that is looked at then
-    const Bytes own = bytes_of(tensor);
+    const Bytes own = extent_of(tensor);
     for (const NamedTensor& other : all) {
       if (other.tensor.is_same(tensor)) continue;
-      const Bytes its = bytes_of(other.tensor);
+      const Bytes its = extent_of(other.tensor);
       if (own.begin < its.end && its.begin < own.end)
         throw UsageError("Sharded: '" + name + "' and '" + other.name +
                          "' are two tensors on the same memory, which would become two; to tie weights, "

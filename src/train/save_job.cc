@@ -3,14 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "checkpoint/torch_types.h"
+
 namespace lockstep {
-namespace {
-
-std::span<const std::byte> bytes_of(const torch::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
-}
-
-}  // namespace
 
 std::vector<RunForm> FileToSave::forms() const {
   std::vector<RunForm> forms;
@@ -51,7 +46,7 @@ Manifest write_file_of_runs(const std::filesystem::path& folder, FileToSave& fil
       file.runs[i].stream([&](std::span<const std::byte> bytes) { part.write(bytes); });
       continue;
     }
-    part.write(bytes_of(file.runs[i].tensor));
+    part.write(tensor_bytes(file.runs[i].tensor));
     file.runs[i].tensor = torch::Tensor();
   }
   if (file.is_streamed()) read();

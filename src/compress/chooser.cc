@@ -32,20 +32,19 @@ void Chooser::bind(const Group& group, const Group& alone, const std::vector<Nam
   given_.reset();
   if (group.size() == 1) given_ = "one worker sends nothing";
   if (group.size() > 1 && group.shares_memory()) given_ = "the workers share their memory";
-  const bool was_decided = choices_ == choices;
-  choices_ = given_ ? std::vector<std::int64_t>(parameters.size(), kDense) : choices;
   if (given_) reason_ = *given_;
-  if (!given_ && !was_decided) reason_ = "as the others do";
-  load(choices_, history);
+  if (!given_ && choices_ != choices) reason_ = "as the others do";
+  choices_ = choices;
+  load(choices, history);
 }
 
-// Where there is nothing to choose what a checkpoint has chosen is left in the next step, which pays what it
-// owes.
+// Where there is nothing to choose what was chosen elsewhere, by a checkpoint's run or by other workers, is
+// left in the next step, which pays what it owes.
 void Chooser::load(const std::vector<std::int64_t>& choices, const std::string& history) {
   const auto is_dense = [](std::int64_t choice) { return choice == kDense; };
   leaves_ = given_ && !std::ranges::all_of(choices, is_dense);
   if (!given_ && !choices.empty() && choices != choices_) reason_ = "as the run did before";
-  if (!given_ || !choices.empty()) choices_ = choices;
+  choices_ = given_ && choices.empty() ? std::vector<std::int64_t>(parameters_.size(), kDense) : choices;
   age_ = 0;
   watch_.restart();
   history_.clear();

@@ -73,9 +73,10 @@ class Chooser {
   // From a checkpoint.
   void load(const std::vector<std::int64_t>& choices, const std::string& history);
 
-  // By parameter, an index of a candidate or kDense; empty: not decided. And whether links have decided.
+  // By parameter, an index of a candidate or kDense; empty: not decided. And whether there is nothing to
+  // choose, and nothing left of a place where there was.
   const std::vector<std::int64_t>& choices() const { return choices_; }
-  bool is_given() const { return given_.has_value(); }
+  bool is_given() const { return given_.has_value() && !leaves_; }
   std::string about() const;
   const std::vector<std::string>& history() const { return history_; }
   std::string history_text() const;  // a line each

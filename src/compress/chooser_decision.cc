@@ -11,8 +11,8 @@
 namespace lockstep::compress {
 namespace {
 
-// What a rank tells: of the period, of each bucket, of each way of it.
-constexpr std::size_t kOfPeriod = 2, kOfBucket = 1, kOfWay = 6;
+// What a rank tells: of the period's first steps and of its last, of each bucket, of each way of it.
+constexpr std::size_t kOfPeriod = 2 * LinkWatch::kSteps, kOfBucket = 1, kOfWay = 6;
 
 std::size_t numbers_of_bucket() { return kOfBucket + kOfWay * Chooser::candidates().size(); }
 
@@ -20,7 +20,8 @@ std::size_t numbers_of_bucket() { return kOfBucket + kOfWay * Chooser::candidate
 
 struct Chooser::Ways {
   struct Way {
-    bool is_there = false;  // it makes something smaller, and was tried
+    bool makes_smaller = false;  // something of the bucket
+    bool is_there = false;       // it does, and was tried
     double table_s = 0, codec_s = 0, error = 0;
   };
   double dense_s = 0;  // by the table
@@ -33,7 +34,9 @@ struct Chooser::Ways {
 };
 
 void Chooser::ask(const WayCosts& costs) {
-  told_ = std::make_shared<std::vector<double>>(std::vector<double>{watch_.early_s(), watch_.late_s()});
+  told_ = std::make_shared<std::vector<double>>(kOfPeriod);
+  std::ranges::copy(watch_.early(), told_->begin());
+  std::ranges::copy(watch_.late(), told_->begin() + LinkWatch::kSteps);
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const std::optional<WayCost> dense = costs.cost(buckets_[b], kDense);
     told_->push_back(dense ? dense->table_s : 0);
@@ -51,8 +54,9 @@ void Chooser::ask(const WayCosts& costs) {
                .then([held = told_, all = all_told_] {});
 }
 
-// How far off a way is belongs to the bucket; where nobody tried it there, what others found counts. How fast
-// it is belongs to the machine: of all that was tried, since one trial may have been disturbed.
+// How far off a way is belongs to the bucket; where nobody tried it there, or with zeros alone, which are off
+// by nothing, what others found counts. How fast it is belongs to the machine: of all that was tried, since
+// one trial may have been disturbed.
 std::vector<Chooser::Ways> Chooser::gathered_ways() const {
   const std::vector<double>& all = *all_told_;
   const std::size_t numbers = told_->size(), methods = candidates().size();
@@ -77,9 +81,10 @@ std::vector<Chooser::Ways> Chooser::gathered_ways() const {
     for (std::size_t c = 0; c < methods; ++c) {
       const double* const n = of_bucket + kOfBucket + c * kOfWay;
       Found found = found_of(b, c);
-      if (!(found.elements > 0)) found = of_all[c];
-      const bool is_there = n[0] > 0 && found.elements > 0;
-      ways.ways.push_back({.is_there = is_there,
+      if (!(found.meant > 0)) found = of_all[c];
+      const bool is_there = n[0] > 0 && found.meant > 0;
+      ways.ways.push_back({.makes_smaller = n[0] > 0,
+                           .is_there = is_there,
                            .table_s = n[0],
                            .codec_s = is_there ? n[1] * of_all[c].seconds / of_all[c].elements : 0,
                            .error = found.relative_error()});
@@ -89,12 +94,13 @@ std::vector<Chooser::Ways> Chooser::gathered_ways() const {
 }
 
 bool Chooser::rescale(std::int64_t step, const std::vector<Ways>& ways) {
-  Period period;
-  for (std::size_t begin = 0; begin < all_told_->size(); begin += told_->size()) {
-    const double early_s = (*all_told_)[begin], late_s = (*all_told_)[begin + 1];
-    period.early_s = begin == 0 ? early_s : std::min(period.early_s, early_s);
-    period.late_s = begin == 0 ? late_s : std::min(period.late_s, late_s);
-  }
+  // Laid out anew a bucket may have several ways: what such a step should take nobody knows.
+  if (!choices_.empty() && std::ranges::count(ways, kUndecided, &Ways::before) > 0) return false;
+  std::vector<double> least(all_told_->begin(), all_told_->begin() + kOfPeriod);
+  for (std::size_t begin = told_->size(); begin < all_told_->size(); begin += told_->size())
+    for (std::size_t i = 0; i < kOfPeriod; ++i) least[i] = std::min(least[i], (*all_told_)[begin + i]);
+  const auto last = least.begin() + LinkWatch::kSteps;
+  Period period{.early_s = middle({least.begin(), last}), .late_s = middle({last, least.end()})};
   for (const Ways& bucket : ways) {
     const int way = std::max(bucket.before, static_cast<int>(kDense));
     period.table_s += bucket.table_s(way);
@@ -152,6 +158,15 @@ void Chooser::tell_changes(std::int64_t step, const std::vector<Ways>& list, con
 bool Chooser::decide(std::int64_t step) {
   asked_.wait();
   const std::vector<Ways> list = gathered_ways();
+  // Nobody had a gradient that is finite and not zero (a loss scale that is too large at first): nothing is
+  // known, and this step and the next ones are looked at too.
+  const auto any = [&](bool Ways::Way::*what) {
+    return std::ranges::any_of(list, [&](const Ways& ways) { return std::ranges::any_of(ways.ways, what); });
+  };
+  if (any(&Ways::Way::makes_smaller) && !any(&Ways::Way::is_there)) {
+    age_ = first_probe();
+    return false;
+  }
   const bool is_rescaled = rescale(step, list);
   std::vector<std::int64_t> chosen = choices_;
   chosen.resize(parameters_.size(), kDense);

@@ -18,7 +18,7 @@ void Compressor::use_choices() {
   MemoryBook before = std::move(book_);
   book_ = MemoryBook(carriage_.subtrees(), carriage_.own());
   bind_methods();
-  debts_.add(book_.inherit(std::move(before)));
+  debts_.add(book_.inherit(std::move(before)), carriage_.speaks() && carriage_.own().first == 0);
 }
 
 double Compressor::table_seconds(Collective what, std::size_t count, DType dtype) const {

@@ -13,6 +13,14 @@ constexpr const char* kHistory = "auto_history";  // its lines of text
 constexpr const char* kBegun = "begun";           // of momenta
 constexpr const char* kGroups = "groups";         // subtrees, where lanes are cut into them
 
+std::int64_t number_in(const std::string& key, const torch::Tensor& tensor) {
+  if (tensor.scalar_type() != torch::kInt64 || tensor.numel() != 1)
+    throw UsageError(
+        fmt::format("the state of the exchange has '{}' of {} × {}; accepted: one whole number, Long", key,
+                    tensor.numel(), torch::toString(tensor.scalar_type())));
+  return tensor.item<std::int64_t>();
+}
+
 }  // namespace
 
 Exchange::State Compressor::state() {
@@ -43,7 +51,7 @@ void Compressor::load(const Exchange::State& state) {
   const auto count = steps->second.item<std::int64_t>();
   rest.erase(steps);
   if (const auto groups = rest.find(kGroups); groups != rest.end()) {  // not in older ones
-    const auto number = groups->second.item<std::int64_t>();
+    const std::int64_t number = number_in(kGroups, groups->second);
     if (options_.lanes != 0 && number != carriage_.subtrees().count)
       throw UsageError(fmt::format(
           "the state of the exchange is of {0} subtrees, this run's has {1}; accepted: --compress-groups {0}",
@@ -51,9 +59,8 @@ void Compressor::load(const Exchange::State& state) {
     rest.erase(groups);
   }
   const auto begun = rest.find(kBegun);
-  if (momenta_ && (begun == rest.end() || begun->second.numel() != 1))
-    throw UsageError("the state of the exchange lacks 'begun', 0 or 1");
-  const bool momenta_begun = momenta_ && begun->second.item<std::int64_t>() != 0;
+  if (momenta_ && begun == rest.end()) throw UsageError("the state of the exchange lacks 'begun', 0 or 1");
+  const bool momenta_begun = momenta_ && number_in(kBegun, begun->second) != 0;
   if (momenta_) rest.erase(begun);
   if (chooser_) load_choices(rest);
   book_.take(rest, MemoryBook::Missing::is_refused);
@@ -65,6 +72,9 @@ void Compressor::load(const Exchange::State& state) {
 void Compressor::load_choices(Exchange::State& rest) {
   const auto found = rest.find(kChoice);
   if (found == rest.end()) return;
+  if (found->second.scalar_type() != torch::kInt64)
+    throw UsageError(fmt::format("the state of the exchange has 'auto' of {}; accepted: whole numbers, Long",
+                                 torch::toString(found->second.scalar_type())));
   const torch::Tensor choice = found->second.reshape({-1});
   if (found->second.dim() != 0 && choice.numel() != std::ssize(parameters_))
     throw UsageError(fmt::format("the state of the exchange has 'auto' of {} parameters; accepted: {}",

@@ -4,12 +4,22 @@
 
 #include "comm/kernel/reduce.h"
 #include "compress/arithmetic.h"
+#include "grad/finite.h"
 
 namespace lockstep::compress {
 
-void Debts::add(const Exchange::State& entries) {
-  for (const auto& [key, tensor] : entries)
-    if (key.starts_with("owed/")) owed_.insert_or_assign(key, tensor);
+// Beside what has waited since an earlier change, for a gradient.
+void Debts::owe(const std::string& key, const torch::Tensor& tensor) {
+  const auto [at, is_new] = owed_.try_emplace(key, tensor);
+  if (!is_new) at->second = at->second + tensor;
+}
+
+void Debts::add(const Exchange::State& entries, bool has_first) {
+  const std::string server = "server/";
+  for (const auto& [key, tensor] : entries) {
+    if (key.starts_with("owed/")) owe(key, tensor);
+    if (has_first && key.starts_with(server)) owe("owed/0/" + key.substr(server.size()), tensor);
+  }
 }
 
 void Debts::pay(const Bucket& bucket) {
@@ -20,6 +30,7 @@ void Debts::pay(const Bucket& bucket) {
       const auto owed = owed_.find("owed/" + std::to_string(sum.subtree) + "/" + tensor.name);
       if (sum.has[t] == 0 || owed == owed_.end()) continue;
       std::byte* const data = static_cast<std::byte*>(sum.data) + tensor.offset * size_of(bucket.data.dtype);
+      if (!lockstep::all_finite(Buffer{data, tensor.count, bucket.data.dtype})) continue;
       std::vector<float> paid(tensor.count);
       const auto* const from = owed->second.data_ptr<float>();
       for (std::size_t i = 0; i < paid.size(); ++i) paid[i] = -from[i] * static_cast<float>(bucket.divisor);

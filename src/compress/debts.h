@@ -12,14 +12,17 @@ namespace lockstep::compress {
 
 class Debts {
  public:
-  // Of `entries` those that are owed.
-  void add(const Exchange::State& entries);
-  // On the worker that speaks for its subtrees, in front of the exchange.
+  // Of `entries` those that are owed. What the mean itself owes, the same on every rank ("server/fc.weight"),
+  // the first subtree's worker pays: `has_first`, this one.
+  void add(const Exchange::State& entries, bool has_first);
+  // On the worker that speaks for its subtrees, in front of the exchange. A sum that is not finite is no use:
+  // what is owed waits for the next.
   void pay(const Bucket& bucket);
   void clear() { owed_.clear(); }
-  bool empty() const { return owed_.empty(); }
 
  private:
+  void owe(const std::string& key, const torch::Tensor& tensor);
+
   Exchange::State owed_;
 };
 

@@ -17,8 +17,8 @@ struct SentBucket {
 struct LinkView {
   // Seconds that the call should take; 0: nobody knows.
   std::function<double(const Group& group, const CallQuestion& call)> expected;
-  // Seconds in which at least one of a step's exchanges was under way, with all ranks there, what is computed
-  // behind their calls included; 0: nobody knows.
+  // Seconds in which at least one of a step's exchanges was under way, waiting for ranks that come later and
+  // what is computed behind their calls included; 0: nobody knows.
   std::function<double(std::span<const SentBucket> step)> took;
 };
 

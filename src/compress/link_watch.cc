@@ -6,14 +6,6 @@
 namespace lockstep::compress {
 namespace {
 
-template <class List>
-double median(const List& list) {
-  std::vector<double> sorted(list.begin(), list.end());
-  if (sorted.empty()) return 0;
-  std::ranges::sort(sorted);
-  return sorted[sorted.size() / 2];
-}
-
 bool differ(double a, double b) { return a > LinkWatch::kFactor * b || b > LinkWatch::kFactor * a; }
 
 // Second calls of one bucket run beside the first of the next.
@@ -49,11 +41,10 @@ void LinkWatch::restart() {
 }
 
 void LinkWatch::begin_step() {
-  const double step_s = sent_.empty() ? 0 : links_.took(sent_);
-  const bool is_first = !has_begun_ && !sent_.empty();
-  has_begun_ = has_begun_ || is_first;
+  if (sent_.empty()) return;
+  const double step_s = links_.took(sent_);
   sent_.clear();
-  if (!(step_s > 0) || is_first) return;
+  if (!std::exchange(has_begun_, true)) return;
   if (early_.size() < kSteps) early_.push_back(step_s);
   late_.push_back(step_s);
   if (late_.size() > kSteps) late_.pop_front();
@@ -61,8 +52,11 @@ void LinkWatch::begin_step() {
 
 void LinkWatch::add(const Work& work, double expected_s) { sent_.push_back({work, expected_s}); }
 
-double LinkWatch::early_s() const { return median(early_); }
-double LinkWatch::late_s() const { return median(late_); }
+double middle(std::vector<double> seconds) {
+  std::erase_if(seconds, [](double s) { return !(s > 0); });
+  std::ranges::sort(seconds);
+  return seconds.empty() ? 0 : seconds[seconds.size() / 2];
+}
 
 double rescaled(double scale, const Period& period) {
   if (!(period.early_s > 0) || !(period.late_s > 0) || !(period.table_s > 0)) return scale;

@@ -1,5 +1,6 @@
 // Are links what the cost table says, and have they stayed what they were? Adds up how long the exchanges of
-// a step took, on this rank, and tells a period's first steps from its last.
+// a step took, on this rank, and tells a period's first steps from its last. Who comes early waits for the
+// others, in one step this rank and in the next one that: so ranks are compared step by step.
 //
 // One number is drawn from it, the same for all calls of the group: by what the table's costs are multiplied.
 // A period is what lies between two choices, so in one all steps send the same.
@@ -33,9 +34,10 @@ class LinkWatch {
   void begin_step();
   void add(const Work& work, double expected_s);
 
-  // Medians of the period's first and last steps, without its very first; 0: none yet.
-  double early_s() const;
-  double late_s() const;
+  // Seconds of the period's first and last steps, in order, without its very first; of as many steps on every
+  // rank. 0: not known.
+  const std::vector<double>& early() const { return early_; }
+  const std::deque<double>& late() const { return late_; }
 
  private:
   LinkView links_;
@@ -45,7 +47,11 @@ class LinkWatch {
   std::deque<double> late_;
 };
 
-// Of a period, by all ranks: the least of theirs, since a rank that came early waited for the others.
+// The median of those that are known; 0: none is.
+double middle(std::vector<double> seconds);
+
+// Of a period, by all ranks: middles of steps, of each of which the least of theirs counts, since a rank that
+// came early waited for the others.
 struct Period {
   double early_s = 0, late_s = 0;
   double table_s = 0;  // of a step's calls, by the table

@@ -1,110 +1,24 @@
 // --compress auto on links that are what a test says: which bucket gets what, and when that changes.
 #include <gtest/gtest.h>
 
-#include <atomic>
-
-#include "comm/thread_ranks.h"
-#include "comm/wire_ranks.h"
-#include "compress/compressor.h"
-#include "lockstep/grad/reducer.h"
+#include "compress/two_buckets.h"
 
 namespace lockstep {
 namespace {
 
-using compress::Chooser;
-using compress::LinkView;
 using compress::LinkWatch;
 using compress::Period;
+using lockstep::testing::FakeLink;
+using lockstep::testing::keeps_few_bits;
+using lockstep::testing::kEvery;
+using lockstep::testing::kFast;
+using lockstep::testing::kFirstChoice;
+using lockstep::testing::kNone;
+using lockstep::testing::kSlowdown;
 using lockstep::testing::on_threads;
 using lockstep::testing::tcp_groups;
-
-// Seconds a byte: so slow, or so fast, that what this machine takes to encode does not count.
-constexpr double kSlow = 1e-3, kFast = 1e-13;
-constexpr double kSlowdown = 1e10;
-
-// Costs that do not come from this machine. `slowdown`: how much longer calls take than the table says.
-struct FakeLink {
-  double byte_s = kSlow;
-  std::atomic<double> slowdown = 1;
-
-  LinkView view() {
-    return {.expected =
-                [this](const Group& group, const CallQuestion& call) {
-                  const auto bytes = static_cast<double>(call.count * size_of(call.dtype));
-                  const int others = call.what == Collective::all_gather ? group.size() - 1 : 1;
-                  return 1e-10 + byte_s * bytes * others;
-                },
-            .took =
-                [this](std::span<const compress::SentBucket> step) {
-                  double seconds = 0;
-                  for (const compress::SentBucket& bucket : step)
-                    seconds += bucket.expected_s * slowdown.load();
-                  return seconds;
-                }};
-  }
-};
-
-// Two matrices, each a bucket of its own: gradients of one have few elements, those of the other all.
-struct TwoBuckets {
-  TwoBuckets(const Group& group_, FakeLink& link, const CompressOptions& options)
-      : group(group_),
-        exchange(exchange_of(
-            std::make_shared<compress::Compressor>(options, Exchange::Leaves::everything, link.view()),
-            Exchange::Leaves::everything)),
-        reducer(parameters, group, {.bucket_bytes = 1, .first_bucket_bytes = 1, .exchange = exchange}) {}
-
-  void step() {
-    ++steps;
-    const auto rate = static_cast<float>(0.3 + group.rank() + 0.1 * steps);
-    const torch::Tensor full =
-        torch::sin(torch::arange(96 * 64, torch::kFloat32).square() * rate).view({96, 64});
-    const torch::Tensor few =
-        (1e-4F * torch::cos(torch::arange(96 * 64, torch::kFloat32) * rate)).view({96, 64});
-    few[5][steps % 8] = rate;
-    torch::Tensor loss = torch::zeros({});
-    for (const auto& [name, tensor] : parameters) {
-      tensor.mutable_grad() = torch::Tensor();
-      loss = loss + (tensor * (has_few(name) ? few : full)).sum();
-    }
-    loss.backward();
-    for (std::size_t p = 0; p < parameters.size(); ++p) {
-      sums[p] = sums[p] + parameters[p].tensor.grad().to(torch::kFloat64);
-      last[p] = parameters[p].tensor.grad().clone();
-    }
-  }
-  bool has_few(const std::string& name) const { return name == "few" ? !few_is_full : full_is_few; }
-  void take_steps(int count) {
-    for (int i = 0; i < count; ++i) step();
-  }
-  // Names of what was chosen, "few full".
-  std::string chosen() const {
-    const torch::Tensor choices = exchange.state().at("auto");
-    std::string text;
-    for (std::int64_t p = 0; p < 2; ++p) {
-      const auto choice = choices[p].item<std::int64_t>();
-      text += (p == 0 ? "" : " ") +
-              (choice < 0 ? std::to_string(choice) : Chooser::candidates()[static_cast<std::size_t>(choice)]);
-    }
-    return text;
-  }
-
-  Group group;
-  std::vector<NamedTensor> parameters = {{"few", torch::ones({96, 64}).requires_grad_()},
-                                         {"full", torch::ones({96, 64}).requires_grad_()}};
-  Exchange exchange;
-  Reducer reducer;
-  int steps = 0;
-  bool few_is_full = false, full_is_few = false;
-  std::vector<torch::Tensor> sums = {torch::zeros({}), torch::zeros({})}, last = {{}, {}};
-};
-
-constexpr int kFirstChoice = Chooser::kProbes + 3;
-constexpr int kEvery = Chooser::kLeastInterval;
-constexpr const char* kNone = "-1 -1";
-
-bool keeps_few_bits(const std::string& name) { return name == "fp8" || name == "int8"; }
-
-std::vector<Group> two_ranks() { return tcp_groups(2, net::Security::plaintext, std::chrono::seconds(20)); }
+using lockstep::testing::two_ranks;
+using lockstep::testing::TwoBuckets;
 
 TEST(AutoByBucket, EachGetsWhatItsErrorAllows) {
   FakeLink link;
@@ -283,6 +197,40 @@ TEST(AutoState, IsLeftWhereMemoryIsShared) {
   });
 }
 
+// Of three ranks another one is the last in every step, for which the two others wait: no link is slow.
+TEST(AutoByBucket, WhoIsLateInTurnIsNoSlowLink) {
+  FakeLink link;
+  link.byte_s = kFast;
+  on_threads(tcp_groups(3, net::Security::plaintext, std::chrono::seconds(20)), [&](const Group& group) {
+    compress::LinkView view = link.view();
+    view.took = [rank = group.rank(), took = view.took, step = 0](auto sent) mutable {
+      return took(sent) * (++step % 3 == rank ? 1 : kSlowdown);
+    };
+    TwoBuckets run(group, view, {.method = "auto", .max_error = 10, .probe_every = kEvery});
+    run.take_steps(kFirstChoice + 2 * kEvery);
+    EXPECT_EQ(run.chosen(), kNone);
+    EXPECT_EQ(run.exchange.figures().history.size(), 1U);
+  });
+}
+
+// Two methods in one bucket, as after a resume with larger ones: few bytes that go fast say nothing of many.
+TEST(AutoByBucket, SeveralInOneAreNoFastLink) {
+  FakeLink link;
+  link.slowdown = 1e-6;
+  on_threads(two_ranks(), [&](const Group& group) {
+    TwoBuckets run(group, link, {.method = "auto", .max_error = 10, .probe_every = kEvery});
+    run.rebind(group, 1 << 20);
+    Exchange::State state = run.exchange.state();
+    state["auto"] = torch::tensor({4, 1}, torch::kInt64);
+    for (const char* key : {"owed/0/few", "owed/1/few"}) state[key] = torch::zeros({96, 64});
+    run.exchange.load(state);
+    run.take_steps(kEvery);
+    const std::vector<std::string> history = run.exchange.figures().history;
+    ASSERT_EQ(history.size(), 1U);
+    EXPECT_NE(history[0].find(" in place of several"), std::string::npos) << history[0];
+  });
+}
+
 TEST(LinkScale, FollowsWhatIsMeasured) {
   const auto of = [](Period period, double scale = 1) { return rescaled(scale, period); };
   // As it is: the whole of the link is seen.
@@ -311,11 +259,13 @@ TEST(LinkScale, TellsFirstStepsFromLast) {
     watch.add({}, 0);
   }
   watch.begin_step();
-  EXPECT_EQ(watch.early_s(), 2 * 4);  // steps 2 to 6: a period's very first is left out
-  EXPECT_EQ(watch.late_s(), 2 * 18);
+  EXPECT_EQ(watch.early(), std::vector<double>({4, 6, 8, 10, 12}));  // a period's very first is left out
+  EXPECT_EQ(watch.late(), std::deque<double>({32, 34, 36, 38, 40}));
+  EXPECT_EQ(compress::middle(watch.early()), 8);
+  EXPECT_EQ(compress::middle({0, 3, 0, 1, 2}), 2);  // what is not known does not count
+  EXPECT_EQ(compress::middle({0}), 0);
   watch.restart();
-  EXPECT_EQ(watch.early_s(), 0);
-  EXPECT_EQ(watch.late_s(), 0);
+  EXPECT_TRUE(watch.early().empty() && watch.late().empty());
 }
 
 }  // namespace

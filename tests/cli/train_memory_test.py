@@ -5,18 +5,10 @@ import subprocess
 import time
 import unittest
 
-from train_case import PROGRAM, Case
+from train_case import PROGRAM, Case, peak_of
 
 ROOM = 48 << 20  # beyond what a run was seen to take: no two take quite the same
 NO_LIMIT = resource.RLIM_INFINITY
-
-
-def peak_of(pid):
-    try:
-        with open(f"/proc/{pid}/status") as file:
-            return next((int(line.split()[1]) * 1024 for line in file if line.startswith("VmPeak:")), 0)
-    except OSError:
-        return 0
 
 
 class Memory(Case):

@@ -8,15 +8,7 @@ import subprocess
 import time
 import unittest
 
-from train_case import LANES, PROGRAM, Case
-
-
-def peak_of(pid):
-    try:
-        with open(f"/proc/{pid}/status") as file:
-            return next((int(line.split()[1]) * 1024 for line in file if line.startswith("VmPeak:")), 0)
-    except OSError:
-        return 0
+from train_case import LANES, PROGRAM, Case, peak_of
 
 
 class Offload(Case):

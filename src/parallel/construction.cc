@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "grad/torch_types.h"
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/units.h"
 #include "parallel/unit_parts.h"
@@ -12,11 +11,6 @@
 
 namespace lockstep {
 namespace {
-
-bool can_be_cut(const torch::Tensor& parameter) {
-  return parameter.is_cpu() && parameter.numel() > 0 && parameter.is_non_overlapping_and_dense() &&
-         float_dtype(parameter).has_value();
-}
 
 // Whole while this lives.
 class WholeParts {
@@ -71,6 +65,10 @@ void ShardedConstruction::take(UnitPoint& point) {
       if (known != made_->parts.end()) {
         if (std::ranges::count(point.parts, *known) == 0) point.parts.push_back(*known);
       } else if (can_be_cut(parameter)) {
+        if (!has_memory(parameter))
+          throw UsageError("ShardedConstruction: a parameter of " + name +
+                           " has no memory: another one cut it, or a strategy has it; accepted: one "
+                           "ShardedConstruction around all units that share it");
         if (parameter.storage().use_count() > 1)
           throw UsageError("ShardedConstruction: a parameter of " + name +
                            " has its memory in common with another tensor, which would keep it; to tie "

@@ -200,7 +200,7 @@ void Replicated::bind(Group group) {
     reset();  // nothing of the old group's is under way any more
   }
   const CutUnits cut(*module_);
-  if (!traits_.takes_parts) cut.join();
+  traits_.takes_parts ? cut.check(group) : cut.join();
   leave_one_copy(parameters);
   std::vector<NamedTensor> all = everything_in(*module_);
   check_form(group, all);

@@ -8,6 +8,7 @@
 
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/construction.h"
 #include "parallel/replicas.h"
 #include "parallel/unit_points.h"
 
@@ -33,6 +34,11 @@ void give_memory(const torch::Tensor& parameter, std::byte* data, std::shared_pt
 }
 
 }  // namespace
+
+bool can_be_cut(const torch::Tensor& parameter) {
+  return parameter.is_cpu() && parameter.numel() > 0 && parameter.is_non_overlapping_and_dense() &&
+         float_dtype(parameter).has_value();
+}
 
 void PartsTally::add(std::size_t bytes) {
   now += bytes;
@@ -69,6 +75,8 @@ void UnitParts::cut() {
   if (!whole()) return;
   const torch::NoGradGuard no_grad;
   check_form(group_, parameters_);
+  // Whoever had them whole has moved them: that is left to the strategy, as what is made so.
+  if (!std::ranges::all_of(parameters_, can_be_cut, &NamedTensor::tensor)) return;
   if (!same_bits(group_, parameters_)) broadcast_all(group_, parameters_);
   part_bytes_ = lay_out();
   const std::shared_ptr<void> part = pages(part_bytes_);
@@ -113,6 +121,14 @@ CutUnits::CutUnits(const torch::nn::Module& module) {
       if (std::ranges::count(parts_, parts) == 0) parts_.push_back(parts);
     points_.push_back(std::move(point));
   }
+  for (const auto& entry : module.named_parameters())
+    if (const torch::Tensor& parameter = entry.value();
+        parameter.defined() && can_be_cut(parameter) && !has_memory(parameter) && !parts_of(parameter))
+      throw UsageError(
+          "parameter '" + entry.key() +
+          "' has no memory: the unit that it was cut with (ShardedConstruction) is gone or not in "
+          "this model, or another strategy has it; accepted: what shard() gives is kept as long "
+          "as the model");
 }
 
 std::shared_ptr<UnitParts> CutUnits::parts_of(const torch::Tensor& parameter) const {
@@ -130,6 +146,15 @@ void CutUnits::moved(const torch::Tensor& parameter) const {
 
 void CutUnits::hold(std::size_t bytes) const {
   if (!parts_.empty()) parts_.front()->tally().add(bytes);
+}
+
+void CutUnits::check(const Group& group) const {
+  for (const auto& parts : parts_)
+    if (!parts->whole() && parts->workers() < group.size())
+      throw UsageError("units were cut among " + std::to_string(parts->workers()) +
+                       " workers (ShardedConstruction), and the strategy has " +
+                       std::to_string(group.size()) +
+                       "; accepted: a ShardedConstruction of the strategy's workers");
 }
 
 void CutUnits::join() const {

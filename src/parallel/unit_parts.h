@@ -26,6 +26,9 @@ struct PartsTally {
   void remove(std::size_t bytes) { now -= bytes; }
 };
 
+// On the processor, dense in memory and of a type that is trained.
+bool can_be_cut(const torch::Tensor& parameter);
+
 class UnitParts {
  public:
   // Of parameters that are whole, and cut by this. Collective.
@@ -34,11 +37,12 @@ class UnitParts {
 
   bool holds(const torch::Tensor& parameter) const;
   bool whole() const { return part_ == nullptr; }
+  int workers() const { return group_.size(); }
 
   // The parameters get memory, with all workers' parts in it; nothing where they have. Collective.
   void bring();
-  // Each worker keeps its part of what rank 0 has. Throws MismatchError where sizes or types differ.
-  // Collective.
+  // Each worker keeps its part of what rank 0 has; all of it where one can't be cut any more. Throws
+  // MismatchError where sizes or types differ. Collective.
   void cut();
   // A parameter has moved to where its strategy wants it.
   void moved(const torch::Tensor& parameter);
@@ -62,6 +66,7 @@ class UnitParts {
 // The units of a model that were cut when they were made, for the strategy that takes it.
 class CutUnits {
  public:
+  // Throws UsageError that names a parameter of the module that is in parts, but in no unit of it.
   explicit CutUnits(const torch::nn::Module& module);
 
   bool empty() const { return parts_.empty(); }
@@ -70,6 +75,8 @@ class CutUnits {
   void moved(const torch::Tensor& parameter) const;
   // A strategy holds so much more of them.
   void hold(std::size_t bytes) const;
+  // Throws UsageError where they were cut among fewer workers than these, which may have other values.
+  void check(const Group& group) const;
   // Brings together what is in parts; from here on the model's units are as if made without. Collective.
   void join() const;
 

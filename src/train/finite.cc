@@ -62,7 +62,11 @@ bool FiniteWatch::accept(double loss, const std::vector<int>& lanes) {
 
 std::string FiniteWatch::end_step(std::int64_t step) {
   if (found_.empty()) return "";
-  const std::string weights = first_not_finite(model_);
+  std::string weights;
+  {
+    const auto whole = strategy_.whole();
+    weights = first_not_finite(model_);
+  }
   const std::string text = fmt::format(
       "step {}: {}; {}", step, found_,
       weights.empty() ? "all weights are finite" : "the first weight that is not finite is " + weights);

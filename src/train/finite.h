@@ -31,7 +31,9 @@ class FiniteWatch {
   // those whose loss is not finite. A step that is skipped leaves batch norm's statistics as they were.
   bool accept(double loss, const std::vector<int>& lanes);
   // After it. Says what was not finite; gives it, when the run is to stop: always with --on-nan stop, with
-  // skip when the weights themselves are not finite, since no later step can then be any better.
+  // skip when the weights themselves are not finite, since no later step can then be any better. Where
+  // something was not finite (found) the weights come together to be looked at: nobody else reads them then.
+  bool found() const { return !found_.empty(); }
   std::string end_step(std::int64_t step);
 
   // Steps that were not finite, with those of the parts of the run before this one.

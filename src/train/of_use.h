@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/train/trainer.h"
@@ -17,9 +18,16 @@ inline bool is_changed(const GradScalerOptions& now, const GradScalerOptions& fr
          now.most_skipped != fresh.most_skipped;
 }
 
-// Throws UsageError that names one that was changed from its default and changes nothing, the option that
-// makes it so, and with what it would count.
-inline void check_of_use(const TrainerOptions& o) {
+struct OptionUse {
+  const char* recipe;  // what the run's recipe calls it
+  bool changed;        // from its default
+  bool of_use;
+  std::string option;
+  std::string beside;  // what makes it so
+  const char* accepted;
+};
+
+inline std::vector<OptionUse> uses_of(const TrainerOptions& o) {
   const auto assigned = [](const char* option, const auto& value) {
     return fmt::format("{} = {}", option, value);
   };
@@ -31,34 +39,35 @@ inline void check_of_use(const TrainerOptions& o) {
   const std::string kind = assigned("schedule.kind", to_string(rate.kind));
   const std::string scaling = assigned("loss_scaling", o.loss_scaling) + " and precision = " + o.precision;
   const std::string device = assigned("device", o.device);
-  const struct {
-    bool changed;
-    bool of_use;
-    std::string option;
-    const std::string& beside;
-    const char* accepted;
-  } cases[] = {
-      {o.momentum != fresh.momentum, lars || o.optimizer.ends_with("sgd"), assigned("momentum", o.momentum),
-       optimizer, "sgd, torch-sgd or lars"},
-      {o.trust_coefficient != fresh.trust_coefficient, lars,
+  return {
+      {"momentum", o.momentum != fresh.momentum, lars || o.optimizer.ends_with("sgd"),
+       assigned("momentum", o.momentum), optimizer, "sgd, torch-sgd or lars"},
+      {"trust_coefficient", o.trust_coefficient != fresh.trust_coefficient, lars,
        assigned("trust_coefficient", o.trust_coefficient), optimizer, "lars"},
-      {o.trust_clip != fresh.trust_clip, layerwise, assigned("trust_clip", o.trust_clip), optimizer,
-       "lars or lamb"},
-      {rate.final_lr != fresh.schedule.final_lr, depends_on_length(rate.kind),
+      {"trust_clip", o.trust_clip != fresh.trust_clip, layerwise, assigned("trust_clip", o.trust_clip),
+       optimizer, "lars or lamb"},
+      {"min_lr", rate.final_lr != fresh.schedule.final_lr, depends_on_length(rate.kind),
        assigned("schedule.final_lr", rate.final_lr), kind, "cosine, linear or poly"},
-      {rate.power != fresh.schedule.power, rate.kind == Schedule::poly,
+      {"lr_power", rate.power != fresh.schedule.power, rate.kind == Schedule::poly,
        assigned("schedule.power", rate.power), kind, "poly"},
-      {rate.every != fresh.schedule.every, step, assigned("schedule.every", rate.every), kind, "step"},
-      {rate.factor != fresh.schedule.factor, step, assigned("schedule.factor", rate.factor), kind, "step"},
-      {is_changed(o.scaler, fresh.scaler), scales_loss(o), "scaler", scaling,
+      {"lr_every", rate.every != fresh.schedule.every, step, assigned("schedule.every", rate.every), kind,
+       "step"},
+      {"lr_factor", rate.factor != fresh.schedule.factor, step, assigned("schedule.factor", rate.factor),
+       kind, "step"},
+      {"scaler", is_changed(o.scaler, fresh.scaler), scales_loss(o), "scaler", scaling,
        "loss_scaling = on, or auto and precision = fp16"},
-      {o.deterministic, o.device != "cpu", "deterministic", device, "cuda"},
-      {o.tf32, o.device != "cpu", "tf32", device, "cuda"},
+      {"deterministic", o.deterministic, o.device != "cpu", "deterministic", device, "cuda"},
+      {"tf32", o.tf32, o.device != "cpu", "tf32", device, "cuda"},
   };
-  for (const auto& c : cases)
-    if (c.changed && !c.of_use)
+}
+
+// Throws UsageError that names one that was changed from its default and changes nothing, the option that
+// makes it so, and with what it would count.
+inline void check_of_use(const TrainerOptions& o) {
+  for (const OptionUse& use : uses_of(o))
+    if (use.changed && !use.of_use)
       throw UsageError(
-          fmt::format("{} changes nothing with {}; accepted: with {}", c.option, c.beside, c.accepted));
+          fmt::format("{} changes nothing with {}; accepted: with {}", use.option, use.beside, use.accepted));
 }
 
 }  // namespace lockstep

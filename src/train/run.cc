@@ -203,6 +203,7 @@ void TrainRun::train_step(Step& step) {
                 strategy_->last_exchange());
   recorder_->add_step(done.record, std::move(done.buckets), std::move(done.spans));
   saver_->advance(loop_.standings());
+  if (finite_.found()) saver_->hold_update();
   if (const std::string found = finite_.end_step(state_.step); !found.empty()) stop_not_finite(found);
 }
 

@@ -7,6 +7,7 @@
 #include <torch/version.h>
 
 #include <atomic>
+#include <optional>
 #include <utility>
 
 #include "comm/expect_error.h"
@@ -206,6 +207,72 @@ TEST(Construction, RefusesWhatWouldKeepTheMemory) {
     const auto linear = std::make_shared<torch::nn::LinearImpl>(4, 4);
     const torch::Tensor alias = linear->weight.detach();
     expect_error<UsageError>([&] { shard(linear); }, {"has its memory in common with another tensor"});
+  });
+}
+
+// What shard() gives is not kept, and the parts go with it.
+struct ForgetsAUnit : torch::nn::Module {
+  UnitOf<torch::nn::LinearImpl> kept;
+  explicit ForgetsAUnit(bool keeps_one) {
+    if (keeps_one) kept = shard(register_module("kept", torch::nn::Linear(4, 4)));
+    shard(register_module("forgotten", torch::nn::Linear(4, 4)));
+  }
+};
+
+TEST(Construction, NamesAParameterWhoseUnitIsGone) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    const ShardedConstruction scope(group);
+    for (const bool keeps_one : {false, true}) {
+      ForgetsAUnit net(keeps_one);
+      const std::vector<std::string> words = {"'forgotten.weight' has no memory",
+                                              "what shard() gives is kept"};
+      expect_error<UsageError>([&] { const DataParallel ddp(net, group); }, words);
+      for (const ParameterAccess access : {ParameterAccess::gathered, ParameterAccess::mapped}) {
+        StrategyOptions options = kABucketABlock;
+        options.parameters = access;
+        expect_error<UsageError>([&] { const Sharded sharded(net, group, ShardStage::parameters, options); },
+                                 words);
+      }
+    }
+  });
+}
+
+// As what is made so is. A GPU's memory would be the same.
+TEST(Construction, LeavesWholeWhatCanNotBeCutAnyMore) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    const ShardedConstruction scope(group);
+    const auto unit = shard(std::make_shared<torch::nn::LinearImpl>(4, 4));
+    const torch::Tensor expected = torch::arange(32, torch::kFloat32).view({4, 8}).slice(1, 2, 6);
+    initialise(unit, [&] { unit->weight.set_data(expected); });
+    ASSERT_TRUE(has_memory(unit->weight));
+    EXPECT_TRUE(unit->weight.detach().equal(expected));
+    initialise(unit, [&] { EXPECT_TRUE(unit->weight.detach().equal(expected)); });
+  });
+}
+
+// The others may have other values, which nobody has compared.
+TEST(Construction, RefusesAStrategyOfMoreWorkers) {
+  RowOfBlocks expected(0);
+  on_threads(thread_groups(4), [&](const Group& group) {
+    const Group half = group.split(group.rank() / 2);
+    const ShardedConstruction scope(half);
+    RowOfBlocks net(group.rank());
+    expect_error<UsageError>(
+        [&] { const Sharded sharded(net, group, ShardStage::parameters, kABucketABlock); },
+        {"cut among 2 workers", "the strategy has 4"});
+    const DataParallel ddp(net, group);  // brings them together, and sends rank 0's
+    EXPECT_TRUE(equal(copies(net), copies(expected)));
+  });
+}
+
+TEST(Construction, NamesAParameterThatAnotherOneHasCut) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    std::optional<ShardedConstruction> scope(std::in_place, group);
+    const auto first = shard(std::make_shared<torch::nn::LinearImpl>(4, 4));
+    scope.reset();
+    scope.emplace(group);
+    expect_error<UsageError>([&] { shard(std::make_shared<testing::TiedHead>(first->weight)); },
+                             {"has no memory", "around all units that share it"});
   });
 }
 

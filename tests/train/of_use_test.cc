@@ -1,7 +1,12 @@
 // Options of a trainer that others make void are named, before anything is written.
+#include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "checkpoint/manifest.h"
+#include "lockstep/checkpoint/sha256.h"
+#include "lockstep/checkpoint/store.h"
 #include "train/trainer_case.h"
 
 namespace lockstep::testing {
@@ -35,6 +40,27 @@ TEST_F(TrainerTest, OptionsThatChangeNothingAreNamed) {
     EXPECT_NE(said.find(words), std::string::npos) << words << ": " << said;
     EXPECT_FALSE(fs::exists(folder_ / "run")) << words;
   }
+}
+
+// A run that an older version wrote, which took such options, goes on without them.
+TEST_F(TrainerTest, ARunThatHasOneGoesOnWithoutIt) {
+  TrainerOptions how = options("run");
+  how.epochs = 1;
+  train(1, task(), how);
+  const fs::path checkpoint = find_checkpoint(folder_ / "run");
+  auto state = nlohmann::json::parse(std::ifstream(checkpoint / "state.json"));
+  state["options"]["momentum"] = 0.5;  // of adamw
+  state["options"]["lr_factor"] = 0.5;
+  std::ofstream(checkpoint / "state.json") << state;
+  Manifest manifest = read_manifest(checkpoint);
+  manifest.files["state.json"] = {.bytes = fs::file_size(checkpoint / "state.json"),
+                                  .sha256 = sha256_file(checkpoint / "state.json")};
+  std::ofstream(checkpoint / kManifestName) << compose_manifest(manifest);
+  how.epochs = 2;
+  TrainerOptions at_once = how;
+  at_once.out += " at once";
+  how.if_there = IfThere::resume;
+  EXPECT_EQ(train(1, task(), how).params_sha256, train(1, task(), at_once).params_sha256);
 }
 
 }  // namespace

@@ -18,11 +18,13 @@
 //  - All workers of the group make the same units in the same order, and give the model to a strategy of the
 //    same workers: making a unit is collective (MismatchError where two differ, PeerError where one is gone).
 //  - What is made in no unit is whole on every worker, and so is a unit until shard() or Unit{{…}} is
-//    called with it: call it at once, not at the end of the model's constructor.
+//    called with it: call it at once, not at the end of the model's constructor. What they give is kept as
+//    long as the model: the parts go with it (UsageError from the strategy).
 //  - A unit's parameters have no memory from then on. What changes them later, still in the constructor, does
 //    so in initialise(unit, fn); what changes a whole model, behind it, in for_each_unit(model, fn).
 //  - A strategy that holds parameters whole (DataParallel, stages 1 and 2) brings them together again.
-//  - Parameters on devices, and those that are not dense in memory, stay whole. One worker alone holds all.
+//  - Parameters on devices, and those that are not dense in memory, stay whole, also where a function that is
+//    given to initialise or for_each_unit has put them there. One worker alone holds all.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -189,7 +189,8 @@ DeviceEvent CudaRuntime::record(const DeviceStream& stream) {
 void CudaRuntime::wait(const DeviceStream& stream, const DeviceEvent& event) {
   if (!event) return;
   const auto* const point = static_cast<const Event*>(event.handle.get());
-  if (point->stream == handle_of(stream)) return;  // in whose order it is
+  // In whose order it is; the default streams of all GPUs have one handle.
+  if (point->stream == handle_of(stream) && point->index == stream.device.index) return;
   const OnDevice on(stream.device.index);
   check(cudaStreamWaitEvent(handle_of(stream), point->event, 0), "cudaStreamWaitEvent", stream.device.index);
 }

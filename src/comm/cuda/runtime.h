@@ -40,7 +40,7 @@ class CudaRuntime final : public DeviceRuntime {
   // now. The host waits for none of it.
   void give_back(void* data, std::size_t bytes, int index) noexcept;
 
-  // Points in all streams that were current ones (seen_streams) and are not idle.
+  // Points in all streams that this process puts work on (seen_streams) and that are not idle.
   std::vector<DeviceEvent> record_all(int index);
 
   // Who put something on a stream that may never end, or end without a result (a peer died): while the host

@@ -69,6 +69,12 @@ thread_local std::map<int, cudaStream_t> last_seen;
 CudaStreamSource source;
 std::atomic<bool> has_source = false;
 
+void note_seen(int index, cudaStream_t stream) {
+  const std::lock_guard lock(all().mutex);
+  std::vector<cudaStream_t>& seen = all().seen[index];
+  if (std::ranges::find(seen, stream) == seen.end()) seen.push_back(stream);
+}
+
 }  // namespace
 
 cudaStream_t current_stream(int index) {
@@ -78,9 +84,7 @@ cudaStream_t current_stream(int index) {
   const auto [last, fresh] = last_seen.try_emplace(index, stream);
   if (!fresh && last->second == stream) return stream;
   last->second = stream;
-  const std::lock_guard lock(all().mutex);
-  std::vector<cudaStream_t>& seen = all().seen[index];
-  if (std::ranges::find(seen, stream) == seen.end()) seen.push_back(stream);
+  note_seen(index, stream);
   return stream;
 }
 
@@ -89,7 +93,11 @@ void use_own_stream(int index) {
   if (has_source.load(std::memory_order_acquire)) source.use(index, stream);
 }
 
-cudaStream_t take_stream(int index) { return new_stream(index); }
+cudaStream_t take_stream(int index) {
+  const cudaStream_t stream = new_stream(index);
+  note_seen(index, stream);
+  return stream;
+}
 
 void give_stream(int index, cudaStream_t stream) {
   const std::lock_guard lock(all().mutex);

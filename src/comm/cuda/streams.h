@@ -18,7 +18,8 @@ void use_own_stream(int index);
 cudaStream_t take_stream(int index);
 void give_stream(int index, cudaStream_t stream);
 
-// Every stream of GPU `index` that current_stream() ever gave.
+// Every stream of GPU `index` that current_stream() or take_stream() ever gave: memory that goes back waits
+// for what they hold.
 std::vector<cudaStream_t> seen_streams(int index);
 
 }  // namespace lockstep::cuda

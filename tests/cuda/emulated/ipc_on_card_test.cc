@@ -1,6 +1,8 @@
 // The engine ipc where there is no GPU: threads as ranks, on streams whose order is drawn (card.cc).
 #include <gtest/gtest.h>
 
+#include "comm/cuda/runtime.h"
+#include "comm/cuda/streams.h"
 #include "comm/thread_ranks.h"
 #include "cuda/device_grid.h"
 #include "cuda/gpu.h"
@@ -19,6 +21,25 @@ TEST_P(EmulatedIpc, EveryCollectiveHasTheReferencesBits) {
     EXPECT_EQ(result.problem, "");
     EXPECT_GT(result.checks, 100U);
   });
+}
+
+// A call that fails may leave there what nobody waits for.
+TEST(EmulatedMemory, GoesBackWhenAnEnginesStreamIsDoneWithIt) {
+  using testing::kGpu;
+  constexpr std::size_t kBytes = 1 << 20;
+  cuda::CudaRuntime& runtime = cuda::CudaRuntime::get();
+  const DeviceStream stream{kGpu, cuda::take_stream(0)};
+  const std::shared_ptr<void> to = runtime.allocate(kBytes, 0);
+  std::shared_ptr<void> from = runtime.allocate(kBytes, 0);
+  const testing::Bytes expected(kBytes, std::byte{7});
+  testing::upload(from.get(), expected.data(), kBytes);
+  testing::sync();
+  for (int i = 0; i < 300; ++i) runtime.fill(to.get(), std::byte{1}, kBytes, stream);  // it is busy
+  runtime.copy(to.get(), from.get(), kBytes, stream);
+  from.reset();
+  ASSERT_TRUE(runtime.wait_on_host(runtime.record(stream), std::chrono::seconds(60)));
+  EXPECT_EQ(testing::download(to.get(), kBytes), expected);
+  cuda::give_stream(0, static_cast<cudaStream_t>(stream.handle));
 }
 
 }  // namespace

@@ -108,7 +108,8 @@ class Offload(Case):
         status, out, err, most = train("there", *self.disk())
         self.assertEqual(status, 0, err)
         self.assertGreater(self.summary("there")["offload"]["bytes"][0], 300 << 20)
-        limit = most + (48 << 20)
+        # Half of what the state takes: what is seen of the first run may be short of its peak, as its last moments are not seen.
+        limit = most + (self.summary("there")["offload"]["bytes"][0] // 2)
         status, out, err, _ = train("again", *self.disk(), limit=limit)
         self.assertEqual(status, 0, err)
         self.assertEqual(self.summary("again")["params_sha256"], self.summary("there")["params_sha256"])

@@ -105,13 +105,17 @@ class Offload(Case):
                 out, err = process.communicate()
             return process.returncode, out, err, most
 
-        status, out, err, most = train("there", *self.disk())
+        most = 0
+        for _ in range(4):  # what is seen of a run may be short of its peak: beside a load its last moments are missed
+            status, out, err, seen = train("there", "--overwrite", *self.disk())
+            self.assertEqual(status, 0, err)
+            most = max(most, seen)
+            limit = most + (48 << 20)
+            status, out, err, _ = train("again", "--overwrite", *self.disk(), limit=limit)
+            if status == 0:
+                break
         self.assertEqual(status, 0, err)
         self.assertGreater(self.summary("there")["offload"]["bytes"][0], 300 << 20)
-        # Half of what the state takes: what is seen of the first run may be short of its peak, as its last moments are not seen.
-        limit = most + (self.summary("there")["offload"]["bytes"][0] // 2)
-        status, out, err, _ = train("again", *self.disk(), limit=limit)
-        self.assertEqual(status, 0, err)
         self.assertEqual(self.summary("again")["params_sha256"], self.summary("there")["params_sha256"])
         status, out, err, _ = train("here", limit=limit)
         self.assertEqual(status, 1, out + err)

@@ -105,6 +105,31 @@ TEST_F(IpcSignalsOnCard, GoRoundMoreOftenThanThereAreCounters) {
   expect_sums(3, 5, 150);      // in flight
 }
 
+// Rank 1 is late, so the second call on x, which is on the caller's stream as a whole, stays there on both. The
+// many behind it, each on memory of its own, are ready at once: as many rounds later the counters are the same.
+TEST_F(IpcSignalsOnCard, OfARoundAreNotWrittenBeforeThoseOfTheRoundInTheirPlace) {
+  std::atomic<std::uint64_t> late = 0;
+  constexpr std::size_t kMany = IpcCounters::kRounds + 50;
+  std::vector<Group> groups = thread_groups(2, {.timeout = std::chrono::seconds(10), .device = Device::Kind::cuda});
+  const std::jthread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    late = 1;
+  });
+  on_threads(groups, [&](const Group& g) {
+    const CommMemory x = g.allocate(16, kGpu);
+    const CommMemory many = g.allocate(kMany * 16, kGpu);
+    const auto call = [&](std::byte* at) { return g.all_reduce_async(Buffer{at, 4, DType::i32, kGpu}); };
+    if (g.rank() == 1)
+      cuda::wait_for_numbers(CudaRuntime::get().current_stream(0),
+                             std::vector<cuda::NumberWait>{{reinterpret_cast<std::uintptr_t>(&late), 1}});
+    (void)call(x.as<std::byte>());
+    (void)call(x.as<std::byte>());
+    Work last;
+    for (std::size_t i = 0; i < kMany; ++i) last = call(many.as<std::byte>() + 16 * i);
+    last.wait_on_host();
+  });
+}
+
 // Each rank calls on its two groups in an order of its own. In one queue, what waits for what is not there yet
 // would keep what the peer of the other group waits for from getting there.
 TEST_F(IpcSignalsOnCard, NeverWaitForWhatIsNotInTheQueueYet) {

@@ -52,8 +52,8 @@ class DeviceGrid {
           for (const ReduceOp op : options.ops) {
             what_ = static_cast<Collective>(what);
             op_ = op;
-            const bool asked =
-                options.collectives.empty() || std::ranges::find(options.collectives, what_) != options.collectives.end();
+            const bool asked = options.collectives.empty() ||
+                               std::ranges::find(options.collectives, what_) != options.collectives.end();
             if (!asked || !supports(op, dtype) || (!reduces(what_) && op != ReduceOp::sum)) continue;
             for (int kind = 0; kind < 4; ++kind) one(kind % 2 == 1, kind / 2 == 1);
           }
@@ -140,7 +140,9 @@ class DeviceGrid {
       default: return;
     }
     const bool gets = at_root || (what_ != Collective::reduce && what_ != Collective::gather);
-    if (gets) collect(out, out_count * size, [&] { return wanted(root); }, own_memory, in_place);
+    if (gets)
+      collect(
+          out, out_count * size, [&] { return wanted(root); }, own_memory, in_place);
   }
 
   Bytes wanted(int root) const {
@@ -216,8 +218,8 @@ class DeviceGrid {
       const std::byte* const first = got.data() + one.at;
       if (!result_.problem.empty()) continue;
       if (one.size != one.wanted->size())
-        result_.problem = one.what + ": " + std::to_string(one.size) + " bytes, not " +
-                          std::to_string(one.wanted->size());
+        result_.problem =
+            one.what + ": " + std::to_string(one.size) + " bytes, not " + std::to_string(one.wanted->size());
       else if (one.size > 0 && std::memcmp(first, one.wanted->data(), one.size) != 0)
         result_.problem = one.what + ": wrong at element " +
                           std::to_string(first_difference(first, one.wanted->data(),

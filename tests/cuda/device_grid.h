@@ -1,6 +1,6 @@
 // Every collective, type, operation and kind of memory on one group on a GPU, against the plain reference,
-// bit by bit. Each rank runs it; inputs follow from (rank, index). Results are collected on the GPU and fetched
-// many at a time: where processes take turns, waiting for the GPU is what takes long.
+// bit by bit. Each rank runs it; inputs follow from (rank, index). Results are collected on the GPU and
+// fetched many at a time: where processes take turns, waiting for the GPU is what takes long.
 #pragma once
 
 #include <cstddef>

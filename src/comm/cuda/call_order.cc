@@ -30,7 +30,8 @@ std::vector<DeviceEvent> CallOrder::points() const {
   std::vector<DeviceEvent> points;
   for (const auto& [index, streams] : gpus_)
     for (const cudaStream_t stream : {streams.posts, streams.work})
-      if (stream != nullptr) points.push_back(CudaRuntime::get().record({{Device::Kind::cuda, index}, stream}));
+      if (stream != nullptr)
+        points.push_back(CudaRuntime::get().record({{Device::Kind::cuda, index}, stream}));
   return points;
 }
 

@@ -50,9 +50,9 @@ class CallOrder {
     return {begin, begin + bytes};
   }
 
-  // Where a call on `memory` goes. Either to the engine's streams: `posts` comes behind `start` and behind the
-  // calls that have the same memory; `work` has to wait for what is put on it. Or as a whole to `whole`, which
-  // comes behind all calls before.
+  // Where a call on `memory` goes. Either to the engine's streams: `posts` comes behind `start` and behind
+  // the calls that have the same memory; `work` has to wait for what is put on it. Or as a whole to `whole`,
+  // which comes behind all calls before.
   CallStreams begin(const DeviceStream& whole, const DeviceEvent& start, std::span<const Range> memory);
   // That call ends there.
   void end(std::span<const Range> memory, const DeviceEvent& at);

@@ -74,9 +74,7 @@ IpcCounters::IpcCounters(CommMemory memory, int rank, int ranks)
 
 IpcCounters::~IpcCounters() = default;
 
-IpcCounters::Page& IpcCounters::page(int rank) const {
-  return static_cast<Page*>(memory_.data())[rank];
-}
+IpcCounters::Page& IpcCounters::page(int rank) const { return static_cast<Page*>(memory_.data())[rank]; }
 
 std::uintptr_t IpcCounters::address(int rank, Step step, std::uint64_t round, int index) {
   std::uintptr_t& base = seen_by_[index];

@@ -1,6 +1,6 @@
 // How streams of the engine ipc's ranks wait for each other: by numbers in host memory that all ranks of a
-// group share and all their GPUs reach. A rank has a page of them, which it alone writes: for each of the last
-// kRounds rounds one that its stream sets when its buffers are ready, and one when its part is done.
+// group share and all their GPUs reach. A rank has a page of them, which it alone writes: for each of the
+// last kRounds rounds one that its stream sets when its buffers are ready, and one when its part is done.
 //
 // A round's numbers lie in the place of the one kRounds before it, and count up. That one has to be over on
 // this rank's streams before they are written again: then they are never written in another order.
@@ -21,7 +21,8 @@ class IpcCounters {
   static constexpr std::size_t kPageBytes = 4096;
   static std::size_t bytes_for(int ranks) { return static_cast<std::size_t>(ranks) * kPageBytes; }
 
-  // `memory`: of bytes_for(ranks), zero, which all ranks hold. Throws DeviceError where CUDA does not take it.
+  // `memory`: of bytes_for(ranks), zero, which all ranks hold. Throws DeviceError where CUDA does not take
+  // it.
   IpcCounters(CommMemory memory, int rank, int ranks);
   ~IpcCounters();
   IpcCounters(const IpcCounters&) = delete;
@@ -33,8 +34,8 @@ class IpcCounters {
   // `stream` waits until all others have, and where `own` is set this rank, too.
   void wait(Step step, std::uint64_t round, const DeviceStream& stream, bool own);
 
-  // Nobody waits for `rank` any more. By the host; from any thread. What a GPU still writes for a process that
-  // was killed a moment ago may undo it: to be said again while somebody waits.
+  // Nobody waits for `rank` any more. By the host; from any thread. What a GPU still writes for a process
+  // that was killed a moment ago may undo it: to be said again while somebody waits.
   void release(int rank) noexcept;
 
  private:

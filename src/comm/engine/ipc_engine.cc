@@ -54,10 +54,11 @@ class IpcEngine final : public Engine {
         carrier_(*kept_),
         timeout_(Knobs::from_environment().timeout),
         signals_(std::make_shared<IpcSignals>(kept_)),
-        look_(std::make_shared<const std::function<void(bool)>>([kept = kept_, signals = signals_](bool passed) {
-          // What passed since somebody was let go of has no meaning.
-          if (!passed || signals->released()) check_carrier(*kept, *signals, News::known);
-        })) {}
+        look_(std::make_shared<const std::function<void(bool)>>(
+            [kept = kept_, signals = signals_](bool passed) {
+              // What passed since somebody was let go of has no meaning.
+              if (!passed || signals->released()) check_carrier(*kept, *signals, News::known);
+            })) {}
   ~IpcEngine() override { wait_for_last_call(); }
 
   CommMemory allocate(std::size_t bytes, Device device) override {
@@ -225,8 +226,8 @@ class IpcEngine final : public Engine {
   }
 
   // Peers work on this rank's memory, and wait for it, until the last call is over on the GPU, also where
-  // nobody here waits for that. Where one of them died nobody waits for it any more; what does not end all the
-  // same stays, with what it works on, as long as the process.
+  // nobody here waits for that. Where one of them died nobody waits for it any more; what does not end all
+  // the same stays, with what it works on, as long as the process.
   void wait_for_last_call() noexcept try {
     if (!last_) return;
     std::vector<DeviceEvent> until{last_};

@@ -45,8 +45,8 @@ void put_message(const IpcMessage& message, const char* algorithm) {
   const bool sends = call.what == Collective::send;
   for (std::size_t begin = 0; begin < call.count || begin == 0;) {
     const std::size_t end = std::min(call.count, begin + at_once(call, message.carrier.size()));
-    IpcPost post = sends ? post_of_message(message, begin, end)
-                         : message.lender.new_post(call.device, call.divisor);
+    IpcPost post =
+        sends ? post_of_message(message, begin, end) : message.lender.new_post(call.device, call.divisor);
     pass(message, post, sends);
     call.running(algorithm);
     if (!sends && end > begin) {

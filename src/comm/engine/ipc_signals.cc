@@ -42,7 +42,8 @@ void IpcSignals::agree(const Call& call) {
   std::shared_ptr<IpcCounters> counters;
   if (commons != nullptr && room.made != 0) try {
       CommMemory memory = commons->hold(room.place, IpcCounters::bytes_for(ranks));
-      if (why_not.empty()) counters = std::make_shared<IpcCounters>(std::move(memory), carrier_->rank(), ranks);
+      if (why_not.empty())
+        counters = std::make_shared<IpcCounters>(std::move(memory), carrier_->rank(), ranks);
     } catch (const SystemError& error) {
       why_not = error.what();
     }
@@ -66,7 +67,8 @@ void IpcSignals::begin(const Round& round) {
   if (!CudaRuntime::get().wait_on_host(before, round.call.timeout))
     throw TimeoutError({}, carrier_->rank_names().named(carrier_->rank()) + ", " +
                                round.call.where(carrier_->rank_names().group()) + ": the GPU is " +
-                               std::to_string(IpcCounters::kRounds) + " rounds of calls behind, and not over with the first of them after " +
+                               std::to_string(IpcCounters::kRounds) +
+                               " rounds of calls behind, and not over with the first of them after " +
                                seconds_text(round.call.timeout));
 }
 

@@ -1,7 +1,7 @@
-// How the ranks of a group tell each other's streams, round by round of the engine ipc, that buffers are ready
-// and that work on them is done: by counters (comm/cuda/ipc_counters.h) where the carrier's ranks share memory
-// and the GPUs have stream memory operations, else by interprocess events. All ranks the same way, on which
-// they agree with their first call.
+// How the ranks of a group tell each other's streams, round by round of the engine ipc, that buffers are
+// ready and that work on them is done: by counters (comm/cuda/ipc_counters.h) where the carrier's ranks share
+// memory and the GPUs have stream memory operations, else by interprocess events. All ranks the same way, on
+// which they agree with their first call.
 //
 // Nothing waits for what nobody has put on a stream yet: streams may share a queue to the GPU, and in two
 // groups' calls each rank would be behind the other's wait.
@@ -44,7 +44,8 @@ class IpcSignals {
   void end(const DeviceEvent& at);
 
   // The group has failed: no stream of this process waits any more for what a dead rank was to say, so that
-  // all that was put on them ends, without a meaning. To be called again while somebody waits. From any thread.
+  // all that was put on them ends, without a meaning. To be called again while somebody waits. From any
+  // thread.
   void release_dead() noexcept;
   // It has let go of somebody.
   bool released() const { return released_.load(std::memory_order_acquire); }
@@ -57,8 +58,8 @@ class IpcSignals {
 
   const std::shared_ptr<Engine> carrier_;
   bool agreed_ = false;
-  std::mutex mutex_;                                // of the pointer: release_dead() is for any thread
-  std::shared_ptr<cuda::IpcCounters> counters_;     // null: by events
+  std::mutex mutex_;                             // of the pointer: release_dead() is for any thread
+  std::shared_ptr<cuda::IpcCounters> counters_;  // null: by events
   std::uint64_t round_ = 0;
   std::array<DeviceEvent, cuda::IpcCounters::kRounds> ends_;  // of the last rounds
   std::atomic<bool> released_ = false;

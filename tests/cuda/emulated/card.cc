@@ -199,10 +199,10 @@ CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operat
     waits.emplace_back(wait.address, wait.value64);
   }
   Card::get().put(stream, {.until = [waits = std::move(waits)] {
-    return std::ranges::all_of(waits, [](const auto& wait) {
-      return static_cast<std::int64_t>(number_at(wait.first).load() - wait.second) >= 0;
-    });
-  }});
+                    return std::ranges::all_of(waits, [](const auto& wait) {
+                      return static_cast<std::int64_t>(number_at(wait.first).load() - wait.second) >= 0;
+                    });
+                  }});
   return CUDA_SUCCESS;
 }
 

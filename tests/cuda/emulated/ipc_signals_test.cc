@@ -105,12 +105,14 @@ TEST_F(IpcSignalsOnCard, GoRoundMoreOftenThanThereAreCounters) {
   expect_sums(3, 5, 150);      // in flight
 }
 
-// Rank 1 is late, so the second call on x, which is on the caller's stream as a whole, stays there on both. The
-// many behind it, each on memory of its own, are ready at once: as many rounds later the counters are the same.
+// Rank 1 is late, so the second call on x, which is on the caller's stream as a whole, stays there on both.
+// The many behind it, each on memory of its own, are ready at once: as many rounds later the counters are the
+// same.
 TEST_F(IpcSignalsOnCard, OfARoundAreNotWrittenBeforeThoseOfTheRoundInTheirPlace) {
   std::atomic<std::uint64_t> late = 0;
   constexpr std::size_t kMany = IpcCounters::kRounds + 50;
-  std::vector<Group> groups = thread_groups(2, {.timeout = std::chrono::seconds(10), .device = Device::Kind::cuda});
+  std::vector<Group> groups =
+      thread_groups(2, {.timeout = std::chrono::seconds(10), .device = Device::Kind::cuda});
   const std::jthread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     late = 1;
@@ -130,8 +132,8 @@ TEST_F(IpcSignalsOnCard, OfARoundAreNotWrittenBeforeThoseOfTheRoundInTheirPlace)
   });
 }
 
-// Each rank calls on its two groups in an order of its own. In one queue, what waits for what is not there yet
-// would keep what the peer of the other group waits for from getting there.
+// Each rank calls on its two groups in an order of its own. In one queue, what waits for what is not there
+// yet would keep what the peer of the other group waits for from getting there.
 TEST_F(IpcSignalsOnCard, NeverWaitForWhatIsNotInTheQueueYet) {
   emulated::share_one_queue(true);
   on_threads(thread_groups(4, kOnCard), [](const Group& world) {
@@ -209,8 +211,8 @@ TEST_P(IpcDeath, NobodyWaitsForADeadRankForEver) {
   auto dead = std::make_shared<std::atomic<int>>(-1);
   std::vector<Group> groups;
   for (auto& local : local_threads("world", std::vector<int>(kRanks, 0), Knobs::from_environment()))
-    groups.push_back(make_group(
-        make_ipc_engine(std::make_shared<MortalCarrier>(std::move(local), dead)), "world", kTimeout));
+    groups.push_back(make_group(make_ipc_engine(std::make_shared<MortalCarrier>(std::move(local), dead)),
+                                "world", kTimeout));
   std::atomic<std::uint64_t> never = 0;  // what the dying rank's stream waits for
   std::atomic<int> met = 0;
   std::atomic<int> told = 0;
@@ -228,8 +230,8 @@ TEST_P(IpcDeath, NobodyWaitsForADeadRankForEver) {
     testing::sync();
     const DeviceStream stream = CudaRuntime::get().current_stream(0);
     if (g.rank() == kDead)
-      cuda::wait_for_numbers(stream, std::vector<cuda::NumberWait>{
-                                         {reinterpret_cast<std::uintptr_t>(&never), 1}});
+      cuda::wait_for_numbers(stream,
+                             std::vector<cuda::NumberWait>{{reinterpret_cast<std::uintptr_t>(&never), 1}});
     call(x);
     call(y);
     const DeviceEvent end = CudaRuntime::get().record(stream);

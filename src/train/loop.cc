@@ -121,7 +121,8 @@ StepResult StepLoop::train(Step& step) {
     step_and_share(step.number);
   } else {
     // The weights stay as they were. Where gradients overflowed the exchange knows.
-    if (const auto& leave_out = strategy_.exchange().leave_out; leave_out && !strategy_.overflowed()) leave_out();
+    if (const auto& leave_out = strategy_.exchange().leave_out; leave_out && !strategy_.overflowed())
+      leave_out();
     strategy_.end_step();
   }
   add_span("optimizer", synchronized, now_ns(), step.number);

@@ -1,5 +1,7 @@
 // Products with few vectors have the bits of plain loops, whatever the instruction set, the sizes, and how
 // many vectors go together.
+#include "compress/codec/low_rank.h"
+
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
@@ -10,7 +12,6 @@
 
 #include "codec/targets.h"
 #include "codec/values.h"
-#include "compress/codec/low_rank.h"
 
 namespace lockstep {
 namespace {
@@ -22,7 +23,7 @@ struct Sizes {
   std::size_t rows, columns, rank;
 };
 
-constexpr Sizes kForms[] = {{1, 1, 1},   {3, 5, 2},   {8, 16, 4},   {17, 33, 3},
+constexpr Sizes kForms[] = {{1, 1, 1},   {3, 5, 2},    {8, 16, 4},   {17, 33, 3},
                             {31, 47, 5}, {64, 100, 8}, {100, 64, 9}, {129, 1, 1}};
 
 // Sixteen sums side by side, the last elements to the first of them, and pairs of them at last.

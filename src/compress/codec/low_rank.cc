@@ -17,8 +17,8 @@ namespace lockstep::compress::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using RowFloats = hn::CappedTag<float, 16>;
-constexpr std::size_t kSums = 16;      // a row's product is so many sums side by side, added in pairs at last
-constexpr std::size_t kTogether = 4;   // vectors in one pass
+constexpr std::size_t kSums = 16;     // a row's product is so many sums side by side, added in pairs at last
+constexpr std::size_t kTogether = 4;  // vectors in one pass
 constexpr std::size_t kRowsAtHand = 8;
 
 // The products of one row with `kVectors` vectors.

@@ -18,6 +18,7 @@
 #include "lockstep/grad/exchange.h"
 #include "lockstep/grad/gradient_source.h"
 #include "parallel/gather_line.h"
+#include "parallel/shard_store.h"
 #include "parallel/unit_layout.h"
 #include "parallel/unit_schedule.h"
 
@@ -25,8 +26,9 @@ namespace lockstep {
 
 class ParameterUnits {
  public:
-  // `sharers`: S, of which the group's size is a multiple. Collective.
-  ParameterUnits(Group group, int sharers, std::size_t budget_bytes);
+  // `sharers`: S, of which the group's size is a multiple. `offload`: where parts lie that are on disk.
+  // Collective.
+  ParameterUnits(Group group, int sharers, std::size_t budget_bytes, Offload offload = {});
   ~ParameterUnits();
   ParameterUnits(const ParameterUnits&) = delete;
   ParameterUnits& operator=(const ParameterUnits&) = delete;
@@ -38,11 +40,18 @@ class ParameterUnits {
   // Is that bucket one of a unit?
   bool has(const Bucket& bucket) const { return layout_.kinds[bucket.tensors.front().parameter] != 0; }
 
+  // All buckets that will move in, and types of their parameters: makes the file where parts are on disk.
+  // Throws OffloadError, on all workers where it does on one. Collective.
+  void make_room(std::span<const Bucket> buckets, const std::vector<NamedTensor>& parameters);
   // A bucket of units moves in: this worker keeps its parts, and its parameters have memory only while they
   // are gathered. Returns where those parts lie.
   CommMemory add(const Bucket& bucket, DType dtype, const std::vector<NamedTensor>& parameters);
-  // The part that this worker updates.
+  // The part that this worker updates; null: on disk.
   std::byte* own_part(const Bucket& bucket) const;
+  // Slice i lies in that part, from this byte on.
+  void add_slice(std::size_t i, const Slice& slice, const Bucket& bucket, std::size_t offset);
+  // Of parts that are on disk; else null.
+  ShardStore* store() const { return store_.get(); }
   // All are there.
   void start();
 
@@ -52,6 +61,8 @@ class ParameterUnits {
   void share_updates() const;
 
   void set_whole(bool on);
+  // Strategy::bring.
+  void bring(const torch::Tensor& parameter);
   void passes_over() { schedule_->passes_over(); }
   void wait_over() { schedule_->wait_over(); }
 
@@ -75,12 +86,16 @@ class ParameterUnits {
     void fill(std::byte* with);  // null: with nothing
   };
   std::size_t first_of(std::size_t k, std::size_t part) const;  // of set k's worker of this place
+  int place_of(const Bucket& bucket) const;                     // in held_
+  void share_stored_updates() const;
 
   Group group_;
   int sharers_;
   int sets_;
   Group across_;  // those of other sets who hold the same
   std::size_t budget_bytes_;
+  Offload offload_;
+  std::unique_ptr<ShardStore> store_;
   std::shared_ptr<GatherLine> line_;
   UnitLayout layout_;
   std::vector<std::unique_ptr<Held>> held_;

@@ -104,6 +104,7 @@ void Sharded::refuse_shared_memory() const {
 void Sharded::move_in() {
   const torch::NoGradGuard no_grad;
   const CutUnits cut(module());
+  if (units_) units_->make_room(reducer().buckets(), parameters_);
   for (const Bucket& bucket : reducer().buckets()) {
     const bool in_unit = units_ && units_->has(bucket);
     const DType dtype = dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it");
@@ -140,7 +141,8 @@ void Sharded::place(const Shard& shard) {
     const std::size_t first = std::max(tensor.offset, own_range(bucket).begin) - own_range(bucket).begin;
     std::byte* place = memory.as<std::byte>() + (tensor.offset + own.begin) * size;
     if (in_unit) {
-      place = own.count() == 0 ? memory.as<std::byte>() : units_->own_part(bucket) + first * size;
+      std::byte* const part = units_->own_part(bucket);
+      place = part == nullptr || own.count() == 0 ? memory.as<std::byte>() : part + first * size;
     } else {
       const torch::Tensor moved =
           formed_at(memory.as<std::byte>() + tensor.offset * size, dtype, parameter, memory);
@@ -151,6 +153,8 @@ void Sharded::place(const Shard& shard) {
                                  .whole = parameter.sizes().vec(),
                                  .elements = own,
                                  .parameter = flat_at(place, own.count(), dtype, memory)};
+    if (in_unit && own.count() > 0)
+      units_->add_slice(tensor.parameter, slices_[tensor.parameter], bucket, first * size);
     gradients_[tensor.parameter] =
         own.count() == 0
             ? gradients.narrow(0, 0, 0)
@@ -165,6 +169,8 @@ std::span<const Slice> Sharded::slices() {
     slices_[i].gradient = reducer().used(i) ? gradients_[i] : torch::Tensor();
   return slices_;
 }
+
+SliceStore* Sharded::store() { return units_ ? units_->store() : nullptr; }
 
 void Sharded::check_in_place() const {
   if (units_) units_->check_in_place();

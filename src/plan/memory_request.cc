@@ -68,10 +68,10 @@ int most_lanes_of_a_worker(int workers, int lanes) {
 }  // namespace
 
 const Given kMemoryOptions = {
-    "model",  "cifar_stem", "norm",     "channels",  "layers",           "blocks",
-    "width",  "heads",      "context",  "data",      "data_dir",         "workers",
-    "lanes",  "optimizer",  "momentum", "precision", "reduce_precision", "bucket_cap_mb",
-    "offload"};
+    "model",   "cifar_stem",  "norm",     "channels",  "layers",           "blocks",
+    "width",   "heads",       "context",  "data",      "data_dir",         "workers",
+    "lanes",   "optimizer",   "momentum", "precision", "reduce_precision", "bucket_cap_mb",
+    "offload", "offload_what"};
 
 void settle(MemoryRequest& request, const Given& given) {
   check_one_size(request, given);
@@ -80,7 +80,8 @@ void settle(MemoryRequest& request, const Given& given) {
   if (o.workers < 0 || workers > kMostPlannedWorkers)
     throw UsageError(fmt::format("-n (--workers) '{}' is out of range; accepted: 1 to {}", o.workers,
                                  kMostPlannedWorkers));
-  o.workers = 0;  // more than one launcher starts can be planned for
+  o.workers = 0;                                 // more than one launcher starts can be planned for
+  if (offloads_params(o)) o.strategy = "zero3";  // of all stages it is the one that has them there
   check_options(o);
   check_of_use(o, given);
   check_lanes(o, workers);
@@ -152,7 +153,10 @@ std::string answer(const MemoryRequest& request, ModelSize size, bool colours) {
     question.disk_rate = rates.both;
     question.disk_passes = passes.updates + passes.reads * rates.both / rates.read;
     question.disk_path = rates.path;
-    question.form.staging_bytes = static_cast<double>(offload.staging_bytes);
+    if (offloads_state(o)) question.form.staging_bytes = static_cast<double>(offload.staging_bytes);
+    question.form.params_on_disk = question.form.gathers = offloads_params(o);
+    const int reads = 2 * question.form.lanes + (norms == StepNorms::none ? 0 : 1);
+    question.params_passes = 1 + reads * rates.both / rates.read;
   }
   if (o.bucket_cap_mb != 0) question.form.bucket_bytes = o.bucket_cap_mb * 0x1p20;
   if (!request.stage.empty()) question.stages = {request.stage.front() - '0'};

@@ -86,6 +86,12 @@ void check_onebit_adam(const TrainOptions& o) {
 void settle_offload(TrainOptions& o) {
   if (!offloads(o)) return;
   if (o.offload.empty()) throw UsageError("--offload ''; accepted: a folder on a local disk, or none");
+  if (offloads_params(o) && o.strategy != "zero3" && o.strategy != "hybrid-shard")
+    throw UsageError(
+        fmt::format("--offload-what {} is of parameters in shards, and --strategy is {}; accepted: zero3, "
+                    "hybrid-shard, or "
+                    "--offload-what state",
+                    o.offload_what, o.strategy));
   if (o.optimizer.starts_with("torch-"))
     throw UsageError(
         fmt::format("--offload {} is for Lockstep's own optimizers, and --optimizer is {}; accepted: {}",

@@ -128,6 +128,7 @@ void check_values(const TrainOptions& o) {
   expect_one_of("--measure", o.measure, {"none", "noise"});
   expect_one_of("--order", o.order, {"canonical", "any"});
   if (!o.engine.empty()) check_engine("--engine", o.engine);
+  expect_one_of("--offload-what", o.offload_what, {"state", "params", "state,params"});
   if (o.gathered_mb != 0) {
     within("--gathered-mb", o.gathered_mb, 1e-6, 1e6, ", or 0 (auto)");
     if (o.strategy != "zero3" && o.strategy != "hybrid-shard")

@@ -56,6 +56,9 @@ struct SubtreeSum {
 struct Bucket {
   int index = 0;
   Buffer data;  // its count is a multiple of the group's size
+  // Where this rank's part of the result is to be (Exchange::writes_own); without data: in its place in
+  // `data`.
+  Buffer own = {};
   // What the sum over all ranks is divided by: the same on every rank, on one without gradients (whose data
   // is negative zeros) too.
   double divisor = 1;
@@ -77,6 +80,8 @@ using BucketHook = std::function<Work(const Bucket& bucket)>;
 
 // This rank's part of a bucket: the ranks' parts are equally long, and together they are the bucket.
 Buffer own_part(const Bucket& bucket);
+// Where its part of the result is when the exchange is done: Bucket::own, or that.
+Buffer own_result(const Bucket& bucket);
 
 // What an exchange that sends less has made of the last step, on this rank.
 struct ExchangeFigures {
@@ -125,6 +130,9 @@ struct Exchange {
   // cut, `sums`), and leaves it in `data`.
   BucketHook run;
   Leaves leaves = Leaves::everything;
+  // This rank's part of the result goes straight to Bucket::own where that is given: nobody copies it out of
+  // a bucket whose memory the next one gets.
+  bool writes_own = false;
   // Of one rank and a divisor of one it leaves a bucket as it is: on a device, where copies cost time, the
   // gradients then stay where libtorch has put them, and buckets come without data.
   bool nothing_alone = false;

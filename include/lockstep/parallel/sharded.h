@@ -68,6 +68,7 @@ class Sharded final : public Replicated {
 
   // What this worker has of its part of the buckets.
   std::span<const Slice> slices() override;
+  SliceStore* store() override;
   void begin_updates() override;
   void share_updates() override;
   void join(const std::vector<torch::Tensor>& parts, const Take& take) override;

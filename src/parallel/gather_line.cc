@@ -1,8 +1,10 @@
 #include "parallel/gather_line.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "parallel/gathered_memory.h"
 
 namespace lockstep {
 namespace {
@@ -11,8 +13,22 @@ constexpr std::int32_t kServes = -1;
 
 }  // namespace
 
-GatherLine::GatherLine(Group group)
-    : group_(std::move(group)), said_(static_cast<std::size_t>(group_.size())), thread_([this] { work(); }) {}
+GatherLine::GatherLine(Group group, Device device)
+    : group_(std::move(group)),
+      device_(device),
+      said_(static_cast<std::size_t>(group_.size())),
+      thread_([this] { work(); }) {}
+
+// Of the caller's thread; nothing on the processor.
+DeviceEvent GatherLine::point_of_stream() const {
+  DeviceRuntime& runtime = runtime_of(device_);
+  return runtime.record(runtime.current_stream(device_.index));
+}
+
+void GatherLine::come_behind(const DeviceEvent& event) const {
+  DeviceRuntime& runtime = runtime_of(device_);
+  if (event) runtime.wait(runtime.current_stream(device_.index), event);
+}
 
 GatherLine::~GatherLine() { stop(); }
 
@@ -22,12 +38,18 @@ void GatherLine::stop() {
     stop_ = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  thread_.join();
+  try {
+    come_behind(last_);
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that failed writes nothing any more
+  }
 }
 
 int GatherLine::add(Source source) {
   const std::lock_guard lock(mutex_);
   sources_.push_back(std::move(source));
+  arrived_.emplace_back();
   return static_cast<int>(sources_.size()) - 1;
 }
 
@@ -35,7 +57,7 @@ void GatherLine::ask(int bucket, std::byte* memory) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
-    wishes_.push_back({bucket, memory});
+    wishes_.push_back({bucket, memory, point_of_stream()});
   }
   changed_.notify_all();
 }
@@ -47,12 +69,14 @@ void GatherLine::wait(int bucket) {
            std::ranges::none_of(wishes_, [&](const Wish& wish) { return wish.bucket == bucket; });
   });
   if (failure_) std::rethrow_exception(failure_);
+  come_behind(arrived_[static_cast<std::size_t>(bucket)]);
 }
 
 void GatherLine::serve() {
   {
     const std::lock_guard lock(mutex_);
     serving_ = true;
+    served_ = point_of_stream();
   }
   changed_.notify_all();
 }
@@ -61,6 +85,7 @@ void GatherLine::wait_over() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return failure_ != nullptr || !serving_; });
   if (failure_) std::rethrow_exception(failure_);
+  come_behind(last_);
 }
 
 std::size_t GatherLine::scratch_bytes() const {
@@ -69,6 +94,7 @@ std::size_t GatherLine::scratch_bytes() const {
 }
 
 void GatherLine::work() {
+  bool has_stream = device_.kind == Device::Kind::cpu;
   for (;;) {
     Wish wish{};
     bool wants = false;
@@ -80,6 +106,7 @@ void GatherLine::work() {
       if (wants) wish = wishes_.front();
     }
     try {
+      if (!std::exchange(has_stream, true)) runtime_of(device_).use_own_stream(device_.index);
       round(wants ? &wish : nullptr);
     } catch (...) {
       const std::lock_guard lock(mutex_);
@@ -112,22 +139,33 @@ void GatherLine::round(const Wish* own) {
   }
   const Source& source = sources_[static_cast<std::size_t>(*first)];
   if (own == nullptr && scratch_.bytes() < source.bytes(group_.size())) {
-    CommMemory larger = group_.allocate(source.bytes(group_.size()));
+    CommMemory larger = gathering_memory(group_, source.bytes(group_.size()), device_);
     const std::lock_guard lock(mutex_);
     scratch_ = std::move(larger);
   }
-  gather(*first, own != nullptr ? own->memory : scratch_.as<std::byte>());
-  if (own == nullptr) return;
+  DeviceEvent behind;
+  if (own == nullptr) {
+    const std::lock_guard lock(mutex_);
+    behind = served_;
+  } else {
+    behind = own->asked;
+  }
+  gather(*first, own != nullptr ? own->memory : scratch_.as<std::byte>(), behind);
+  DeviceEvent end = point_of_stream();
   const std::lock_guard lock(mutex_);
+  last_ = end;
+  if (own == nullptr) return;
+  arrived_[static_cast<std::size_t>(*first)] = std::move(end);
   wishes_.pop_front();
 }
 
-void GatherLine::gather(int bucket, std::byte* memory) const {
+void GatherLine::gather(int bucket, std::byte* memory, const DeviceEvent& behind) const {
+  come_behind(behind);
   const Source& source = sources_[static_cast<std::size_t>(bucket)];
   const std::size_t round = source.part_bytes * static_cast<std::size_t>(group_.size());
   for (std::size_t k = 0; k < source.parts; ++k)
-    group_.all_gather(ConstBuffer(source.own + k * source.part_bytes, source.part_bytes, DType::u8),
-                      Buffer(memory + k * round, round, DType::u8), {.purpose = source.what});
+    group_.all_gather(ConstBuffer{source.own + k * source.part_bytes, source.part_bytes, DType::u8, device_},
+                      Buffer{memory + k * round, round, DType::u8, device_}, {.purpose = source.what});
 }
 
 }  // namespace lockstep

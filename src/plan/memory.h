@@ -66,9 +66,10 @@ struct StateForm {
   int least_gradient_bytes = 0;  // 4 where 16-bit gradients are added up in f32
   double bucket_bytes = kBucketBytes;
   double staging_bytes = 0;  // memory in the place of the optimizer's state, which is on disk; 0: it is not
-  // Stage 3 has no memory to keep its one copy in where no two workers are on one machine: there it gathers
-  // the parameters unit by unit and lets them go (parallel/units.h).
-  bool has_to_gather() const { return stage >= 3 && workers > 1 && machine_workers == 1; }
+  bool on_gpus = false;
+  // Stage 3 has no memory to keep its one copy in where no two workers are on one machine, or on GPUs: there
+  // it gathers the parameters unit by unit and lets them go (parallel/units.h).
+  bool has_to_gather() const { return stage >= 3 && workers > 1 && (on_gpus || machine_workers == 1); }
 };
 
 // A worker's, in bytes.

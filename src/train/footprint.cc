@@ -32,7 +32,8 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
                       .master_bytes = keeps_masters(o) ? 4 : 0,
                       .least_gradient_bytes = widened ? 4 : 0,
                       .bucket_bytes = strategy.bucket_cap_mb() * 0x1p20,
-                      .staging_bytes = o.offload ? static_cast<double>(o.offload.staging_bytes) : 0});
+                      .staging_bytes = o.offload ? static_cast<double>(o.offload.staging_bytes) : 0,
+                      .on_gpus = o.device != "cpu"});
 }
 
 nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strategy& strategy,

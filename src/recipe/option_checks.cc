@@ -74,11 +74,6 @@ void check_ranges(const TrainOptions& o) {
 
 void check_arithmetic(const TrainOptions& o) {
   if (o.device != "cpu") {
-    if (o.strategy == "zero3" || o.strategy == "hybrid-shard")
-      throw UsageError(
-          fmt::format("--strategy {} keeps parameters in shards of the processor's memory; "
-                      "accepted with --device {}: ddp, zero1, zero2",
-                      o.strategy, o.device));
     if (compresses_by_method(o))
       throw UsageError(
           fmt::format("--compress {} is computed on the processor; accepted with --device {}: none, bf16",

@@ -35,7 +35,8 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
                       .staging_bytes = o.offload ? static_cast<double>(o.offload.staging_bytes) : 0,
                       .params_on_disk = static_cast<bool>(o.parallel.offload_params),
                       .gathers = o.parallel.offload_params || o.parallel.gathered_mb > 0 ||
-                                 o.parallel.parameters == ParameterAccess::gathered});
+                                 o.parallel.parameters == ParameterAccess::gathered,
+                      .on_gpus = o.device != "cpu"});
 }
 
 nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strategy& strategy,

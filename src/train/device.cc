@@ -106,6 +106,7 @@ nlohmann::ordered_json device_figures(torch::Device device, GpuArithmetic arithm
   return {{"name", device.str()},
           {"gpu", gpu_name(device.index())},
           {"peak_bytes", memory.peak_bytes},
+          {"comm_bytes", memory.comm_bytes},
           {"held_bytes", memory.held_bytes},
           {"free_bytes", memory.free_bytes},
           {"total_bytes", memory.total_bytes},

@@ -63,7 +63,8 @@ void CallOrder::end(std::span<const Range> memory, const DeviceEvent& at) {
   std::erase_if(open_, [&](const Open& open) {
     return std::ranges::any_of(memory, [&](const Range& range) { return inside(open.range, range); });
   });
-  for (const Range& range : memory) open_.push_back({range, at, calls_});
+  for (const Range& range : memory)
+    if (range.begin < range.end) open_.push_back({range, at, calls_});
   while (open_.size() > kMostOpen) {
     for (const auto& [index, streams] : gpus_)
       CudaRuntime::get().wait({{Device::Kind::cuda, index}, streams.posts}, open_.front().end);

@@ -215,6 +215,7 @@ TEST_P(IpcDeath, NobodyWaitsForADeadRankForEver) {
                                 "world", kTimeout));
   std::atomic<std::uint64_t> never = 0;  // what the dying rank's stream waits for
   std::atomic<int> met = 0;
+  std::atomic<int> looked = 0;
   std::atomic<int> told = 0;
   on_threads(groups, [&](const Group& g) {
     const CommMemory x = g.allocate(kCount * 4, kGpu);
@@ -238,7 +239,9 @@ TEST_P(IpcDeath, NobodyWaitsForADeadRankForEver) {
     ++met;
     while (met < kRanks) std::this_thread::yield();  // all of it is on the streams
     EXPECT_FALSE(CudaRuntime::get().passed(end));
+    ++looked;
     if (g.rank() == kDead) {
+      while (looked < kRanks) std::this_thread::yield();
       *dead = kDead;
       while (told < kRanks - 1) std::this_thread::yield();
       never = 1;

@@ -3,10 +3,10 @@
 // memory of their own, as the buckets of a step are, follow each other there without waiting for any peer;
 // what waits for peers to be done is the caller's stream alone. Of streams to work on there are kWorkStreams,
 // which calls take in turn: while one waits for its peers' buffers, starts, or says that it is done, which
-// takes as long as moving some MiB, the other's kernel has the GPU. A call on memory that one before it works
-// on comes behind the end of that one. Where that is one of the last kInARow, there is nothing to be gained:
-// it is put on the caller's stream as a whole. Without MPS a process whose streams all wait keeps its turn on
-// the GPU to the end, unless it is one stream that waits.
+// takes as long as moving some MiB, another one's kernel has the GPU. A call on memory that one before it
+// works on comes behind the end of that one. Where that is one of the last kInARow, there is nothing to be
+// gained: it is put on the caller's stream as a whole. Without MPS a process whose streams all wait keeps its
+// turn on the GPU to the end, unless it is one stream that waits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -43,7 +43,7 @@ class CallOrder {
   std::vector<DeviceEvent> points() const;
 
   static constexpr std::uint64_t kInARow = 2;
-  static constexpr std::size_t kWorkStreams = 2;
+  static constexpr std::size_t kWorkStreams = 3;
 
   struct Range {
     std::uintptr_t begin = 0;

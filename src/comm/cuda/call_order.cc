@@ -55,7 +55,12 @@ CallStreams CallOrder::begin(const DeviceStream& whole, const DeviceEvent& start
   if (here.posts == nullptr) here.posts = take_stream(index);
   cudaStream_t& work = here.work[calls_ % kWorkStreams];
   if (work == nullptr) work = take_stream(index);
-  const CallStreams streams{{whole.device, here.posts}, {whole.device, work}};
+  CallStreams streams{{whole.device, here.posts}, {whole.device, work}};
+  const auto over = [&](const DeviceEvent& event) { return runtime.passed(event); };
+  streams.ready = over(start) && over(elsewhere_) && std::ranges::all_of(open_, [&](const Open& open) {
+                    return !shared(open) || over(open.end);
+                  });
+  if (streams.ready) return streams;
   runtime.wait(streams.posts, start);
   if (!here.behind_elsewhere) runtime.wait(streams.posts, elsewhere_);
   here.behind_elsewhere = true;

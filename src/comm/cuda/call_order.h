@@ -5,8 +5,8 @@
 // which calls take in turn: while one waits for its peers' buffers, starts, or says that it is done, which
 // takes as long as moving some MiB, another one's kernel has the GPU. A call on memory that one before it
 // works on comes behind the end of that one. Where that is one of the last kInARow, there is nothing to be
-// gained: it is put on the caller's stream as a whole. Without MPS a process whose streams all wait keeps its
-// turn on the GPU to the end, unless it is one stream that waits.
+// gained: it is put on the caller's stream as a whole. Without MPS calls in a row that
+// wait on three streams took ten times as long as on one.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,6 +26,7 @@ namespace lockstep::cuda {
 struct CallStreams {
   DeviceStream posts;
   DeviceStream work;
+  bool ready = false;  // what the call has to come behind is over already: nothing has to be put on `posts`
 };
 
 // Of one engine; one call at a time.
@@ -67,7 +68,7 @@ class CallOrder {
   struct Streams {
     cudaStream_t posts = nullptr;
     std::array<cudaStream_t, kWorkStreams> work = {};
-    bool behind_elsewhere = false;  // they were told to wait for it
+    bool behind_elsewhere = false;  // `posts` was told to wait for it
   };
   struct Open {
     Range range;

@@ -20,18 +20,24 @@ bool inside(const CallOrder::Range& a, const CallOrder::Range& b) {
 
 }  // namespace
 
+template <class F>
+void CallOrder::for_each_stream(F&& f) const {
+  for (const auto& [index, streams] : gpus_) {
+    if (streams.posts != nullptr) f(index, streams.posts);
+    for (const cudaStream_t stream : streams.work)
+      if (stream != nullptr) f(index, stream);
+  }
+}
+
 CallOrder::~CallOrder() {
-  for (const auto& [index, streams] : gpus_)
-    for (const cudaStream_t stream : {streams.posts, streams.work})
-      if (stream != nullptr) give_stream(index, stream);
+  for_each_stream([](int index, cudaStream_t stream) { give_stream(index, stream); });
 }
 
 std::vector<DeviceEvent> CallOrder::points() const {
   std::vector<DeviceEvent> points;
-  for (const auto& [index, streams] : gpus_)
-    for (const cudaStream_t stream : {streams.posts, streams.work})
-      if (stream != nullptr)
-        points.push_back(CudaRuntime::get().record({{Device::Kind::cuda, index}, stream}));
+  for_each_stream([&](int index, cudaStream_t stream) {
+    points.push_back(CudaRuntime::get().record({{Device::Kind::cuda, index}, stream}));
+  });
   return points;
 }
 
@@ -47,8 +53,14 @@ CallStreams CallOrder::begin(const DeviceStream& whole, const DeviceEvent& start
   const int index = whole.device.index;
   Streams& here = gpus_[index];
   if (here.posts == nullptr) here.posts = take_stream(index);
-  if (here.work == nullptr) here.work = take_stream(index);
-  const CallStreams streams{{whole.device, here.posts}, {whole.device, here.work}};
+  cudaStream_t& work = here.work[calls_ % kWorkStreams];
+  if (work == nullptr) work = take_stream(index);
+  CallStreams streams{{whole.device, here.posts}, {whole.device, work}};
+  const auto over = [&](const DeviceEvent& event) { return runtime.passed(event); };
+  streams.ready = over(start) && over(elsewhere_) && std::ranges::all_of(open_, [&](const Open& open) {
+                    return !shared(open) || over(open.end);
+                  });
+  if (streams.ready) return streams;
   runtime.wait(streams.posts, start);
   if (!here.behind_elsewhere) runtime.wait(streams.posts, elsewhere_);
   here.behind_elsewhere = true;
@@ -63,7 +75,8 @@ void CallOrder::end(std::span<const Range> memory, const DeviceEvent& at) {
   std::erase_if(open_, [&](const Open& open) {
     return std::ranges::any_of(memory, [&](const Range& range) { return inside(open.range, range); });
   });
-  for (const Range& range : memory) open_.push_back({range, at, calls_});
+  for (const Range& range : memory)
+    if (range.begin < range.end) open_.push_back({range, at, calls_});
   while (open_.size() > kMostOpen) {
     for (const auto& [index, streams] : gpus_)
       CudaRuntime::get().wait({{Device::Kind::cuda, index}, streams.posts}, open_.front().end);

@@ -1,14 +1,17 @@
 // Which calls of the engine ipc wait for which, on the GPU. A call has two streams of the engine's: what it
 // says to its peers ("my buffers are ready") is on one, what it does to all buffers on the other. Calls on
 // memory of their own, as the buckets of a step are, follow each other there without waiting for any peer;
-// what waits for peers to be done is the caller's stream alone. A call on memory that one before it works on
-// comes behind the end of that one. Where that is one of the last kInARow, there is nothing to be gained: it
-// is put on the caller's stream as a whole. Without MPS a process whose streams all wait keeps its turn on
-// the GPU to the end, unless it is one stream that waits.
+// what waits for peers to be done is the caller's stream alone. Of streams to work on there are kWorkStreams,
+// which calls take in turn: while one waits for its peers' buffers, starts, or says that it is done, which
+// takes as long as moving some MiB, another one's kernel has the GPU. A call on memory that one before it
+// works on comes behind the end of that one. Where that is one of the last kInARow, there is nothing to be
+// gained: it is put on the caller's stream as a whole. Without MPS calls in a row that
+// wait on three streams took ten times as long as on one.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -23,6 +26,7 @@ namespace lockstep::cuda {
 struct CallStreams {
   DeviceStream posts;
   DeviceStream work;
+  bool ready = false;  // what the call has to come behind is over already: nothing has to be put on `posts`
 };
 
 // Of one engine; one call at a time.
@@ -40,6 +44,7 @@ class CallOrder {
   std::vector<DeviceEvent> points() const;
 
   static constexpr std::uint64_t kInARow = 2;
+  static constexpr std::size_t kWorkStreams = 3;
 
   struct Range {
     std::uintptr_t begin = 0;
@@ -62,14 +67,16 @@ class CallOrder {
  private:
   struct Streams {
     cudaStream_t posts = nullptr;
-    cudaStream_t work = nullptr;
-    bool behind_elsewhere = false;  // they were told to wait for it
+    std::array<cudaStream_t, kWorkStreams> work = {};
+    bool behind_elsewhere = false;  // `posts` was told to wait for it
   };
   struct Open {
     Range range;
     DeviceEvent end;
     std::uint64_t call;  // its number
   };
+  template <class F>
+  void for_each_stream(F&& f) const;
   void swap(CallOrder& other) noexcept {
     gpus_.swap(other.gpus_);
     open_.swap(other.open_);

@@ -67,7 +67,6 @@ struct IpcCounters::Page {
 IpcCounters::IpcCounters(CommMemory memory, int rank, int ranks)
     : memory_(std::move(memory)),
       rank_(rank),
-      ranks_(ranks),
       registered_(RegisteredPages::get().add(memory_.data(), bytes_for(ranks))) {
   static_assert(sizeof(Page) == kPageBytes);
 }
@@ -93,11 +92,11 @@ void IpcCounters::write(Step step, std::uint64_t round, const DeviceStream& stre
   write_number(stream, address(rank_, step, round, stream.device.index), round);
 }
 
-void IpcCounters::wait(Step step, std::uint64_t round, const DeviceStream& stream, bool own) {
+void IpcCounters::wait(Step step, std::uint64_t round, const DeviceStream& stream,
+                       std::span<const int> ranks) {
   std::vector<NumberWait> waits;
-  waits.reserve(static_cast<std::size_t>(ranks_));
-  for (int r = 0; r < ranks_; ++r)
-    if (own || r != rank_) waits.push_back({address(r, step, round, stream.device.index), round});
+  waits.reserve(ranks.size());
+  for (const int r : ranks) waits.push_back({address(r, step, round, stream.device.index), round});
   wait_for_numbers(stream, waits);
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 
 #include "lockstep/comm/device.h"
 #include "lockstep/comm/memory.h"
@@ -31,8 +32,8 @@ class IpcCounters {
   enum class Step { ready, done };
   // This rank comes to `step` of `round`, counted from 1, where `stream` has done what it holds.
   void write(Step step, std::uint64_t round, const DeviceStream& stream);
-  // `stream` waits until all others have, and where `own` is set this rank, too.
-  void wait(Step step, std::uint64_t round, const DeviceStream& stream, bool own);
+  // `stream` waits until these have.
+  void wait(Step step, std::uint64_t round, const DeviceStream& stream, std::span<const int> ranks);
 
   // Nobody waits for `rank` any more. By the host; from any thread. What a GPU still writes for a process
   // that was killed a moment ago may undo it: to be said again while somebody waits.
@@ -45,7 +46,6 @@ class IpcCounters {
 
   CommMemory memory_;
   int rank_;
-  int ranks_;
   std::shared_ptr<void> registered_;
   std::map<int, std::uintptr_t> seen_by_;  // where `memory_` is for a GPU, by index
 };

@@ -28,12 +28,13 @@ struct IpcEventPost {
 inline constexpr int kRetiredBlocks = 8;
 
 struct IpcPost {
-  std::uint64_t process = 0;  // process_token()
-  double divisor = 0;         // as the call has it
-  std::int32_t device = 0;    // its index, in the owner's process
-  std::int32_t staged = 0;    // 1: a part of its buffers goes through memory of the engine's, in rounds
-  IpcEventPost ready;         // the owner's stream: the buffers hold what they should, and may be written
-  IpcEventPost done;          // what the owner does to everybody's buffers is done
+  std::uint64_t process = 0;   // process_token()
+  double divisor = 0;          // as the call has it
+  std::int32_t device = 0;     // its index, in the owner's process
+  std::int32_t staged = 0;     // 1: a part of its buffers goes through memory of the engine's, in rounds
+  std::int32_t ready_now = 0;  // 1: the buffers are ready already, nobody has to wait for that
+  IpcEventPost ready;          // the owner's stream: the buffers hold what they should, and may be written
+  IpcEventPost done;           // what the owner does to everybody's buffers is done
   IpcPlace in;
   IpcPlace out;
   std::uint64_t retired[kRetiredBlocks] = {};  // blocks that nobody needs any more: peers let go of them

@@ -159,7 +159,8 @@ class IpcEngine final : public Engine {
     const IpcSignals::Round signal{call, lender_, peers_};
     signals_->begin(signal);
     IpcPost mine = post_of(call, begin, once);
-    signals_->ready(signal, streams.posts);
+    mine.ready_now = streams.ready ? 1 : 0;
+    if (!streams.ready) signals_->ready(signal, streams.posts);
     lender_.retire(mine);
     const std::vector<IpcPost> posts = exchange(carrier_, call, mine);
     call.running(kName);

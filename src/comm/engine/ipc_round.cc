@@ -117,8 +117,10 @@ bool goes_by_memory(const Call& call, int ranks) {
 
 std::array<cuda::CallOrder::Range, 2> memory_of(const Call& call, int ranks) {
   const std::size_t slices = call.what == Collective::all_gather ? static_cast<std::size_t>(ranks) : 1;
-  return {cuda::CallOrder::range(call.in, input_bytes(call.what, call.bytes(), ranks)),
-          cuda::CallOrder::range(call.out, slices * call.bytes())};
+  const auto in = cuda::CallOrder::range(call.in, input_bytes(call.what, call.bytes(), ranks));
+  const auto out = cuda::CallOrder::range(call.out, slices * call.bytes());
+  if (in.begin == out.begin && in.end == out.end) return {in, cuda::CallOrder::Range{}};
+  return {in, out};
 }
 
 void put_round(const IpcRound& round) {

@@ -63,7 +63,7 @@ std::size_t at_once(const Call& call, int ranks);
 // Whether a call is put behind what its memory waits for (CallOrder), not behind all that its stream holds.
 // So go those of which training has many in flight, where nothing is copied for them.
 bool goes_by_memory(const Call& call, int ranks);
-// What this rank's buffers take, in and out.
+// What this rank's buffers take, in and out; once where that is the same.
 std::array<cuda::CallOrder::Range, 2> memory_of(const Call& call, int ranks);
 
 // Puts this rank's part on the round's stream.

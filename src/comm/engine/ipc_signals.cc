@@ -84,11 +84,17 @@ void IpcSignals::done(const Round& round, const DeviceStream& stream) {
 
 void IpcSignals::wait(Step step, const Round& round, const std::vector<IpcPost>& posts,
                       const DeviceStream& stream, const DeviceStream& own) {
-  const bool elsewhere = own.handle != stream.handle;
-  if (counters_ != nullptr) return counters_->wait(step, round_, stream, elsewhere);
-  for (std::size_t r = 0; r < posts.size(); ++r)
-    if (static_cast<int>(r) != carrier_->rank() || elsewhere)
-      round.peers.wait(posts[r], step == Step::ready ? posts[r].ready : posts[r].done, stream);
+  const bool ready = step == Step::ready;
+  std::vector<int> ranks;
+  for (int r = 0; r < carrier_->size(); ++r) {
+    if (r == carrier_->rank() && own.handle == stream.handle) continue;
+    if (!ready || posts[static_cast<std::size_t>(r)].ready_now == 0) ranks.push_back(r);
+  }
+  if (counters_ != nullptr) return counters_->wait(step, round_, stream, ranks);
+  for (const int r : ranks) {
+    const IpcPost& post = posts[static_cast<std::size_t>(r)];
+    round.peers.wait(post, ready ? post.ready : post.done, stream);
+  }
 }
 
 void IpcSignals::wait_ready(const Round& round, const std::vector<IpcPost>& posts, const DeviceStream& stream,

@@ -35,7 +35,8 @@ class IpcSignals {
   void begin(const Round& round);
   void ready(const Round& round, const DeviceStream& stream);
   void done(const Round& round, const DeviceStream& stream);
-  // `stream` waits for everybody's. `own`: where this rank said it.
+  // `stream` waits for everybody's, but for those that were ready when they posted. `own`: where this rank
+  // said it.
   void wait_ready(const Round& round, const std::vector<cuda::IpcPost>& posts, const DeviceStream& stream,
                   const DeviceStream& own);
   void wait_done(const Round& round, const std::vector<cuda::IpcPost>& posts, const DeviceStream& stream,

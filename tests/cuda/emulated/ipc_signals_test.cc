@@ -1,5 +1,6 @@
 // How ranks of the engine ipc order their streams: by counters and by events, in one queue, over more rounds
 // than there are counters, and when a rank dies.
+#include <array>
 #include <thread>
 
 #include "comm/cuda/ipc_counters.h"
@@ -72,6 +73,30 @@ TEST_F(IpcSignalsOnCard, AreEventsWhereTheCountersCannotBeRegistered) {
   const unsigned long before = emulated::memory_ops();
   run_small_grid(2);
   EXPECT_EQ(emulated::memory_ops(), before);
+}
+
+// Where the host sees that buffers are ready nobody waits for that: of the four operations that a call and
+// rank has, the two behind its kernel are left. The card may be slow to see that nothing is before it, but
+// not always.
+TEST_F(IpcSignalsOnCard, AreNotNeededForBuffersThatAreReadyAlready) {
+  std::vector<Group> groups = thread_groups(2, kOnCard);
+  std::atomic<unsigned long> before = 0;
+  constexpr std::size_t kCalls = 40;
+  on_threads(groups, [&](const Group& g) {
+    std::vector<CommMemory> memory;
+    for (int b = 0; b < 4; ++b) memory.push_back(g.allocate(64, kGpu));
+    const auto call = [&](std::size_t b) {
+      testing::sync();
+      g.all_reduce_async(Buffer{memory[b % 4].data(), 16, DType::i32, kGpu}).wait_on_host();
+    };
+    for (std::size_t b = 0; b < 4; ++b) call(b);
+    (void)g.all_reduce(1);
+    if (g.rank() == 0) before = emulated::memory_ops();
+    (void)g.all_reduce(1);
+    for (std::size_t b = 0; b < kCalls; ++b) call(b);
+  });
+  EXPECT_GE(emulated::memory_ops() - before, 2 * 2 * kCalls);
+  EXPECT_LT(emulated::memory_ops() - before, 2 * 4 * kCalls);
 }
 
 // Sums wrap, so that the number of calls tells the result.
@@ -215,6 +240,7 @@ TEST_P(IpcDeath, NobodyWaitsForADeadRankForEver) {
                                 "world", kTimeout));
   std::atomic<std::uint64_t> never = 0;  // what the dying rank's stream waits for
   std::atomic<int> met = 0;
+  std::atomic<int> looked = 0;
   std::atomic<int> told = 0;
   on_threads(groups, [&](const Group& g) {
     const CommMemory x = g.allocate(kCount * 4, kGpu);
@@ -238,7 +264,9 @@ TEST_P(IpcDeath, NobodyWaitsForADeadRankForEver) {
     ++met;
     while (met < kRanks) std::this_thread::yield();  // all of it is on the streams
     EXPECT_FALSE(CudaRuntime::get().passed(end));
+    ++looked;
     if (g.rank() == kDead) {
+      while (looked < kRanks) std::this_thread::yield();
       *dead = kDead;
       while (told < kRanks - 1) std::this_thread::yield();
       never = 1;
@@ -268,10 +296,11 @@ TEST_F(IpcSignalsOnCard, AWaitIsEndedByTheHost) {
   IpcCounters one(memory, 1, 2);
   const DeviceStream stream = CudaRuntime::get().current_stream(0);
   one.write(IpcCounters::Step::ready, 7, stream);
-  zero.wait(IpcCounters::Step::ready, 7, stream, false);
+  const std::array peer{1};
+  zero.wait(IpcCounters::Step::ready, 7, stream, peer);
   EXPECT_TRUE(passes_soon(CudaRuntime::get().record(stream)));
   // Of the round before in the same place nobody takes it for this one.
-  zero.wait(IpcCounters::Step::ready, 7 + IpcCounters::kRounds, stream, false);
+  zero.wait(IpcCounters::Step::ready, 7 + IpcCounters::kRounds, stream, peer);
   const DeviceEvent end = CudaRuntime::get().record(stream);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_FALSE(CudaRuntime::get().passed(end));

@@ -67,6 +67,7 @@ void StepExchange::launch() {
   Bucket bucket = store_.bucket(index);
   bucket.divisor = weighted_ ? divisor_ * weight_scale(bucket.data.dtype, divisor_) : divisor_;
   bucket.step = step_;
+  bucket.may_be_void = watches_;
   if (cut_) bucket.sums = store_.sums(index);
   if (options_.exchange.writes_own) bucket.own = store_.own_place(index);
   BucketEvent& event = log_.buckets[static_cast<std::size_t>(index)];
@@ -129,6 +130,7 @@ void StepExchange::finish_counts() {
   const auto* const counts = counts_memory_.as<std::int32_t>();
   const int ranks = counts[parameters_.size()];  // that have gradients
   overflowed_ = counts[parameters_.size() + 1] > 0;
+  if (overflowed_ && options_.exchange.leave_out) options_.exchange.leave_out();
   std::string unused;
   int unused_count = 0;
   const bool whole = options_.exchange.leaves == Exchange::Leaves::everything;

@@ -10,6 +10,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <tuple>
 #include <utility>
 
 namespace lockstep::fused {
@@ -46,9 +47,23 @@ bool takes(const torch::nn::LayerNormImpl& norm, const torch::Tensor& weight, st
 // its way.
 class ResidualStream {
  public:
+  // The sum; what waits, and the bias before it, or undefined: how it goes from one unit (parallel/units.h)
+  // to the next.
+  using Parts = std::tuple<torch::Tensor, torch::Tensor, torch::Tensor>;
+
   explicit ResidualStream(torch::Tensor x) : sum_(std::move(x)) {}
+  explicit ResidualStream(Parts parts)
+      : sum_(std::move(std::get<0>(parts))),
+        branch_(std::move(std::get<1>(parts))),
+        branch_bias_(std::move(std::get<2>(parts))) {}
   void add(torch::nn::LinearImpl& linear, const torch::Tensor& x);  // linear(x)
   torch::Tensor normed(torch::nn::LayerNormImpl& norm);             // the layer norm of the sum
+
+  Parts parts() const { return {sum_, branch_, branch_bias_}; }
+  // Where parameters go with their unit: the bias that waits is a copy of it from now on.
+  void keep_bias() {
+    if (branch_bias_.defined()) branch_bias_ = branch_bias_.clone();
+  }
 
  private:
   torch::Tensor sum_;

@@ -144,11 +144,31 @@ class Gpt final : public Model {
  private:
   torch::Tensor forward_fused(const torch::Tensor& x) {
     if constexpr (fused::kBuilt) {
+      using torch::Tensor;
       const std::int64_t batch = x.size(0), tokens = x.size(1);
-      const auto h = tok_->forward(x.to(torch::kLong)) + first_positions(tokens);
-      fused::ResidualStream stream(h.view({batch * tokens, options_.width}));
-      for (const auto& block : blocks_) block->forward_fused(stream, batch);
-      return head_->forward(stream.normed(*norm_)).view({batch, tokens, options_.vocabulary});
+      const Tensor h = embedding_.run(
+          [this, tokens](const Tensor& numbers) { return tok_->forward(numbers) + first_positions(tokens); },
+          x.to(torch::kLong));
+      fused::ResidualStream::Parts parts = {h.view({batch * tokens, options_.width}), Tensor(), Tensor()};
+      for (const auto& block : blocks_)
+        parts = std::apply(
+            [&](const auto&... each) {
+              return block.unit().run(
+                  [here = &*block, batch, gathered = detail::gathered(*block.unit().point())](
+                      const Tensor& sum, const Tensor& branch, const Tensor& bias) {
+                    fused::ResidualStream stream({sum, branch, bias});
+                    here->forward_fused(stream, batch);
+                    if (gathered) stream.keep_bias();
+                    return stream.parts();
+                  },
+                  each...);
+            },
+            parts);
+      const auto end = [this](const Tensor& sum, const Tensor& branch, const Tensor& bias) {
+        return head_->forward(fused::ResidualStream({sum, branch, bias}).normed(*norm_));
+      };
+      const Tensor logits = std::apply([&](const auto&... each) { return output_.run(end, each...); }, parts);
+      return logits.view({batch, tokens, options_.vocabulary});
     }
     return {};
   }

@@ -10,6 +10,7 @@
 #include <array>
 #include <numeric>
 #include <string>
+#include <tuple>
 
 #include "lockstep/models/models.h"
 #include "lockstep/parallel/sync_batch_norm.h"
@@ -210,10 +211,16 @@ class ResNet final : public Model {
     // Channels-last is what tensor cores want; every convolution then gives it on, whatever the weights'
     // layout.
     x = x.contiguous(torch::MemoryFormat::ChannelsLast);
-    x = norm_relu(bn1_, conv1_->forward(x));
+    x = stem_.run([this](const torch::Tensor& image) { return norm_relu(bn1_, conv1_->forward(image)); }, x);
     Forked y = cifar_stem_ ? Forked{x, x} : pooled(x);
-    for (const auto& block : blocks_) y = block->forward(y);
-    return fc_->forward(torch::adaptive_avg_pool2d(y.branch, {1, 1}).flatten(1));
+    for (const auto& block : blocks_)
+      std::tie(y.branch, y.shortcut) = block.unit().run(
+          [here = &*block](const torch::Tensor& branch, const torch::Tensor& shortcut) {
+            const Forked both = here->forward(Forked{branch, shortcut});
+            return std::tuple(both.branch, both.shortcut);
+          },
+          y.branch, y.shortcut);
+    return output_.forward(torch::adaptive_avg_pool2d(y.branch, {1, 1}).flatten(1));
   }
 
   bool cifar_stem_;

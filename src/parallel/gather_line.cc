@@ -1,14 +1,30 @@
 #include "parallel/gather_line.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "parallel/gathered_memory.h"
 #include "parallel/shard_store.h"
 
 namespace lockstep {
 
-GatherLine::GatherLine(Group group)
-    : group_(std::move(group)), said_(static_cast<std::size_t>(group_.size())), thread_([this] { work(); }) {}
+GatherLine::GatherLine(Group group, Device device)
+    : group_(std::move(group)),
+      device_(device),
+      said_(static_cast<std::size_t>(group_.size())),
+      thread_([this] { work(); }) {}
+
+// Of the caller's thread; nothing on the processor.
+DeviceEvent GatherLine::point_of_stream() const {
+  DeviceRuntime& runtime = runtime_of(device_);
+  return runtime.record(runtime.current_stream(device_.index));
+}
+
+void GatherLine::come_behind(const DeviceEvent& event) const {
+  DeviceRuntime& runtime = runtime_of(device_);
+  if (event) runtime.wait(runtime.current_stream(device_.index), event);
+}
 
 GatherLine::~GatherLine() { stop(); }
 
@@ -18,12 +34,18 @@ void GatherLine::stop() {
     stop_ = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  thread_.join();
+  try {
+    come_behind(last_);
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that failed writes nothing any more
+  }
 }
 
 int GatherLine::add(Source source) {
   const std::lock_guard lock(mutex_);
   sources_.push_back(std::move(source));
+  arrived_.emplace_back();
   return static_cast<int>(sources_.size()) - 1;
 }
 
@@ -31,7 +53,7 @@ void GatherLine::ask(int bucket, std::byte* memory) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
-    wishes_.push_back({bucket, memory});
+    wishes_.push_back({bucket, memory, point_of_stream()});
   }
   changed_.notify_all();
 }
@@ -45,12 +67,14 @@ void GatherLine::wait(int bucket) {
   });
   if (store_ != nullptr) store_->end_wait();
   if (failure_) std::rethrow_exception(failure_);
+  come_behind(arrived_[static_cast<std::size_t>(bucket)]);
 }
 
 void GatherLine::serve() {
   {
     const std::lock_guard lock(mutex_);
     serving_ = true;
+    served_ = point_of_stream();
   }
   changed_.notify_all();
 }
@@ -59,6 +83,7 @@ void GatherLine::wait_over() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return failure_ != nullptr || !serving_; });
   if (failure_) std::rethrow_exception(failure_);
+  come_behind(last_);
 }
 
 std::size_t GatherLine::scratch_bytes() const {
@@ -67,6 +92,7 @@ std::size_t GatherLine::scratch_bytes() const {
 }
 
 void GatherLine::work() {
+  bool has_stream = device_.kind == Device::Kind::cpu;
   for (;;) {
     Wish wish{};
     bool wants = false;
@@ -80,6 +106,7 @@ void GatherLine::work() {
       if (wishes_.size() > 1) next = wishes_[1].bucket;
     }
     try {
+      if (!std::exchange(has_stream, true)) runtime_of(device_).use_own_stream(device_.index);
       round(wants ? &wish : nullptr, next);
     } catch (...) {
       const std::lock_guard lock(mutex_);
@@ -113,25 +140,36 @@ void GatherLine::round(const Wish* own, std::int32_t next) {
   }
   const Source& source = sources_[static_cast<std::size_t>(*first)];
   if (own == nullptr && scratch_.bytes() < source.bytes(group_.size())) {
-    CommMemory larger = group_.allocate(source.bytes(group_.size()));
+    CommMemory larger = gathering_memory(group_, source.bytes(group_.size()), device_);
     const std::lock_guard lock(mutex_);
     scratch_ = std::move(larger);
   }
-  gather(*first, own != nullptr ? own->memory : scratch_.as<std::byte>(), next);
-  if (own == nullptr) return;
+  DeviceEvent behind;
+  if (own == nullptr) {
+    const std::lock_guard lock(mutex_);
+    behind = served_;
+  } else {
+    behind = own->asked;
+  }
+  gather(*first, own != nullptr ? own->memory : scratch_.as<std::byte>(), next, behind);
+  DeviceEvent end = point_of_stream();
   const std::lock_guard lock(mutex_);
+  last_ = end;
+  if (own == nullptr) return;
+  arrived_[static_cast<std::size_t>(*first)] = std::move(end);
   wishes_.pop_front();
 }
 
-void GatherLine::gather(int bucket, std::byte* memory, std::int32_t next) const {
+void GatherLine::gather(int bucket, std::byte* memory, std::int32_t next, const DeviceEvent& behind) const {
+  come_behind(behind);
   const Source& source = sources_[static_cast<std::size_t>(bucket)];
   const std::byte* const own = store_ != nullptr ? store_->fetch(bucket) : source.own;
   const std::size_t stride = store_ != nullptr ? store_->stride(bucket) : source.part_bytes;
   if (store_ != nullptr && next != kServes) store_->expect(next);
   const std::size_t round = source.part_bytes * static_cast<std::size_t>(group_.size());
   for (std::size_t k = 0; k < source.parts; ++k)
-    group_.all_gather(ConstBuffer(own + k * stride, source.part_bytes, DType::u8),
-                      Buffer(memory + k * round, round, DType::u8), {.purpose = source.what});
+    group_.all_gather(ConstBuffer{own + k * stride, source.part_bytes, DType::u8, device_},
+                      Buffer{memory + k * round, round, DType::u8, device_}, {.purpose = source.what});
 }
 
 }  // namespace lockstep

@@ -9,7 +9,10 @@
 //   rank 1  want 3   serve    serve      has fewer lanes
 //           gather 3 gather 2 over
 //
-// A thread of its own makes the calls, so that what is asked for comes while the worker computes.
+// A thread of its own makes the calls, so that what is asked for comes while the worker computes. On a device
+// it has a stream of its own, too. A gather there comes behind what the stream of who asks holds, which has
+// updated the own part and computed with what the memory held before; what waits for it is the stream of
+// who waits, and the host waits only until it was put there.
 #pragma once
 
 #include <condition_variable>
@@ -22,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/comm/device.h"
 #include "lockstep/comm/group.h"
 
 namespace lockstep {
@@ -40,8 +44,8 @@ class GatherLine {
     std::size_t bytes(int sharers) const { return part_bytes * parts * static_cast<std::size_t>(sharers); }
   };
 
-  // `group`: those who hold the shares, and nobody calls on it but this.
-  explicit GatherLine(Group group);
+  // `group`: those who hold the shares, and nobody calls on it but this. `device`: where they lie.
+  explicit GatherLine(Group group, Device device = {});
   ~GatherLine();
   GatherLine(const GatherLine&) = delete;
   GatherLine& operator=(const GatherLine&) = delete;
@@ -51,18 +55,20 @@ class GatherLine {
   // Where own parts are that are on disk, under the same numbers; outlives the last call.
   void set_store(ShardStore* store) { store_ = store; }
   const Group& group() const { return group_; }
-  // Makes no more calls, and returns when the one under way is over: nothing is written any more. What was
-  // asked for and is not there never comes.
+  Device device() const { return device_; }
+  // Makes no more calls, and returns when the one under way is over: nothing is written any more (on a device
+  // before what the current stream is given from now on). What was asked for and is not there never comes.
   void stop();
 
   // Asks for a bucket, into memory as large as it is. Returns at once.
   void ask(int bucket, std::byte* memory);
-  // Until it is there. Throws what the gathers threw, from then on always.
+  // Until it is there; on a device what the current stream is given from now on comes behind it. Throws what
+  // the gathers threw, from then on always.
   void wait(int bucket);
 
   // This worker wants nothing more for now. Returns at once: from here on it serves the others.
   void serve();
-  // Until all workers serve.
+  // Until all workers serve. What the current stream is given from now on may write the own parts.
   void wait_over();
   // Bytes of the largest bucket that was gathered for others alone, which is how much scratch there is.
   std::size_t scratch_bytes() const;
@@ -71,15 +77,19 @@ class GatherLine {
   struct Wish {
     int bucket;
     std::byte* memory;
+    DeviceEvent asked;  // on the stream of who asked
   };
   void work();
   // `next`: the bucket that this worker wants then; kServes: none.
   void round(const Wish* own, std::int32_t next);
-  void gather(int bucket, std::byte* memory, std::int32_t next) const;
+  void gather(int bucket, std::byte* memory, std::int32_t next, const DeviceEvent& behind) const;
+  DeviceEvent point_of_stream() const;
+  void come_behind(const DeviceEvent& event) const;
 
   static constexpr std::int32_t kServes = -1;
 
   Group group_;
+  Device device_;
   ShardStore* store_ = nullptr;
   std::vector<Source> sources_;
   std::vector<std::int32_t> said_;  // by all of them, in this round
@@ -89,6 +99,9 @@ class GatherLine {
   std::condition_variable changed_;
   std::deque<Wish> wishes_;
   bool serving_ = false;
+  DeviceEvent served_;                // where that was said
+  std::vector<DeviceEvent> arrived_;  // by bucket, the last time
+  DeviceEvent last_;                  // where the last gather ends
   bool stop_ = false;
   std::exception_ptr failure_;
   std::thread thread_;  // last: it uses all of them

@@ -1,7 +1,7 @@
 #include "parallel/parameter_units.h"
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
@@ -9,15 +9,10 @@
 namespace lockstep {
 namespace {
 
-// Copies what a tensor and bytes [first, first + count) of its bucket have in common to `to`, which stands
-// for those bytes.
-void copy_common(const torch::Tensor& tensor, std::size_t offset, std::size_t first, std::size_t count,
-                 std::byte* to) {
-  const std::size_t begin = std::max(offset, first);
-  const std::size_t end = std::min(offset + static_cast<std::size_t>(tensor.nbytes()), first + count);
-  if (begin < end)
-    std::memcpy(to + (begin - first), static_cast<const std::byte*>(tensor.data_ptr()) + (begin - offset),
-                end - begin);
+constexpr std::size_t kPartAlignment = 256;  // in memory of a device
+
+std::size_t aligned_part(std::size_t bytes) {
+  return (std::max<std::size_t>(1, bytes) + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
 
 }  // namespace
@@ -26,17 +21,19 @@ void ParameterUnits::Held::fill(std::byte* with) {
   gathered = with;
   for (std::size_t i = 0; i < storages.size(); ++i)
     storages[i].unsafeGetStorageImpl()->set_data_ptr_noswap(
-        at::DataPtr(with != nullptr ? with + offsets[i] : nullptr, at::Device(at::kCPU)));
+        at::DataPtr(with != nullptr ? with + offsets[i] : nullptr, torch_device(memory.device())));
 }
 
-ParameterUnits::ParameterUnits(Group group, int sharers, std::size_t budget_bytes, Offload offload)
+ParameterUnits::ParameterUnits(Group group, int sharers, std::size_t budget_bytes, Device device,
+                               Offload offload)
     : group_(std::move(group)),
       sharers_(sharers),
       sets_(group_.size() / sharers),
       across_(sets_ > 1 ? group_.split(group_.rank() % sharers) : Group()),
       budget_bytes_(budget_bytes),
+      device_(device),
       offload_(std::move(offload)),
-      line_(std::make_shared<GatherLine>(group_.split(group_.rank() / sharers))) {}
+      line_(std::make_shared<GatherLine>(group_.split(group_.rank() / sharers), device)) {}
 
 // What is left of the module has neither memory nor sizes, so that who uses it is told so by libtorch.
 ParameterUnits::~ParameterUnits() {
@@ -67,18 +64,55 @@ std::size_t ParameterUnits::first_of(std::size_t k, std::size_t part) const {
   return (k * sharers + static_cast<std::size_t>(group_.rank()) % sharers) * part;
 }
 
+std::size_t ParameterUnits::part_bytes(const Bucket& bucket, DType dtype) const {
+  return bucket.data.count / static_cast<std::size_t>(group_.size()) * size_of(dtype);
+}
+
+void ParameterUnits::reserve(std::span<const Bucket> buckets, const std::vector<NamedTensor>& parameters) {
+  if (device_.kind == Device::Kind::cpu) return;
+  std::size_t bytes = 0;
+  for (const Bucket& bucket : buckets)
+    if (has(bucket))
+      bytes += aligned_part(
+          static_cast<std::size_t>(sets_) *
+          part_bytes(bucket, dtype_of(parameters[bucket.tensors.front().parameter].tensor, "it")));
+  reserved_ = group_.allocate(std::max<std::size_t>(1, bytes), device_);
+}
+
+CommMemory ParameterUnits::place_for(std::size_t bytes) {
+  if (reserved_.data() == nullptr) return group_.allocate(std::max<std::size_t>(1, bytes), device_);
+  auto* const place =
+      reserved_.as<std::byte>() + std::exchange(reserved_used_, reserved_used_ + aligned_part(bytes));
+  return {std::shared_ptr<void>(place, [all = reserved_](void*) {}), std::max<std::size_t>(1, bytes),
+          device_};
+}
+
+// On a device in the order of the current stream.
+void ParameterUnits::copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+  DeviceRuntime& runtime = runtime_of(device_);
+  runtime.copy(to, from, bytes, runtime.current_stream(device_.index));
+}
+
+// Copies what a tensor and bytes [first, first + count) of its bucket have in common to `to`, which stands
+// for those bytes.
+void ParameterUnits::copy_common(const torch::Tensor& tensor, std::size_t offset, std::size_t first,
+                                 std::size_t count, std::byte* to) const {
+  const std::size_t begin = std::max(offset, first);
+  const std::size_t end = std::min(offset + static_cast<std::size_t>(tensor.nbytes()), first + count);
+  if (begin < end)
+    copy(to + (begin - first), static_cast<const std::byte*>(tensor.data_ptr()) + (begin - offset),
+         end - begin);
+}
+
 CommMemory ParameterUnits::add(const Bucket& bucket, DType dtype,
                                const std::vector<NamedTensor>& parameters) {
   const torch::NoGradGuard no_grad;
-  if (bucket.data.device.kind != Device::Kind::cpu)
-    throw UsageError("parameters in shards (zero3) are on " + to_string(bucket.data.device) +
-                     ", where units are not gathered; accepted: on cpu, or zero2");
   const auto sets = static_cast<std::size_t>(sets_);
   auto held = std::make_unique<Held>();
   held->bucket = bucket.index;
-  held->part_bytes = bucket.data.count / static_cast<std::size_t>(group_.size()) * size_of(dtype);
+  held->part_bytes = part_bytes(bucket, dtype);
   std::vector<std::byte> on_its_way(store_ ? sets * held->part_bytes : 0);  // to the disk
-  if (!store_) held->memory = group_.allocate(std::max<std::size_t>(1, sets * held->part_bytes));
+  if (!store_) held->memory = place_for(sets * held->part_bytes);
   auto* const memory = store_ ? on_its_way.data() : held->memory.as<std::byte>();
   for (const BucketTensor& place : bucket.tensors) {
     const NamedTensor& parameter = parameters[place.parameter];
@@ -88,7 +122,7 @@ CommMemory ParameterUnits::add(const Bucket& bucket, DType dtype,
       copy_common(tensor, offset, first_of(k, held->part_bytes), held->part_bytes,
                   memory + k * held->part_bytes);
     tensor.set_data(
-        tensor_at({nullptr, place.count, dtype}, tensor.sizes(), tensor.strides(), std::shared_ptr<void>()));
+        tensor_at({nullptr, place.count, dtype, device_}, tensor.sizes(), tensor.strides(), nullptr));
     held->parameters.push_back(parameter);
     held->offsets.push_back(offset);
     held->storages.push_back(tensor.storage());
@@ -196,9 +230,9 @@ void ParameterUnits::share_updates() const {
   for (const auto& held : held_) {
     auto* const memory = held->memory.as<std::byte>();
     works.push_back(across_.all_gather_async(
-        ConstBuffer(memory + static_cast<std::size_t>(across_.rank()) * held->part_bytes, held->part_bytes,
-                    DType::u8),
-        Buffer{memory, static_cast<std::size_t>(sets_) * held->part_bytes, DType::u8},
+        ConstBuffer{memory + static_cast<std::size_t>(across_.rank()) * held->part_bytes, held->part_bytes,
+                    DType::u8, device_},
+        Buffer{memory, static_cast<std::size_t>(sets_) * held->part_bytes, DType::u8, device_},
         {.purpose = "updates of the other nodes"}));
   }
   when_all(works).wait();
@@ -208,11 +242,11 @@ void ParameterUnits::set_whole(bool on) {
   if (!on)  // what was written there, every worker its own parts of it
     for (const auto& held : held_)
       for (std::size_t k = 0; held->gathered != nullptr && k < static_cast<std::size_t>(sets_); ++k) {
-        const std::span part(held->gathered + first_of(k, held->part_bytes), held->part_bytes);
+        const std::byte* const part = held->gathered + first_of(k, held->part_bytes);
         if (store_)
-          store_->write_part(static_cast<int>(&held - held_.data()), k, part);
+          store_->write_part(static_cast<int>(&held - held_.data()), k, std::span(part, held->part_bytes));
         else
-          std::memcpy(held->memory.as<std::byte>() + k * held->part_bytes, part.data(), part.size());
+          copy(held->memory.as<std::byte>() + k * held->part_bytes, part, held->part_bytes);
       }
   schedule_->set_whole(on);
 }

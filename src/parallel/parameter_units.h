@@ -11,6 +11,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,9 +27,9 @@ namespace lockstep {
 
 class ParameterUnits {
  public:
-  // `sharers`: S, of which the group's size is a multiple. `offload`: where parts lie that are on disk.
-  // Collective.
-  ParameterUnits(Group group, int sharers, std::size_t budget_bytes, Offload offload = {});
+  // `sharers`: S, of which the group's size is a multiple. `device`: where all parameters are. `offload`: where
+  // parts lie that are on disk (of the processor's alone). Collective.
+  ParameterUnits(Group group, int sharers, std::size_t budget_bytes, Device device = {}, Offload offload = {});
   ~ParameterUnits();
   ParameterUnits(const ParameterUnits&) = delete;
   ParameterUnits& operator=(const ParameterUnits&) = delete;
@@ -43,6 +44,9 @@ class ParameterUnits {
   // All buckets that will move in, and types of their parameters: makes the file where parts are on disk.
   // Throws OffloadError, on all workers where it does on one. Collective.
   void make_room(std::span<const Bucket> buckets, const std::vector<NamedTensor>& parameters);
+  // On a device, whose comm memory comes in large pieces: one of them for the parts of all of these. Before
+  // the first add().
+  void reserve(std::span<const Bucket> buckets, const std::vector<NamedTensor>& parameters);
   // A bucket of units moves in: this worker keeps its parts, and its parameters have memory only while they
   // are gathered. Returns where those parts lie.
   CommMemory add(const Bucket& bucket, DType dtype, const std::vector<NamedTensor>& parameters);
@@ -88,14 +92,22 @@ class ParameterUnits {
   std::size_t first_of(std::size_t k, std::size_t part) const;  // of set k's worker of this place
   int place_of(const Bucket& bucket) const;                     // in held_
   void share_stored_updates() const;
+  std::size_t part_bytes(const Bucket& bucket, DType dtype) const;
+  CommMemory place_for(std::size_t bytes);
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) const;
+  void copy_common(const torch::Tensor& tensor, std::size_t offset, std::size_t first, std::size_t count,
+                   std::byte* to) const;
 
   Group group_;
   int sharers_;
   int sets_;
   Group across_;  // those of other sets who hold the same
   std::size_t budget_bytes_;
+  Device device_;
   Offload offload_;
   std::unique_ptr<ShardStore> store_;
+  CommMemory reserved_;
+  std::size_t reserved_used_ = 0;
   std::shared_ptr<GatherLine> line_;
   UnitLayout layout_;
   std::vector<std::unique_ptr<Held>> held_;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/device.h"
 #include "parallel/one_copy.h"
 #include "parallel/parameter_units.h"
 
@@ -41,7 +42,7 @@ int sharers_of(const Group& group, const StrategyOptions& options) {
 
 }  // namespace
 
-ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOptions& options) {
+ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOptions& options, Device device) {
   const int sharers = sharers_of(group, options);
   const std::size_t budget = budget_bytes(options.gathered_mb);
   if (stage != ShardStage::parameters) {
@@ -54,6 +55,13 @@ ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOption
           "accepted: without them, or the stage `parameters` (zero3)");
     return {};
   }
+  const bool on_host = device.kind == Device::Kind::cpu;
+  if (options.parameters == ParameterAccess::mapped && !on_host)
+    throw UsageError("Sharded: `parameters` says mapped, and they are on " + to_string(device) +
+                     ", where workers have no memory in common; accepted: gathered, or on cpu");
+  if (options.offload_params && !on_host)
+    throw UsageError("Sharded: `offload_params` is of parameters in the processor's memory, and they are on " +
+                     to_string(device) + "; accepted: without it, or on cpu");
   if (options.parameters == ParameterAccess::mapped) {
     if (sharers != group.size() || budget != 0 || options.offload_params)
       throw UsageError(
@@ -65,10 +73,13 @@ ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOption
   // Who says how much may be gathered, or among how many, wants it gathered. One copy a machine is in shards
   // inside of nodes already.
   if (options.parameters == ParameterAccess::chosen && options.shard_workers == 0 && budget == 0 &&
-      !options.offload_params)
-    if (auto copy = OneCopy::where_possible(group)) return {.copy = std::move(copy), .units = nullptr};
+      !options.offload_params) {
+    if (!on_host && group.size() == 1) return {};  // it has them all, where they are
+    if (on_host)
+      if (auto copy = OneCopy::where_possible(group)) return {.copy = std::move(copy), .units = nullptr};
+  }
   return {.copy = nullptr,
-          .units = std::make_shared<ParameterUnits>(group, sharers, budget, options.offload_params)};
+          .units = std::make_shared<ParameterUnits>(group, sharers, budget, device, options.offload_params)};
 }
 
 }  // namespace lockstep

@@ -16,7 +16,7 @@ struct ShardHome {
   std::shared_ptr<ParameterUnits> units;
 };
 
-// Throws UsageError where what is asked for can't be. Collective.
-ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOptions& options);
+// `device`: where the parameters are. Throws UsageError where what is asked for can't be. Collective.
+ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOptions& options, Device device);
 
 }  // namespace lockstep

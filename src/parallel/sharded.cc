@@ -7,6 +7,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/construction.h"
+#include "parallel/module_tensors.h"
 #include "parallel/one_copy.h"
 #include "parallel/parameter_units.h"
 #include "parallel/shard_home.h"
@@ -44,6 +45,14 @@ struct Bytes {
   const std::byte* end;
 };
 
+// Where a model is trained. That all of it is there is looked at later.
+Device trained_on(const ModuleRef& module) {
+  if (module.pointer() != nullptr)
+    for (const NamedTensor& parameter : trained_in(*module.pointer()))
+      return device_of(parameter.tensor, "parameter '" + parameter.name + "'");
+  return {};
+}
+
 // From a tensor's first element to its last.
 Bytes extent_of(const torch::Tensor& tensor) {
   std::int64_t last = 0;
@@ -56,7 +65,7 @@ Bytes extent_of(const torch::Tensor& tensor) {
 
 Sharded::Sharded(const ModuleRef& module, const Group& group, ShardStage stage,
                  const StrategyOptions& options)
-    : Sharded(module, group, stage, options, choose_home(group, stage, options)) {}
+    : Sharded(module, group, stage, options, choose_home(group, stage, options, trained_on(module))) {}
 
 Sharded::Sharded(const ModuleRef& module, const Group& group, ShardStage stage,
                  const StrategyOptions& options, ShardHome home)
@@ -104,14 +113,15 @@ void Sharded::refuse_shared_memory() const {
 void Sharded::move_in() {
   const torch::NoGradGuard no_grad;
   const CutUnits cut(module());
-  if (units_) units_->make_room(reducer().buckets(), parameters_);
-  for (const Bucket& bucket : reducer().buckets()) {
+  const std::vector<Bucket> buckets = reducer().buckets();
+  if (units_) {
+    units_->make_room(buckets, parameters_);
+    units_->reserve(buckets, parameters_);
+  }
+  for (const Bucket& bucket : buckets) {
     const bool in_unit = units_ && units_->has(bucket);
     const DType dtype = dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it");
     const std::size_t bytes = bucket.data.count * size_of(dtype);
-    if (copy_ && bucket.data.device.kind != Device::Kind::cpu)
-      throw UsageError("Sharded: parameters in shards (zero3) are on " + to_string(bucket.data.device) +
-                       ", where workers have no memory in common; accepted: on cpu, or zero2");
     for (const BucketTensor& tensor : bucket.tensors) cut.bring(parameters_[tensor.parameter].tensor);
     shards_.push_back({bucket, dtype,
                        in_unit ? units_->add(bucket, dtype, parameters_)

@@ -3,11 +3,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/device.h"
 #include "lockstep/parallel/construction.h"
 #include "parallel/replicas.h"
 #include "parallel/unit_points.h"
@@ -19,8 +19,15 @@ constexpr std::size_t kAlignment = 64;  // of each parameter, and of each part
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Straight from the kernel and back to it: what malloc keeps would be memory that the worker has not got.
-std::shared_ptr<void> pages(std::size_t bytes) {
+// Straight from the kernel and back to it: what malloc keeps would be memory that the worker has not got. On
+// a device libtorch's, in the order of the current stream.
+std::shared_ptr<void> pages(std::size_t bytes, Device device) {
+  if (device.kind != Device::Kind::cpu) {
+    const torch::Tensor tensor =
+        torch::empty({static_cast<std::int64_t>(bytes)},
+                     torch::TensorOptions().dtype(torch::kUInt8).device(torch_device(device)));
+    return {tensor.data_ptr(), [tensor](void*) {}};
+  }
   void* const data =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0);
   if (data == MAP_FAILED) throw std::bad_alloc();
@@ -29,14 +36,17 @@ std::shared_ptr<void> pages(std::size_t bytes) {
 
 void give_memory(const torch::Tensor& parameter, std::byte* data, std::shared_ptr<void> owner) {
   const DType dtype = dtype_of(parameter, "a parameter");
-  torch::Tensor(parameter).set_data(tensor_at({data, static_cast<std::size_t>(parameter.numel()), dtype},
-                                              parameter.sizes(), parameter.strides(), std::move(owner)));
+  torch::Tensor(parameter).set_data(tensor_at(
+      {data, static_cast<std::size_t>(parameter.numel()), dtype, device_of(parameter, "a parameter")},
+      parameter.sizes(), parameter.strides(), std::move(owner)));
 }
 
 }  // namespace
 
 bool can_be_cut(const torch::Tensor& parameter) {
-  return parameter.is_cpu() && parameter.numel() > 0 && parameter.is_non_overlapping_and_dense() &&
+  const c10::DeviceType where = parameter.device().type();
+  return (where == torch::kCPU || where == torch::kCUDA || where == c10::DeviceType::PrivateUse1) &&
+         parameter.numel() > 0 && parameter.is_non_overlapping_and_dense() &&
          float_dtype(parameter).has_value();
 }
 
@@ -77,9 +87,15 @@ void UnitParts::cut() {
   check_form(group_, parameters_);
   // Whoever had them whole has moved them: that is left to the strategy, as what is made so.
   if (!std::ranges::all_of(parameters_, can_be_cut, &NamedTensor::tensor)) return;
+  device_ = device_of(parameters_.front().tensor, "a parameter");
+  if (std::ranges::any_of(parameters_, [&](const NamedTensor& parameter) {
+        return !(device_of(parameter.tensor, "a parameter") == device_);
+      }))
+    return;
   if (!same_bits(group_, parameters_)) broadcast_all(group_, parameters_);
   part_bytes_ = lay_out();
-  const std::shared_ptr<void> part = pages(part_bytes_);
+  const std::shared_ptr<void> part = pages(part_bytes_, device_);
+  DeviceRuntime& runtime = runtime_of(device_);
   tally_->add(part_bytes_);
   const std::size_t first = part_bytes_ * static_cast<std::size_t>(group_.rank());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -87,8 +103,9 @@ void UnitParts::cut() {
     const std::size_t begin = std::max(offsets_[i], first);
     const std::size_t end = std::min(offsets_[i] + parameter.nbytes(), first + part_bytes_);
     if (begin < end)
-      std::memcpy(static_cast<std::byte*>(part.get()) + (begin - first),
-                  static_cast<const std::byte*>(parameter.data_ptr()) + (begin - offsets_[i]), end - begin);
+      runtime.copy(static_cast<std::byte*>(part.get()) + (begin - first),
+                   static_cast<const std::byte*>(parameter.data_ptr()) + (begin - offsets_[i]), end - begin,
+                   runtime.current_stream(device_.index));
   }
   for (const NamedTensor& parameter : parameters_) give_memory(parameter.tensor, nullptr, nullptr);
   part_ = part;
@@ -98,11 +115,11 @@ void UnitParts::cut() {
 void UnitParts::bring() {
   if (whole()) return;
   const torch::NoGradGuard no_grad;
-  const std::shared_ptr<void> row = pages(row_bytes());
+  const std::shared_ptr<void> row = pages(row_bytes(), device_);
   whole_bytes_ = row_bytes();
   tally_->add(whole_bytes_);
-  group_.all_gather(ConstBuffer(part_.get(), part_bytes_, DType::u8),
-                    Buffer(row.get(), row_bytes(), DType::u8), {.purpose = name_});
+  group_.all_gather(ConstBuffer{part_.get(), part_bytes_, DType::u8, device_},
+                    Buffer{row.get(), row_bytes(), DType::u8, device_}, {.purpose = name_});
   for (std::size_t i = 0; i < parameters_.size(); ++i)
     give_memory(parameters_[i].tensor, static_cast<std::byte*>(row.get()) + offsets_[i], row);
   part_.reset();

@@ -26,7 +26,7 @@ struct PartsTally {
   void remove(std::size_t bytes) { now -= bytes; }
 };
 
-// On the processor, dense in memory and of a type that is trained.
+// On the processor or a GPU, dense in memory and of a type that is trained.
 bool can_be_cut(const torch::Tensor& parameter);
 
 class UnitParts {
@@ -60,6 +60,7 @@ class UnitParts {
   std::size_t whole_bytes_ = 0;  // of the parameters, while they are whole
   std::size_t left_ = 0;         // that have not moved yet
   std::shared_ptr<void> part_;   // null: the parameters are whole
+  Device device_ = {};           // where they were when they were cut
   std::shared_ptr<PartsTally> tally_;
 };
 

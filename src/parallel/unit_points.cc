@@ -123,6 +123,7 @@ void UnitPass::gave(const Tensors& outputs) {
 }
 
 bool recomputes(const UnitPoint& point) { return point.recompute && torch::GradMode::is_enabled(); }
+bool gathered(const UnitPoint& point) { return !point.keeper.expired(); }
 
 }  // namespace detail
 }  // namespace lockstep

@@ -50,7 +50,7 @@ UnitSchedule::UnitSchedule(std::shared_ptr<GatherLine> line, std::vector<UnitBuc
     : line_(std::move(line)),
       units_(std::move(units)),
       budget_given_(budget_bytes > 0),
-      memory_(line_->group()),
+      memory_(line_->group(), line_->device()),
       order_(units_.size()) {
   for (BucketPlace& place : places) places_.push_back({std::move(place)});
   std::vector<std::size_t> sizes;

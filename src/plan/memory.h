@@ -71,9 +71,12 @@ struct StateForm {
   double staging_bytes = 0;  // memory in the place of the optimizer's state, which is on disk; 0: it is not
   bool params_on_disk = false;    // stage 3: a worker's part of the parameters, too
   bool gathers = params_on_disk;  // stage 3: units though workers of a machine have memory in common
-  // Stage 3 has no memory to keep its one copy in where no two workers are on one machine: there it gathers
-  // the parameters unit by unit and lets them go (parallel/units.h).
-  bool has_to_gather() const { return stage >= 3 && ((workers > 1 && machine_workers == 1) || gathers); }
+  bool on_gpus = false;
+  // Stage 3 has no memory to keep its one copy in where no two workers are on one machine, or on GPUs: there
+  // it gathers the parameters unit by unit and lets them go (parallel/units.h).
+  bool has_to_gather() const {
+    return stage >= 3 && ((workers > 1 && (on_gpus || machine_workers == 1)) || gathers);
+  }
 };
 
 // A worker's, in bytes.

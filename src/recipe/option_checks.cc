@@ -55,6 +55,10 @@ void check_ranges(const TrainOptions& o) {
   within<I>("--warmup-steps", o.warmup_steps, 0, kMany);
   within("--warmup-epochs", o.warmup_epochs, 0.0, 1e9);
   within("--min-lr", o.min_lr, 0.0, 1e6);
+  if (o.lr && o.min_lr > *o.lr)
+    throw UsageError(
+        fmt::format("--min-lr {} is above --lr {}, from which the rate falls; accepted: 0 to {}", o.min_lr,
+                    *o.lr, *o.lr));
   within("--lr-power", o.lr_power, 0.0, 1e3);
   within<I>("--lr-every", o.lr_every, 0, kMany);
   within("--lr-factor", o.lr_factor, 0.0, 1e6);
@@ -70,11 +74,6 @@ void check_ranges(const TrainOptions& o) {
 
 void check_arithmetic(const TrainOptions& o) {
   if (o.device != "cpu") {
-    if (o.strategy == "zero3" || o.strategy == "hybrid-shard")
-      throw UsageError(
-          fmt::format("--strategy {} keeps parameters in shards of the processor's memory; "
-                      "accepted with --device {}: ddp, zero1, zero2",
-                      o.strategy, o.device));
     if (compresses_by_method(o))
       throw UsageError(
           fmt::format("--compress {} is computed on the processor; accepted with --device {}: none, bf16",

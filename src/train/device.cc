@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "base/option_name.h"
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
@@ -72,11 +71,6 @@ void set_arithmetic(torch::Device device, GpuArithmetic arithmetic) {
 
 torch::Device begin_device(const TrainerOptions& o) {
   const torch::Device device = find_device(o.device, Identity::from_environment().local_rank);
-  if (!device.is_cpu() && (o.strategy == "zero3" || o.strategy == "hybrid-shard"))
-    throw UsageError(option_text("strategy", o.strategy) +
-                     " keeps one copy of the parameters in memory that all workers of a machine share, which "
-                     "GPUs have not; accepted on " +
-                     device.str() + ": ddp, zero1, zero2");
   set_arithmetic(device, {o.deterministic, o.tf32});
   return device;
 }
@@ -112,6 +106,7 @@ nlohmann::ordered_json device_figures(torch::Device device, GpuArithmetic arithm
   return {{"name", device.str()},
           {"gpu", gpu_name(device.index())},
           {"peak_bytes", memory.peak_bytes},
+          {"comm_bytes", memory.comm_bytes},
           {"held_bytes", memory.held_bytes},
           {"free_bytes", memory.free_bytes},
           {"total_bytes", memory.total_bytes},

@@ -32,7 +32,7 @@ struct GpuArithmetic {
 void set_arithmetic(torch::Device device, GpuArithmetic arithmetic);
 
 // This worker's by the options, with its libraries set to compute as they say. Throws UsageError as
-// find_device does, and for a strategy that has no place there.
+// find_device does.
 torch::Device begin_device(const TrainerOptions& o);
 
 // Parameters and buffers move there; with `channels_last` those of four dimensions are then laid out so.

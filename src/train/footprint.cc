@@ -8,6 +8,7 @@
 #include "grad/bucket_size.h"
 #include "grad/bucket_slots.h"
 #include "lockstep/comm/lanes.h"
+#include "train/gpu_memory.h"
 #include "train/memory_use.h"
 #include "train/model_size.h"
 #include "train/precision.h"
@@ -35,8 +36,23 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
                       .staging_bytes = o.offload ? static_cast<double>(o.offload.staging_bytes) : 0,
                       .params_on_disk = static_cast<bool>(o.parallel.offload_params),
                       .gathers = o.parallel.offload_params || o.parallel.gathered_mb > 0 ||
-                                 o.parallel.parameters == ParameterAccess::gathered});
+                                 o.parallel.parameters == ParameterAccess::gathered,
+                      .on_gpus = o.device != "cpu"});
 }
+
+namespace {
+
+// Of a GPU all that is there between steps: the state, and what a program keeps beside it.
+std::int64_t measured_bytes(const Strategy& strategy, std::int64_t resident_before) {
+  for (const torch::Tensor& parameter : strategy.module().parameters())
+    if (parameter.is_cuda()) {
+      const GpuMemory there = gpu_memory(parameter.device().index());
+      return there.now_bytes + there.comm_bytes;
+    }
+  return memory_bytes("VmRSS") - resident_before;
+}
+
+}  // namespace
 
 nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strategy& strategy,
                                       const TrainOptimizer& optimizer, std::int64_t resident_before) {
@@ -58,7 +74,7 @@ nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strat
             {"optimizer_bytes", kept},
             {"gathered_bytes", static_cast<std::int64_t>(strategy.gathered_bytes())},
             {"predicted_bytes", own},
-            {"measured_bytes", memory_bytes("VmRSS") - resident_before}}}};
+            {"measured_bytes", measured_bytes(strategy, resident_before)}}}};
 }
 
 nlohmann::ordered_json wire_bytes_a_step(const Group& world, std::optional<std::uint64_t> sent_here) {

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include "comm/cuda/check.h"
+#include "comm/cuda/runtime.h"
 
 namespace lockstep {
 
@@ -22,6 +23,8 @@ GpuMemory gpu_memory(int index) {
   constexpr std::size_t kAll = 0;  // libtorch's StatType::AGGREGATE
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(static_cast<c10::DeviceIndex>(index));
   GpuMemory memory{.peak_bytes = stats.allocated_bytes[kAll].peak,
+                   .now_bytes = stats.allocated_bytes[kAll].current,
+                   .comm_bytes = static_cast<std::int64_t>(cuda::CudaRuntime::get().taken_bytes(index)),
                    .held_bytes = stats.reserved_bytes[kAll].peak};
   const cuda::OnDevice on(index);
   std::size_t free = 0, total = 0;

@@ -12,6 +12,8 @@ std::string gpu_name(int index);  // "NVIDIA H200"
 
 struct GpuMemory {
   std::int64_t peak_bytes = 0;   // of tensors at a time, so far
+  std::int64_t now_bytes = 0;    // of tensors
+  std::int64_t comm_bytes = 0;   // of comm memory, which is not libtorch's
   std::int64_t held_bytes = 0;   // by libtorch, for tensors to come too; the most so far
   std::int64_t free_bytes = 0;   // by the driver, now
   std::int64_t total_bytes = 0;  // the GPU's

@@ -49,7 +49,8 @@ TrainRecorder::TrainRecorder(const RunPlan& plan, const Task& task, Group world,
     if (plan_.options.clip_norm > 0) of_steps.emplace_back("grad_norm");
     if (scales_loss(plan_.options)) of_steps.insert(of_steps.end(), {"loss_scale", "skipped"});
     if (tells_figures(plan_.options))
-      of_steps.insert(of_steps.end(), {"dense_bytes", "compressed_bytes", "compress_error", "compress_changes"});
+      of_steps.insert(of_steps.end(),
+                      {"dense_bytes", "compressed_bytes", "compress_error", "compress_changes"});
     folder_.emplace(plan_.options.out, plan_.folder_use, plan_.first_step, further, of_steps);
     for (const std::string& name : folder_->set_aside())
       plan_.sink({{"event", "note"},

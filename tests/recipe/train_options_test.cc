@@ -201,6 +201,7 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
   expect_words(message([](auto& o) { o.lr = NAN; }), {"--lr", "nan"});
   expect_words(message([](auto& o) { o.lr = INFINITY; }), {"--lr", "inf"});
   expect_words(message([](auto& o) { o.base_lr = NAN; }), {"--base-lr", "nan"});
+  expect_words(message([](auto& o) { o.lr = 0.1, o.min_lr = 0.2; }), {"--min-lr 0.2", "--lr 0.1", "0 to 0.1"});
   for (double TrainOptions::*number :
        {&TrainOptions::dropout, &TrainOptions::label_smoothing, &TrainOptions::momentum,
         &TrainOptions::trust_coefficient, &TrainOptions::trust_clip, &TrainOptions::clip_norm,

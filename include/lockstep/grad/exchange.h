@@ -74,6 +74,7 @@ struct Bucket {
   // workers carry one subtree (SubtreeShare::workers) each has its part: to add those up is the exchange's to
   // do. All may be written to until the exchange is done.
   std::vector<SubtreeSum> sums = {};
+  bool may_be_void = false;  // the step may be left out: Exchange::leave_out
 };
 using BucketHook = std::function<Work(const Bucket& bucket)>;
 
@@ -143,6 +144,10 @@ struct Exchange {
   // go on. Collective. Left empty, the two of them: it remembers nothing.
   std::function<State()> state = {};
   std::function<void(const State&)> load = {};
+
+  // The step whose buckets came last, which may_be_void, is not taken: what is remembered becomes what it was
+  // before. On every rank, before the next step's first bucket; twice is once. Left empty: nothing to do.
+  std::function<void()> leave_out = {};
 
   // Told what is trained by which group, and of which type its gradients are, before the first bucket and
   // whenever that changes; it says where the lanes' tree is cut. Collective. Left empty: nowhere.

@@ -23,8 +23,9 @@
 //  - A unit's parameters have no memory from then on. What changes them later, still in the constructor, does
 //    so in initialise(unit, fn); what changes a whole model, behind it, in for_each_unit(model, fn).
 //  - A strategy that holds parameters whole (DataParallel, stages 1 and 2) brings them together again.
-//  - Parameters on devices, and those that are not dense in memory, stay whole, also where a function that is
-//    given to initialise or for_each_unit has put them there. One worker alone holds all.
+//  - A unit is cut where it is: one that a function given to for_each_unit has moved to a GPU is in parts
+//    there. Parameters that are not dense in memory, and a unit on several devices, stay whole, also where
+//    such a function has made them so. One worker alone holds all.
 #pragma once
 
 #include <torch/nn/module.h>

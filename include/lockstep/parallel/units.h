@@ -127,6 +127,8 @@ template <class... T>
 struct ShowsTensors<std::tuple<T...>> : std::bool_constant<(ShowsTensors<T>::value && ...)> {};
 
 bool recomputes(const UnitPoint& point);
+// Are its parameters gathered, and gone behind its forward?
+bool gathered(const UnitPoint& point);
 // `forward` makes outputs of inputs; it runs here without a graph, and again in backward.
 Tensors run_recomputed(const std::shared_ptr<UnitPoint>& point,
                        std::function<Tensors(const Tensors& inputs)> forward, const Tensors& inputs);

@@ -83,6 +83,12 @@ std::string CudaRuntime::who_has_it(int index) {
          "processes";
 }
 
+std::size_t CudaRuntime::taken_bytes(int index) {
+  reap();
+  const std::lock_guard lock(mutex_);
+  return taken_[index];
+}
+
 std::vector<DeviceEvent> CudaRuntime::record_all(int index) {
   std::vector<DeviceEvent> events;
   const OnDevice on(index);

@@ -40,6 +40,9 @@ class CudaRuntime final : public DeviceRuntime {
   // now. The host waits for none of it.
   void give_back(void* data, std::size_t bytes, int index) noexcept;
 
+  // Of what take() gave and was not freed yet.
+  std::size_t taken_bytes(int index);
+
   // Points in all streams that this process puts work on (seen_streams) and that are not idle.
   std::vector<DeviceEvent> record_all(int index);
 

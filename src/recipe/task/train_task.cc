@@ -125,8 +125,7 @@ TrainData make_data(const TrainOptions& o) {
 
 std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data, const Group& world) {
   std::optional<ShardedConstruction> in_parts;
-  if (world && o.device == "cpu" && (o.strategy == "zero3" || o.strategy == "hybrid-shard"))
-    in_parts.emplace(world);
+  if (world && (o.strategy == "zero3" || o.strategy == "hybrid-shard")) in_parts.emplace(world);
   check_kernels(o.precision, o.device);
   std::int64_t inputs = 1;
   for (const std::int64_t extent : data.shape()) inputs *= extent;

@@ -1,0 +1,165 @@
+// Parameters that are gathered in units, where the model is on a device: the test device, whose memory the
+// host can't touch, whose streams are slow, and which notices what no event orders (comm/test_device.h).
+#include "comm/expect_error.h"
+#include "comm/test_device.h"
+#include "comm/thread_ranks.h"
+#include "lockstep/optim/clip.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/parallel/construction.h"
+#include "lockstep/parallel/strategies.h"
+#include "lockstep/parallel/units.h"
+#include "parallel/torch_test_device.h"
+
+namespace lockstep::testing {
+namespace {
+
+using Tensors = std::vector<torch::Tensor>;
+
+torch::Tensor ripples(at::IntArrayRef sizes, double phase) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : sizes) count *= size;
+  return torch::sin(torch::arange(count, torch::kFloat64) + phase).to(torch::kFloat32).view(sizes);
+}
+
+struct DeviceLayer : torch::nn::Module {
+  DeviceLayer(int in, int out, torch::Device device) {
+    weight = register_parameter("weight", ripples({in, out}, 2.0 * out + in).to(device));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return torch::relu(x.mm(weight)); }
+  torch::Tensor weight;
+};
+
+// Units of three sizes, one that is used twice in a forward, and a parameter in none of them.
+struct DeviceUnits : torch::nn::Module {
+  explicit DeviceUnits(torch::Device device) {
+    int in = 6;
+    for (const int out : {8, 8, 5, 8}) {
+      layers.push_back(shard(register_module("layer" + std::to_string(layers.size()),
+                                             std::make_shared<DeviceLayer>(in, out, device))));
+      in = out;
+    }
+    alone = register_parameter("alone", ripples({8}, 3).to(device));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      x = layers[i].forward(x);
+      if (i == 1) x = layers[i].forward(x);
+    }
+    return x + alone;
+  }
+  std::vector<UnitOf<DeviceLayer>> layers;
+  torch::Tensor alone;
+};
+
+struct UnitsPlan {
+  std::string strategy = "zero3";
+  StrategyOptions options = {};
+  int ranks = 3;
+  int lanes = 4;  // in all
+  bool clip = false;
+  bool in_parts = false;  // cut as it was made
+};
+
+Tensors train_units(const Group& g, torch::Device device, const UnitsPlan& plan) {
+  std::optional<ShardedConstruction> scope;
+  if (plan.in_parts) scope.emplace(g);
+  auto net = std::make_shared<DeviceUnits>(device);
+  scope.reset();
+  StrategyOptions options = plan.options;
+  options.first_bucket_mb = options.bucket_cap_mb = 1e-4;
+  const auto strategy = make_strategy(plan.strategy, net, g, options);
+  AdamW optimizer(*strategy, {.lr = 0.05});
+  const LaneRange mine = lanes_of(g.rank(), g.size(), plan.lanes);
+  for (int step = 0; step < 3; ++step) {
+    for (int lane = 0; lane < mine.count; ++lane) {
+      const auto lane_scope = strategy->lane({.step = step,
+                                              .index = mine.first + lane,
+                                              .weight = 1,
+                                              .total_weight = static_cast<double>(plan.lanes),
+                                              .first = lane == 0,
+                                              .last = lane == mine.count - 1});
+      net->forward(ripples({5, 6}, 7 * (mine.first + lane) + step).to(device)).pow(2).sum().backward();
+    }
+    if (plan.clip) (void)clip_grad_norm_(*strategy, 0.5);
+    optimizer.step();
+  }
+  Tensors result;
+  {
+    const auto whole = strategy->whole();
+    for (const torch::Tensor& tensor : net->parameters()) result.push_back(tensor.detach().cpu().clone());
+  }
+  {  // what is written there is everybody's
+    const torch::NoGradGuard no_grad;
+    const auto whole = strategy->whole();
+    for (torch::Tensor& tensor : net->parameters()) tensor.mul_(2);
+  }
+  const auto whole = strategy->whole();
+  for (const torch::Tensor& tensor : net->parameters()) result.push_back(tensor.detach().cpu());
+  for (const auto& [name, tensor] : optimizer.state_dict()) result.push_back(tensor);
+  return result;
+}
+
+void expect_the_bits_of_ddp(const UnitsPlan& plan) {
+  const auto ranks = static_cast<std::size_t>(plan.ranks);
+  UnitsPlan plain_plan = plan;
+  plain_plan.strategy = "ddp";
+  plain_plan.options = {};
+  plain_plan.in_parts = false;
+  std::vector<Tensors> plain(ranks);
+  std::vector<Tensors> on_device(ranks);
+  on_threads(thread_groups(plan.ranks), [&](const Group& g) {
+    plain[static_cast<std::size_t>(g.rank())] = train_units(g, torch::kCPU, plain_plan);
+  });
+  const std::int64_t waits = TestDevice::get().host_waits();
+  on_threads(test_device_groups(plan.ranks), [&](const Group& g) {
+    on_device[static_cast<std::size_t>(g.rank())] = train_units(g, torch_test_device(g), plan);
+  });
+  EXPECT_EQ(TestDevice::get().host_waits(), waits);
+  EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
+  for (std::size_t r = 0; r < ranks; ++r) {
+    ASSERT_EQ(on_device[r].size(), plain[r].size());
+    for (std::size_t k = 0; k < plain[r].size(); ++k)
+      EXPECT_TRUE(torch::equal(on_device[r][k], plain[r][k])) << "rank " << r << ", tensor " << k;
+  }
+}
+
+// Four lanes on three workers: two of them have one, and serve the third.
+TEST(DeviceUnits, HaveTheBitsOfDataParallelAndTheHostWaitsForNoStream) { expect_the_bits_of_ddp({}); }
+TEST(DeviceUnits, SoHaveThoseWithABudget) {
+  expect_the_bits_of_ddp({.options = {.gathered_mb = 700 * 0x1p-20}, .ranks = 2});
+}
+TEST(DeviceUnits, SoHaveThoseInSetsOfWorkers) {
+  expect_the_bits_of_ddp({.options = {.shard_workers = 2}, .ranks = 4});
+}
+TEST(DeviceUnits, SoHasHybridShard) { expect_the_bits_of_ddp({.strategy = "hybrid-shard", .ranks = 2}); }
+TEST(DeviceUnits, SoHasClipping) { expect_the_bits_of_ddp({.ranks = 2, .clip = true}); }
+TEST(DeviceUnits, SoHaveThoseThatWereCutAsTheyWereMade) {
+  expect_the_bits_of_ddp({.ranks = 2, .in_parts = true});
+}
+TEST(DeviceUnits, SoHasASingleWorkerWhichGathersNothing) { expect_the_bits_of_ddp({.ranks = 1}); }
+
+TEST(DeviceUnits, OnlyTheOwnPartIsThereBetweenSteps) {
+  on_threads(test_device_groups(2), [](const Group& g) {
+    auto net = std::make_shared<DeviceUnits>(torch_test_device(g));
+    const auto whole = [&] {
+      std::size_t bytes = 0;
+      for (const torch::Tensor& tensor : net->parameters()) bytes += tensor.nbytes();
+      return bytes;
+    }();
+    const auto strategy = make_strategy("zero3", net, g);
+    EXPECT_FALSE(has_memory(net->layers[0]->weight));
+    EXPECT_LT(strategy->parameter_bytes(), whole * 6 / 10);
+  });
+}
+
+TEST(DeviceUnits, MemoryInCommonIsRefused) {
+  on_threads(test_device_groups(2), [](const Group& g) {
+    auto net = std::make_shared<DeviceUnits>(torch_test_device(g));
+    expect_error<UsageError>(
+        [&] { (void)make_strategy("zero3", net, g, {.parameters = ParameterAccess::mapped}); },
+        {"`parameters` says mapped, and they are on custom:", "accepted: gathered"});
+  });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -62,7 +62,7 @@ def ours(args, strategy, folder):
     subprocess.run(command + args.rest, check=True, stdout=subprocess.DEVNULL)
     summary = json.loads((pathlib.Path(folder) / "summary.json").read_text())
     return {"ms": summary["step_ms_p50"], "mb": max(summary["state_bytes"]) / 1e6, "rss": max(summary["peak_rss_bytes"]) / 1e6,
-            "bits": summary["params_sha256"], "params": summary["params"]}
+            "bits": summary["params_sha256"], "params": round(summary["state_bytes"][0] / summary["state_bytes_a_parameter"])}
 
 
 def torchs(args, strategy):

@@ -326,27 +326,6 @@ std::size_t Replicated::parameter_bytes() const {
 std::size_t Replicated::gradient_bytes() const { return reducer_->bucket_bytes(); }
 std::vector<double> Replicated::lane_squares() const { return reducer_->lane_squares(); }
 
-void Replicated::wait_for_passes() {
-  if (traits_.units) traits_.units->wait_over();
-}
-void Replicated::meet() {
-  if (!traits_.units) return;
-  traits_.units->passes_over();
-  traits_.units->wait_over();
-}
-void Replicated::set_whole(bool on) {
-  if (traits_.units) traits_.units->set_whole(on);
-}
-void Replicated::bring(const torch::Tensor& parameter) {
-  if (traits_.units) traits_.units->bring(parameter);
-}
-std::size_t Replicated::gathered_bytes() const { return traits_.units ? traits_.units->peak_bytes() : 0; }
-std::optional<OffloadFigures> Replicated::offload(int lanes) const {
-  return traits_.units && traits_.units->store() != nullptr
-             ? std::optional(traits_.units->store()->figures(lanes))
-             : std::nullopt;
-}
-
 bool Replicated::set_sync(bool on) {
   const bool before = reducer_->sync();
   reducer_->set_sync(on);

@@ -53,10 +53,7 @@ AlignedMemory ShardStore::memory(std::size_t bytes) {
   return memory;
 }
 
-void ShardStore::give_back(AlignedMemory& memory) {
-  now_ -= memory.size();
-  memory = {};
-}
+void ShardStore::give_back(AlignedMemory memory) { now_ -= memory.size(); }
 
 void ShardStore::write_part(int bucket, std::size_t part, std::span<const std::byte> bytes) {
   file_.write(at(bucket, part), bytes);
@@ -80,7 +77,7 @@ ShardStore::Slot* ShardStore::begin_read(int bucket) {
   if (slot.bucket >= 0) gather_.wait(slot.ticket);  // expected, and then not wanted
   const std::size_t bytes = forms_[static_cast<std::size_t>(bucket)].parts * stride(bucket);
   if (slot.memory.size() < bytes) {
-    give_back(slot.memory);
+    give_back(std::move(slot.memory));
     slot.memory = memory(bytes);
   }
   slot.ticket = gather_.begin(Transfer::Way::read, at(bucket, 0), slot.memory.first(bytes));
@@ -145,7 +142,15 @@ ShardStore::Window& ShardStore::bring(int bucket) {
   if (Window* const there = find(bucket)) return *there;
   auto window = std::make_unique<Window>();
   window->bucket = bucket;
-  window->memory = memory(stride(bucket));
+  const auto fits = std::ranges::find(spare_, stride(bucket), &AlignedMemory::size);
+  if (fits != spare_.end()) {
+    window->memory = std::move(*fits);
+    spare_.erase(fits);
+  } else {
+    for (AlignedMemory& other : spare_) give_back(std::move(other));
+    spare_.clear();
+    window->memory = memory(stride(bucket));
+  }
   window->ticket =
       update_.begin(Transfer::Way::read, at(bucket, forms_[static_cast<std::size_t>(bucket)].own),
                     window->memory.first(stride(bucket)));
@@ -169,7 +174,7 @@ void ShardStore::let_out(std::size_t most) {
     Window& window = *windows_[i];
     if (window.state != Window::State::writing || ++writing <= most) continue;
     update_.wait(window.ticket);
-    give_back(window.memory);
+    spare_.push_back(std::move(window.memory));
     windows_.erase(windows_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
@@ -180,7 +185,7 @@ void ShardStore::write_out(std::span<const int> but) {
     const bool stays = std::ranges::count(but, window.bucket) > 0;
     if (!stays && window.state != Window::State::writing) write_back(window);
     if (!stays && window.state == Window::State::there) {
-      give_back(window.memory);
+      spare_.push_back(std::move(window.memory));
       windows_.erase(windows_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
       ++i;
@@ -215,6 +220,8 @@ void ShardStore::hold(std::span<const std::size_t> slices, Use use) {
 void ShardStore::let_go() {
   write_out({});
   let_out(0);
+  for (AlignedMemory& memory : spare_) give_back(std::move(memory));
+  spare_.clear();
   if (!file_.direct()) file_.sync();
 }
 

@@ -8,6 +8,7 @@
 #include "lockstep/base/identity.h"
 #include "lockstep/base/log.h"
 #include "lockstep/observe/histogram.h"
+#include "lockstep/parallel/construction.h"
 #include "lockstep/parallel/strategies.h"
 #include "parallel/sync_norms.h"
 #include "train/device.h"
@@ -246,8 +247,11 @@ StepBenchResult bench_steps(const ModuleRef& model, const Task& given, const Bat
   const Precision precision = parse_precision(options.precision);
   const torch::Device device = find_device(options.device, Identity::from_environment().local_rank);
   set_arithmetic(device, {options.deterministic, options.tf32});
-  apply_precision(precision, *model.pointer());
-  move_model(*model.pointer(), device, options.channels_last);
+  for_each_unit(*model.pointer(),
+                [&](torch::nn::Module& module) {  // one that was made in parts, part by part
+                  apply_precision(precision, module);
+                  move_model(module, device, options.channels_last);
+                });
   const Task task = in_precision(given, precision, device);
   const Batch there = moved(batch, device, options.channels_last);
   StepBench bench(model, task, there, without_scaling(options), world);

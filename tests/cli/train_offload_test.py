@@ -43,6 +43,33 @@ class Offload(Case):
         for name in ("read_gbs", "write_gbs", "predicted_ms", "measured_ms"):
             self.assertGreater(figures[name], 0, name)
 
+    def test_parameters_on_disk(self):
+        args = [*LANES, "--checkpoint-every", 4, "--clip-norm", 1]
+        both = [*self.disk(), "--offload-what", "state,params"]
+        plain = self.train("plain", *args, "--steps", 8)
+        # In shards on disk, then whole in memory; in another number of shards; and the other way round.
+        first = self.train("there", *args, "--steps", 4, "-n", 2, "--strategy", "zero3", *both)
+        self.train("more", *args, "--steps", 4, "-n", 2, "--strategy", "zero3", *self.disk(), "--offload-what", "params")
+        self.train("here", *args, "--steps", 4)
+        for name, how in (("there", ["-n", 1, "--strategy", "ddp", "--offload", "none", "--offload-what", "state"]),
+                          ("more", ["-n", 3, "--strategy", "zero3", *both]),
+                          ("here", ["-n", 2, "--strategy", "zero3", *both])):
+            done = self.run_program("train", "--resume", self.path(name), "--steps", 8, *how)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(self.summary(name)["params_sha256"], plain["params_sha256"], name)
+            self.assertEqual(self.losses(name), self.losses("plain"), name)
+        self.assertEqual(os.listdir(self.path("disk")), [])
+        figures = first["offload"]["params"]
+        self.assertEqual(len(figures["bytes"]), 2)
+        self.assertGreaterEqual(sum(figures["bytes"]), plain["memory"]["parameter_bytes"])
+        self.assertEqual(first["memory"]["parameter_bytes"], figures["staging_bytes"])
+        for name in ("read_gbs", "write_gbs", "predicted_ms", "measured_ms"):
+            self.assertGreater(figures[name], 0, name)
+        self.refused("train", "--out", self.path("run"), *LANES, "--strategy", "zero2", *both,
+                     words=["--offload-what state,params", "--strategy is zero2", "accepted: zero3"])
+        self.refused("train", "--out", self.path("run"), *LANES, *self.disk(), "--offload-what", "all",
+                     words=["--offload-what 'all'", "state, params"])
+
     def test_says_what_it_will_cost_before_the_first_step(self):
         done = self.run_program("train", "--out", self.path("run"), *LANES, "--steps", 2, *self.disk())
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -133,6 +160,13 @@ class Offload(Case):
             self.assertEqual(there["gradient_bytes"], here["gradient_bytes"])
             self.assertGreater(there["disk_ms"], 0)
             self.assertNotIn("disk_bytes", here)
+        done = self.run_program("plan", "memory", "--params", "1B", "-n", 4, "--precision", "bf16", "--json", *self.disk(),
+                                "--offload-what", "state,params")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for both, state, here in zip(json.loads(done.stdout)["stages"], with_disk["stages"], without["stages"]):
+            params = here["parameter_bytes"] if both["stage"] == 3 else 0
+            self.assertEqual(both["disk_bytes"], state["disk_bytes"] + params)
+            self.assertEqual(both["parameter_bytes"] < here["parameter_bytes"], params > 0)
         # Four workers share the disk: a quarter each takes as long as a quarter of what four times all of it takes.
         stages = with_disk["stages"]
         self.assertAlmostEqual(stages[0]["disk_ms"] / stages[1]["disk_ms"], 4, 2)

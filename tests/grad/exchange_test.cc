@@ -108,6 +108,23 @@ TEST(Exchange, ReduceScatterLeavesEachRankItsPartOfTheMeans) {
   }
 }
 
+// Nothing is left to be copied out of a bucket whose memory others get.
+TEST(Exchange, ReduceScatterWritesTheOwnPartWhereItIsWanted) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    const CommMemory memory = group.allocate(64), place = group.allocate(32);
+    Bucket bucket{.data = {memory.data(), 16, DType::f32}, .divisor = 2, .group = group};
+    for (int i = 0; i < 16; ++i) memory.as<float>()[i] = static_cast<float>(i * (group.rank() + 1));
+    bucket.own = {place.data(), 8, DType::f32};
+    reduce_scatter_exchange().run(bucket).wait();
+    for (int i = 0; i < 8; ++i) {
+      const int at = 8 * group.rank() + i;
+      EXPECT_EQ(static_cast<const float*>(own_result(bucket).data)[i], 1.5f * static_cast<float>(at));
+      EXPECT_EQ(place.as<float>()[i], 1.5f * static_cast<float>(at));
+      EXPECT_EQ(memory.as<float>()[at], static_cast<float>(at * (group.rank() + 1)));
+    }
+  });
+}
+
 TEST(Exchange, NoneLeavesEveryRankItsOwn) {
   on_threads(thread_groups(2), [&](const Group& group) {
     std::vector<NamedTensor> parameters = three();

@@ -180,6 +180,32 @@ TEST(Units, WholeInsideWholeChangesNothing) {
   });
 }
 
+// One after the other, in the memory of a bucket; what was there comes back in the next step.
+TEST(Units, EachIsWholeInItsTurn) {
+  std::vector<torch::Tensor> expected;
+  {
+    const UnitNet net;
+    expected = copies(net);
+  }
+  on_threads(thread_groups(3), [&](const Group& group) {
+    UnitNet net;
+    Sharded sharded(net, group, ShardStage::parameters, gathered_options());
+    for (int round = 0; round < 2; ++round) {
+      const auto each = sharded.each_whole();
+      std::size_t i = 0;
+      for (const auto& p : net.parameters()) {
+        each.bring(p);
+        EXPECT_TRUE(p.equal(expected[i++]));
+      }
+    }
+    EXPECT_LE(sharded.gathered_bytes(), 2000u);  // a bucket, of 400 bytes or one parameter
+    const auto whole = sharded.whole();
+    const auto inside = sharded.each_whole();  // changes nothing
+    inside.bring(net.alone);
+    for (const auto& p : net.parameters()) EXPECT_TRUE(has_memory(p));
+  });
+}
+
 TEST(Units, WorkersThatRunDifferentUnitsAreNamed) {
   on_threads(thread_groups(2), [](const Group& group) {
     UnitNet net;

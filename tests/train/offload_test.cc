@@ -12,6 +12,7 @@
 
 #include "comm/expect_error.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/parallel/units.h"
 #include "train/trainer_case.h"
 
 namespace {
@@ -30,18 +31,34 @@ extern "C" ssize_t pwrite(int fd, const void* bytes, size_t count, off_t at) {
 namespace lockstep::testing {
 namespace {
 
-// From now on nothing can be written to scratch files in this folder.
-int fill_disk(const fs::path& folder) {
+// From now on this is in the place of scratch files in this folder.
+int put_in_place(const fs::path& folder, int other) {
   int files = 0;
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
     const std::string target = fs::read_symlink(entry.path(), gone).string();
     if (!target.starts_with(folder.string() + "/") || target.find("(deleted)") == std::string::npos) continue;
-    const UniqueFd full(::open("/dev/full", O_RDWR | O_CLOEXEC));
-    if (::dup2(full.get(), std::stoi(entry.path().filename())) >= 0) ++files;
+    if (::dup2(other, std::stoi(entry.path().filename())) >= 0) ++files;
   }
   return files;
 }
+// Nothing can be written any more.
+int fill_disk(const fs::path& folder) {
+  const UniqueFd full(::open("/dev/full", O_RDWR | O_CLOEXEC));
+  return put_in_place(folder, full.get());
+}
+// What was there is not.
+int cut_file(const fs::path& folder) {
+  const UniqueFd empty(::open(folder.parent_path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  return put_in_place(folder, empty.get());
+}
+
+// A line in a unit.
+struct UnitLine : torch::nn::Module {
+  UnitOf<torch::nn::LinearImpl> line;
+  UnitLine() { line = shard(register_module("line", torch::nn::Linear(1, 1))); }
+  torch::Tensor forward(const torch::Tensor& x) { return line.forward(x); }
+};
 
 class OffloadTest : public TrainerTest {
  protected:
@@ -73,6 +90,35 @@ TEST_F(OffloadTest, ADiskThatFillsUpOnOneRankEndsTheRunOnAll) {
   });
   EXPECT_EQ(files, 1);
   EXPECT_TRUE(fs::is_empty(broken));
+}
+
+// Its part of the parameters, which the others gather.
+TEST_F(OffloadTest, ADiskUnderParametersThatBreaksOnOneRankEndsTheRunOnAll) {
+  for (const auto& [breaks, says] :
+       {std::pair(&fill_disk, "cannot write"), std::pair(&cut_file, "it ends at byte")}) {
+    const fs::path broken = folder_ / "1";
+    std::atomic<int> files = 0, steps = 0;
+    on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+      const auto model = std::make_shared<UnitLine>();
+      Task what = task();
+      what.forward = [&](const Batch& batch) { return model->forward(batch.data); };
+      what.loss = [&](const torch::Tensor& y, const Batch& batch) {
+        if (++steps == 9) files = breaks(broken);  // in the third step
+        return squared(y, batch);
+      };
+      TrainerOptions how = on_disk("run", group.rank());
+      how.strategy = "zero3";
+      how.if_there = IfThere::overwrite;
+      how.parallel.offload_params = std::exchange(how.offload, {});
+      const auto run = [&] { Trainer(model, what, how, group).run(); };
+      if (group.rank() == 1)
+        expect_error<OffloadError>(run, {says, "the scratch file in " + broken.string()});
+      else
+        expect_error<PeerError>(run, {"rank 1"});
+    });
+    EXPECT_EQ(files, 1);
+    EXPECT_TRUE(fs::is_empty(broken));
+  }
 }
 
 // Its state is loaded by this rank's own thread, and the others are there already.

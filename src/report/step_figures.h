@@ -1,6 +1,7 @@
 // Where the time of a training step goes, and the figures made from it.
 //
-//   start    when all workers had a bucket ready and its data began to move
+//   start    a bucket's exchange began: in one memory with all workers there, over messages with this one,
+//            which then waits for the others in it (WorkTiming::running_ns)
 //   T_comm   the length of the union of [start, end] over the step's buckets, and over those of updated
 //            parameters where each worker updates a part
 //   exposed  how long backward's thread waited at the end of backward, for the buckets and for slower

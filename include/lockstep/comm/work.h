@@ -48,8 +48,12 @@ namespace lockstep {
 
 // When an operation ran, in nanoseconds of the steady clock (now_ns()).
 struct WorkTiming {
-  std::int64_t begin_ns = 0;    // its turn came
-  std::int64_t running_ns = 0;  // all ranks were there, data began to move
+  std::int64_t begin_ns = 0;  // its turn came
+  // Its algorithm began; on a device, its stream came to it. Where ranks meet first (in one memory, MPI's own
+  // collectives that don't block) all of them were there. Elsewhere (TCP, our algorithms over MPI and Gloo,
+  // across nodes, NCCL) this one was: it waits for the others on the way, and what lies between here and the
+  // end has that in it.
+  std::int64_t running_ns = 0;
   std::int64_t end_ns = 0;
   std::string algorithm;
 };

@@ -13,7 +13,7 @@ struct BucketEvent {
   std::size_t bytes = 0;
   std::int64_t ready_ns = 0;    // its last gradient came
   std::int64_t start_ns = 0;    // its turn came
-  std::int64_t running_ns = 0;  // all ranks were there, data began to move
+  std::int64_t running_ns = 0;  // its algorithm began: WorkTiming says who was there
   std::int64_t end_ns = 0;
   std::string algorithm;
 };

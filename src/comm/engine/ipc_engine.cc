@@ -53,11 +53,11 @@ class IpcEngine final : public Engine {
         kept_(std::move(carrier)),
         carrier_(*kept_),
         timeout_(Knobs::from_environment().timeout),
-        signals_(std::make_shared<IpcSignals>(kept_)),
+        signals_(IpcSignals::make(kept_)),
         look_(std::make_shared<const std::function<void(bool)>>(
             [kept = kept_, signals = signals_](bool passed) {
               // What passed since somebody was let go of has no meaning.
-              if (!passed || signals->released()) check_carrier(*kept, *signals, News::known);
+              if (!passed || signals->released()) check_carrier(*kept, News::known);
             })) {}
   ~IpcEngine() override { wait_for_last_call(); }
 
@@ -73,7 +73,7 @@ class IpcEngine final : public Engine {
   }
   PeerView peer(int rank) const override { return carrier_.peer(rank); }
   void tell_failure(const Error& error) noexcept override { carrier_.fail(error); }
-  void check(News news) override { check_carrier(carrier_, *signals_, news); }
+  void check(News news) override { check_carrier(carrier_, news); }
   Composable* composable() override { return carrier_.composable(); }
 
  protected:
@@ -100,17 +100,17 @@ class IpcEngine final : public Engine {
   }
 
  private:
-  static void check_carrier(Engine& carrier, IpcSignals& signals, News news) {
+  static void check_carrier(Engine& carrier, News news) {
     try {
       carrier.check(news);
     } catch (const Error&) {
-      signals.release_dead();
+      IpcSignals::release_dead();
       throw;
     }
   }
   // A part of the call may be on its stream.
   void gave_up(const Call& call) noexcept {
-    signals_->release_dead();
+    IpcSignals::release_dead();
     try {
       last_ = CudaRuntime::get().record(call.stream);
     } catch (const std::exception&) {  // the device failed

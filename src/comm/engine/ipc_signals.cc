@@ -21,7 +21,26 @@ Commons* commons_of_carrier(Engine& carrier) {
   return composable == nullptr ? nullptr : composable->commons();
 }
 
+// Of this process; never destroyed, since groups may go after main.
+struct AllSignals {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<IpcSignals>> groups;
+};
+AllSignals& all_signals() {
+  static AllSignals& all = *new AllSignals;
+  return all;
+}
+
 }  // namespace
+
+std::shared_ptr<IpcSignals> IpcSignals::make(std::shared_ptr<Engine> carrier) {
+  std::shared_ptr<IpcSignals> signals(new IpcSignals(std::move(carrier)));
+  AllSignals& all = all_signals();
+  const std::lock_guard lock(all.mutex);
+  std::erase_if(all.groups, [](const std::weak_ptr<IpcSignals>& group) { return group.expired(); });
+  all.groups.push_back(signals);
+  return signals;
+}
 
 // Two meetings: where the first rank has made room for the counters; then whether everybody can use it.
 void IpcSignals::agree(const Call& call) {
@@ -112,6 +131,18 @@ void IpcSignals::end(const DeviceEvent& at) {
 }
 
 void IpcSignals::release_dead() noexcept try {
+  std::vector<std::shared_ptr<IpcSignals>> groups;  // the last handle is let go outside the lock
+  {
+    AllSignals& all = all_signals();
+    const std::lock_guard lock(all.mutex);
+    for (const std::weak_ptr<IpcSignals>& group : all.groups)
+      if (auto signals = group.lock()) groups.push_back(std::move(signals));
+  }
+  for (const std::shared_ptr<IpcSignals>& group : groups) group->release();
+} catch (const std::exception&) {  // no memory: it is said again soon
+}
+
+void IpcSignals::release() {
   std::shared_ptr<IpcCounters> counters;
   {
     const std::lock_guard lock(mutex_);
@@ -123,7 +154,6 @@ void IpcSignals::release_dead() noexcept try {
       released_.store(true, std::memory_order_release);
       counters->release(r);
     }
-} catch (const std::exception&) {  // no memory: it is said again soon
 }
 
 }  // namespace lockstep

@@ -23,7 +23,7 @@ namespace lockstep {
 
 class IpcSignals {
  public:
-  explicit IpcSignals(std::shared_ptr<Engine> carrier) : carrier_(std::move(carrier)) {}
+  static std::shared_ptr<IpcSignals> make(std::shared_ptr<Engine> carrier);
 
   // A collective's next round, with what this rank lends and has of its peers.
   struct Round {
@@ -44,16 +44,18 @@ class IpcSignals {
   // That round is over there.
   void end(const DeviceEvent& at);
 
-  // The group has failed: no stream of this process waits any more for what a dead rank was to say, so that
-  // all that was put on them ends, without a meaning. To be called again while somebody waits. From any
-  // thread.
-  void release_dead() noexcept;
+  // A group has failed: no stream of this process waits any more for what a dead rank was to say, in any
+  // group, so that all that was put on them ends, without a meaning; giving memory back waits for all of
+  // them. To be called again while somebody waits. From any thread.
+  static void release_dead() noexcept;
   // It has let go of somebody.
   bool released() const { return released_.load(std::memory_order_acquire); }
 
  private:
   using Step = cuda::IpcCounters::Step;
+  explicit IpcSignals(std::shared_ptr<Engine> carrier) : carrier_(std::move(carrier)) {}
   void agree(const Call& call);
+  void release();
   void wait(Step step, const Round& round, const std::vector<cuda::IpcPost>& posts,
             const DeviceStream& stream, const DeviceStream& own);
 

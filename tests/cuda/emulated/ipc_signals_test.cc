@@ -234,17 +234,23 @@ TEST_P(IpcDeath, NobodyWaitsForADeadRankForEver) {
   constexpr int kDead = 1;
   constexpr std::size_t kCount = 1000;
   auto dead = std::make_shared<std::atomic<int>>(-1);
-  std::vector<Group> groups;
-  for (auto& local : local_threads("world", std::vector<int>(kRanks, 0), Knobs::from_environment()))
-    groups.push_back(make_group(make_ipc_engine(std::make_shared<MortalCarrier>(std::move(local), dead)),
+  const auto mortals = [&] {
+    std::vector<Group> made;
+    for (auto& local : local_threads("world", std::vector<int>(kRanks, 0), Knobs::from_environment()))
+      made.push_back(make_group(make_ipc_engine(std::make_shared<MortalCarrier>(std::move(local), dead)),
                                 "world", kTimeout));
-  std::atomic<std::uint64_t> never = 0;  // what the dying rank's stream waits for
+    return made;
+  };
+  std::vector<Group> groups = mortals();
+  std::vector<Group> others = mortals();  // the same ranks, of which nobody asks this group
+  std::atomic<std::uint64_t> never = 0;   // what the dying rank's stream waits for
   std::atomic<int> met = 0;
   std::atomic<int> looked = 0;
   std::atomic<int> told = 0;
   on_threads(groups, [&](const Group& g) {
     const CommMemory x = g.allocate(kCount * 4, kGpu);
     const CommMemory y = g.allocate(kCount * 4, kGpu);
+    const CommMemory z = g.allocate(kCount * 4, kGpu);
     const auto call = [&](const CommMemory& memory) {
       const Buffer buffer{memory.data(), kCount, DType::i32, kGpu};
       if (GetParam())
@@ -260,6 +266,7 @@ TEST_P(IpcDeath, NobodyWaitsForADeadRankForEver) {
                              std::vector<cuda::NumberWait>{{reinterpret_cast<std::uintptr_t>(&never), 1}});
     call(x);
     call(y);
+    others[static_cast<std::size_t>(g.rank())].all_reduce(Buffer{z.data(), kCount, DType::i32, kGpu});
     const DeviceEvent end = CudaRuntime::get().record(stream);
     ++met;
     while (met < kRanks) std::this_thread::yield();  // all of it is on the streams
@@ -285,6 +292,7 @@ TEST_P(IpcDeath, NobodyWaitsForADeadRankForEver) {
   });
   const std::int64_t begin = now_ns();
   groups.clear();
+  others.clear();
   EXPECT_LT(static_cast<double>(now_ns() - begin) * 1e-9, 1.0);  // nothing was left that does not end
 }
 

@@ -6,6 +6,9 @@ rounds is printed, first as a table, then one JSON line a strategy. zero3-gather
 too. torch-ddp and torch-fsdp are PyTorch's, of the same model over Gloo (bench/peers/torch_shard.py), and torch-fsdp's ratio is to
 torch-ddp. All runs of ours have to have one params_sha256, or this fails.
 
+--cpu is for machines with other work on them, where times are the neighbours': each run is made with two steps, too, and what the
+longer one takes more of the processors, of all workers together and by step, stands beside the time.
+
   bench/shard_steps.py --lockstep build/release/bin/lockstep --workers 2
   tools/hosts with 2 -- bench/shard_steps.py --hosts --strategies ddp,zero1,zero2,zero3        one worker a host
   PYTHON=python3 bench/shard_steps.py --workers 8 --strategies ddp,zero1,zero2,zero3,torch-ddp,torch-fsdp
@@ -14,10 +17,12 @@ import argparse
 import json
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 HOSTS = HERE.parent / "tools" / "hosts"
@@ -33,11 +38,13 @@ def parse():
     p.add_argument("--strategies", default=STRATEGIES)
     p.add_argument("--workers", type=int, default=0, help="default: 2, or 1 a host")
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--seconds", type=float, default=float("inf"), help="no round begins that would not end in them")
     p.add_argument("--steps", type=int, default=8, help="of a run; its median counts")
     p.add_argument("--width", type=int, default=512)
     p.add_argument("--blocks", type=int, default=16)
     p.add_argument("--context", type=int, default=64)
     p.add_argument("--batch", type=int, default=4, help="samples of a worker")
+    p.add_argument("--cpu", action="store_true", help="processors' time of a step, too")
     p.add_argument("--out", help="a file for the JSON lines, too")
     p.add_argument("rest", nargs="*", help="more flags for lockstep train, behind --")
     args = p.parse_args()
@@ -51,11 +58,26 @@ def host_count():
     return len({word for line in text.splitlines() for word in line.split()[1:] if word.startswith("host") and word[4:].isdigit()})
 
 
-def ours(args, strategy, folder):
+def cpu_s(fn, *args):
+    """What it gives, and the processors' time of the processes that it started."""
+    begin = resource.getrusage(resource.RUSAGE_CHILDREN)
+    given = fn(*args)
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return given, end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
+
+
+def measured(args, strategy, folder):
+    run, long = cpu_s(ours, args, strategy, folder, args.steps)
+    if args.cpu:
+        run["cpu"] = 1e3 * (long - cpu_s(ours, args, strategy, folder, 2)[1]) / (args.steps - 2)
+    return run
+
+
+def ours(args, strategy, folder, steps):
     command = [HOSTS, "run", "-n", str(args.workers), "--", args.lockstep, "train"] if args.hosts else \
         [args.lockstep, "train", "-n", str(args.workers)]
     command += ["--model", "gpt", "--width", str(args.width), "--blocks", str(args.blocks), "--heads", "8", "--context",
-                str(args.context), "--lanes", str(args.lanes), "--lane-batch", str(args.batch), "--steps", str(args.steps),
+                str(args.context), "--lanes", str(args.lanes), "--lane-batch", str(args.batch), "--steps", str(steps),
                 "--strategy", strategy.partition("-gathered")[0] if strategy != "hybrid-shard" else strategy,
                 "--eval-every", "0", "--checkpoint-every", "-1", "--out", folder, "--overwrite"]
     command += ["--gathered-mb", GATHERED_MB] if strategy.endswith("-gathered") else []
@@ -78,10 +100,14 @@ def main():
     args = parse()
     strategies = args.strategies.split(",")
     found = {s: [] for s in strategies}
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(args.rounds):
+        for done in range(args.rounds):
+            took = time.monotonic() - began
+            if done > 0 and took + 1.1 * took / done > args.seconds:
+                break
             for s in strategies:
-                run = torchs(args, s) if s.startswith("torch") else ours(args, s, os.path.join(folder, "run"))
+                run = torchs(args, s) if s.startswith("torch") else measured(args, s, os.path.join(folder, "run"))
                 found[s].append(run)
                 print(f"{s}: {run['ms']:.1f} ms", file=sys.stderr, flush=True)
     bits = {run["bits"] for s in strategies for run in found[s] if run["bits"]}
@@ -89,12 +115,15 @@ def main():
     for s in strategies:
         base = found.get("torch-ddp" if s.startswith("torch") else "ddp", [])
         ratios = [run["ms"] / other["ms"] for run, other in zip(found[s], base)]
+        work = [run["cpu"] / other["cpu"] for run, other in zip(found[s], base) if "cpu" in run and "cpu" in other]
         rows.append({"strategy": s, "workers": args.lanes, "params": found[s][0]["params"],
                      "step_ms": round(statistics.median(run["ms"] for run in found[s]), 1),
                      "of_ddp": round(statistics.median(ratios), 3) if ratios else None,
                      "least": round(min(ratios), 3) if ratios else None, "most": round(max(ratios), 3) if ratios else None,
                      "state_mb": found[s][0]["mb"] and round(found[s][0]["mb"], 1), "peak_rss_mb": round(max(run["rss"] for run in found[s]), 1),
-                     "rounds": [round(run["ms"], 1) for run in found[s]]})
+                     "rounds": [round(run["ms"], 1) for run in found[s]]} | ({} if not work else {
+                         "cpu_ms": round(statistics.median(run["cpu"] for run in found[s]), 1),
+                         "cpu_of_ddp": round(statistics.median(work), 3), "cpu_rounds": [round(run["cpu"], 1) for run in found[s]]}))
     print(f"{'strategy':<16}{'step, ms':>10}{'of ddp':>9}{'least':>8}{'most':>8}{'state, MB':>12}{'peak RSS, MB':>14}")
     for row in rows:
         print(f"{row['strategy']:<16}{row['step_ms']:>10}{row['of_ddp'] or '':>9}{row['least'] or '':>8}{row['most'] or '':>8}"

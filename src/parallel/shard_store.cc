@@ -55,6 +55,39 @@ AlignedMemory ShardStore::memory(std::size_t bytes) {
 
 void ShardStore::give_back(AlignedMemory memory) { now_ -= memory.size(); }
 
+// One of the spare ones, unless that is far too large.
+AlignedMemory ShardStore::window_memory(std::size_t bytes) {
+  const auto fits = std::ranges::find_if(
+      spare_, [&](const AlignedMemory& each) { return each.size() >= bytes && each.size() <= 2 * bytes; });
+  if (fits != spare_.end()) {
+    AlignedMemory found = std::move(*fits);
+    spare_.erase(fits);
+    return found;
+  }
+  for (AlignedMemory& other : spare_) give_back(std::move(other));
+  spare_.clear();
+  return memory(bytes);
+}
+
+// Between the passes of a step and those of the next the line reads nothing: its memory is for updates.
+void ShardStore::lend_slots() {
+  for (Slot& slot : slots_) {
+    if (slot.bucket >= 0 || slot.memory.data() == nullptr) continue;
+    spare_.push_back(std::move(slot.memory));
+    slot.memory = {};
+  }
+}
+
+void ShardStore::return_slots() {
+  for (Slot& slot : slots_) {
+    if (slot.memory.data() != nullptr || spare_.empty()) continue;
+    slot.memory = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  for (AlignedMemory& other : spare_) give_back(std::move(other));
+  spare_.clear();
+}
+
 void ShardStore::write_part(int bucket, std::size_t part, std::span<const std::byte> bytes) {
   file_.write(at(bucket, part), bytes);
 }
@@ -142,15 +175,7 @@ ShardStore::Window& ShardStore::bring(int bucket) {
   if (Window* const there = find(bucket)) return *there;
   auto window = std::make_unique<Window>();
   window->bucket = bucket;
-  const auto fits = std::ranges::find(spare_, stride(bucket), &AlignedMemory::size);
-  if (fits != spare_.end()) {
-    window->memory = std::move(*fits);
-    spare_.erase(fits);
-  } else {
-    for (AlignedMemory& other : spare_) give_back(std::move(other));
-    spare_.clear();
-    window->memory = memory(stride(bucket));
-  }
+  window->memory = window_memory(stride(bucket));
   window->ticket =
       update_.begin(Transfer::Way::read, at(bucket, forms_[static_cast<std::size_t>(bucket)].own),
                     window->memory.first(stride(bucket)));
@@ -201,6 +226,7 @@ void ShardStore::hold(std::span<const std::size_t> slices, Use use) {
     if (has(slice) && std::ranges::count(wanted, places_[slice].bucket) == 0)
       wanted.push_back(places_[slice].bucket);
   }
+  if (windows_.empty()) lend_slots();
   std::vector<int> brought = wanted;
   const auto& all = runs();  // and the one behind the last of them
   for (std::size_t r = 0; r + 1 < all.size(); ++r)
@@ -220,8 +246,7 @@ void ShardStore::hold(std::span<const std::size_t> slices, Use use) {
 void ShardStore::let_go() {
   write_out({});
   let_out(0);
-  for (AlignedMemory& memory : spare_) give_back(std::move(memory));
-  spare_.clear();
+  return_slots();
   if (!file_.direct()) file_.sync();
 }
 

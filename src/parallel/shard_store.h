@@ -91,7 +91,10 @@ class ShardStore final : public SliceStore {
 
   std::uint64_t at(int bucket, std::size_t part) const;
   AlignedMemory memory(std::size_t bytes);
+  AlignedMemory window_memory(std::size_t bytes);
   void give_back(AlignedMemory memory);
+  void lend_slots();
+  void return_slots();
   Slot* begin_read(int bucket);
   Window* find(int bucket);
   Window& bring(int bucket);
@@ -108,7 +111,7 @@ class ShardStore final : public SliceStore {
   std::vector<Place> places_;  // of slices
   mutable std::vector<std::vector<std::size_t>> runs_;
   std::vector<std::unique_ptr<Window>> windows_;
-  std::vector<AlignedMemory> spare_;  // of windows, in this step
+  std::vector<AlignedMemory> spare_;  // for windows, in this step
   Slot slots_[2];
   std::int64_t clock_ = 0;
   std::atomic<std::size_t> now_ = 0, peak_ = 0;

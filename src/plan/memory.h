@@ -55,9 +55,9 @@ inline constexpr int kBucketsInFlight = 3;
 inline constexpr int kBucketsArriving = 2;
 // One that is computed with, and the next.
 inline constexpr int kGatheredUnits = 2;
-// Own parts of buckets in memory while the rest of a worker's parameters is on disk: two for gathers, and one
-// each that is read, updated and written (parallel/shard_store.h).
-inline constexpr int kPartsInMemory = 5;
+// Own parts of buckets in memory while the rest of a worker's parameters is on disk: around an update one each
+// that is read and written, and two where what is updated is of two buckets (parallel/shard_store.h).
+inline constexpr int kPartsInMemory = 4;
 
 struct StateForm {
   int stage = 0;

@@ -24,11 +24,10 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-COMMON = "none,seed=2,bf16,fp8,int8,intsgd,qsgd:16,terngrad"
+COMMON = "none,seed=2,fp8,int8,intsgd,qsgd:16,terngrad"
 METHODS = {"resnet": COMMON + ",powersgd:rank=4,topk:0.01,onebit,dgc:0.01:rampup={tenth}",
            "gpt": COMMON + ",powersgd:rank=4:warmup={tenth},topk:0.01:warmup={tenth},onebit-adam:warmup={fifth},onebit:warmup={tenth}"}
 STEPS = {"resnet": 1000, "gpt": 4000}
-GROUPED = ("none", "bf16")  # without subtrees
 
 
 def parse():
@@ -67,13 +66,13 @@ def method_flags(args, method, seed=1):
     method, _, more = method.partition("+")
     if method.startswith("seed="):
         method, seed = "none", int(method.removeprefix("seed="))
-    grouped = [] if method in GROUPED else ["--compress-groups", str(args.groups)]
+    grouped = [] if method == "none" else ["--compress-groups", str(args.groups)]
     return ["--compress", method, "--seed", str(seed), *grouped, *shlex.split(more)]
 
 
 def command(args, task, steps, method, folder, workers=1):
     # Beside all others a loader's thread would only take another's core.
-    return [args.lockstep, "train", *task_flags(args, task, args.steps[task]), "--lanes", str(args.groups), "-n", str(workers), "--steps", str(steps),
+    return [args.lockstep, "train", *task_flags(args, task, steps), "--lanes", str(args.groups), "-n", str(workers), "--steps", str(steps),
             "--schedule", "cosine", "--threads", "1", "--checkpoint-every", "-1", "--trace-steps", "0", *optimizer_flags(task, method),
             *method_flags(args, method), "--out", str(folder), "--overwrite"]
 

@@ -15,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "optim/crew.h"
 #include "optim/disk_state.h"
+#include "optim/host_copies.h"
 #include "optim/layout.h"
 #include "optim/listed_parameters.h"
 #include "optim/require.h"
@@ -76,7 +77,15 @@ void Optimizer::make_slots() {
         traits_.master_weights == MasterWeights::f32 && slice.parameter.element_size() == 2;
     updated.push_back(slice.parameter);
   }
-  if (traits_.offload) return make_slots_on_disk();
+  if (traits_.offload && !updated.empty() && !updated.front().is_cpu()) {
+    leave_device();
+    for (std::size_t k = 0; k < slots_.size(); ++k) updated[k] = slots_[k].parameter;
+  } else if (traits_.offload.host && !updated.empty()) {
+    throw UsageError(traits_.name +
+                     ": offload: state of parameters on cpu is in the host's memory; accepted: "
+                     "a folder, or parameters on a GPU");
+  }
+  if (!traits_.offload.folder.empty()) return make_slots_on_disk();
   auto state = allocate_state(updated, traits_.state_names.size(), traits_.master_weights);
   for (std::size_t k = 0; k < slots_.size(); ++k) slots_[k].state = std::move(state[k]);
   if (traits_.master_weights == MasterWeights::f32) make_masters();
@@ -103,6 +112,8 @@ void Optimizer::remember_writes() {
 }
 
 void Optimizer::take_over() {
+  if (host_copies_) take_over_from_device();
+  if (traits_.master_weights != MasterWeights::f32) return;
   const std::vector<NamedTensor> parameters = source_->parameters();
   for (std::size_t k = 0; k < slots_.size(); ++k) {
     Slot& slot = slots_[k];
@@ -181,12 +192,13 @@ void Optimizer::step(double gradient_scale) {
   source_->synchronize();
   const std::span<const Slice> slices = source_->slices();
   for (const Slot& slot : slots_) slot.check_on_disk(traits_.name);
-  if (traits_.master_weights == MasterWeights::f32) take_over();
+  take_over();
+  if (host_copies_) host_copies_->bring(slices);
   std::vector<Update> updates;
   updates.reserve(slots_.size());
   for (std::size_t k = 0; k < slots_.size(); ++k) {
     Slot& slot = slots_[k];
-    const torch::Tensor& gradient = slices[k].gradient;
+    const torch::Tensor& gradient = host_copies_ ? host_copies_->gradient(k) : slices[k].gradient;
     if (!gradient.defined()) continue;
     check_gradient(slot, gradient);
     // A gradient of f32 updates the master as any f32 parameter, and that is rounded behind it.
@@ -213,21 +225,28 @@ void Optimizer::step(double gradient_scale) {
                                 .lr = lr_ * slot.lr_scale,
                                 .weight_decay = slot.weight_decay.value_or(traits_.weight_decay)}});
   }
+  if (host_copies_ && traits_.adapts != Adapts::to_nothing)
+    for (std::size_t k = 0; k < slots_.size(); ++k) host_copies_->await(k);
   adapt(updates);
   source_->begin_updates();
   run(updates);
   for (const Update& each : updates) {
     each.slot.step = each.pass.step;
-    each.arrays.write_back();
-    if (each.slot.master.defined() && each.elements.master == nullptr)
-      each.slot.parameter.copy_(each.slot.master);
+    if (!host_copies_) finish(each);
     each.slot.parameter.unsafeGetTensorImpl()->bump_version();  // a graph that saved it must notice
   }
   source_->share_updates();
-  if (traits_.master_weights == MasterWeights::f32) remember_writes();
+  if (traits_.master_weights == MasterWeights::f32 || host_copies_) remember_writes();
   if (disk_) disk_->end_step();
   source_->end_step();
   updated();
+}
+
+// What is not the kernels': copies go back, and a master that was updated as a parameter is rounded.
+void Optimizer::finish(const Update& each) {
+  each.arrays.write_back();
+  if (each.slot.master.defined() && each.elements.master == nullptr)
+    each.slot.parameter.copy_(each.slot.master);
 }
 
 Crew& Optimizer::crew() {
@@ -252,12 +271,15 @@ void Optimizer::run(const std::vector<Update>& updates) {
     const Update* update;
     std::size_t begin, count;
   };
+  if (host_copies_ && !disk_) return run_on_host(updates);
   std::vector<Part> parts;
   run_on_devices(updates);
   for (const Update& each : updates)
-    if (each.elements.device.kind == Device::Kind::cpu && !each.slot.on_disk)
+    if (each.elements.device.kind == Device::Kind::cpu && !each.slot.on_disk) {
+      if (host_copies_) host_copies_->await(static_cast<std::size_t>(&each.slot - slots_.data()));
       for (std::size_t begin = 0; begin < each.elements.count; begin += kPartElements)
         parts.push_back({&each, begin, std::min(kPartElements, each.elements.count - begin)});
+    }
   crew().run(parts.size(), static_cast<std::size_t>(at::get_num_threads()), [&](std::size_t k) {
     const Update& each = *parts[k].update;
     const kernel::Elements part = each.elements.part(parts[k].begin, parts[k].count);

@@ -66,6 +66,7 @@ void check_ranges(const TrainOptions& o) {
   within<I>("--keep", o.keep, 0, 1 << 20);
   within<I>("--eval-every", o.eval_every, 0, kMany);
   within<I>("--trace-steps", o.trace_steps, 0, 10000);
+  if (o.gpu_memory_mb != 0) within("--gpu-memory-mb", o.gpu_memory_mb, 1, 1e9, ", or 0 (auto)");
 }
 
 void check_arithmetic(const TrainOptions& o) {
@@ -76,7 +77,9 @@ void check_arithmetic(const TrainOptions& o) {
                       o.compress, o.device));
     return;
   }
-  for (const auto& [flag, on] : {std::pair("--deterministic", o.deterministic), {"--tf32", o.tf32}})
+  for (const auto& [flag, on] : {std::pair("--deterministic", o.deterministic),
+                                 {"--tf32", o.tf32},
+                                 {"--gpu-memory-mb", o.gpu_memory_mb != 0}})
     if (on)
       throw UsageError(
           fmt::format("{} changes nothing with --device cpu; accepted: with --device cuda", flag));

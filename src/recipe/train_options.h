@@ -75,7 +75,7 @@ struct TrainOptions {
   std::string strategy = "ddp";
   double gathered_mb = 0;  // 0: auto
   bool recompute = false;
-  std::string offload = "none";  // or a folder
+  std::string offload = "none";  // a folder, or host
   std::string compress = "none";
   std::int64_t compress_groups = 0;  // 0: auto
   double compress_max_error = 0.05;
@@ -88,6 +88,7 @@ struct TrainOptions {
   std::string device = "cpu";
   bool deterministic = false;
   bool tf32 = false;
+  double gpu_memory_mb = 0;  // 0: auto
   bool channels_last = false;
 
   std::string out;
@@ -103,6 +104,8 @@ struct TrainOptions {
 };
 
 inline bool offloads(const TrainOptions& o) { return o.offload != "none"; }
+// With a GPU: in the host's memory.
+inline constexpr const char* kHostOffload = "host";
 
 // Its optimizer sends momenta, by the method of the same name.
 inline constexpr const char* kOneBitAdam = "onebit-adam";
@@ -276,7 +279,7 @@ void visit_options(Options& o, Visit&& visit) {
       o.recompute);
   visit(OptionInfo{"offload", comm, Role::stays,
                    "keep the optimizer's state in a file in this folder, on a local disk, and not in memory "
-                   "(none: in memory)"},
+                   "(none: in memory; host, with --device cuda: in the host's memory)"},
         o.offload);
   visit(OptionInfo{"compress", comm, Role::defines,
                    "gradients on the wire: none (as they are), bf16, auto (by the links), or "
@@ -325,6 +328,12 @@ void visit_options(Options& o, Visit&& visit) {
         o.deterministic);
   visit(OptionInfo{"tf32", device, Role::defines, "cuda: products of f32 may round their factors to 10 bits"},
         o.tf32);
+  visit(
+      OptionInfo{
+          "gpu_memory_mb", device, Role::runs,
+          "cuda: MiB that a worker may take of its GPU, for tensors and comm memory together (auto: all)",
+          "auto"},
+      o.gpu_memory_mb);
   visit(OptionInfo{"channels_last", device, Role::defines,
                    "images and weights of convolutions with their channels side by side"},
         o.channels_last);

@@ -72,7 +72,12 @@ void set_arithmetic(torch::Device device, GpuArithmetic arithmetic) {
 torch::Device begin_device(const TrainerOptions& o) {
   const torch::Device device = find_device(o.device, Identity::from_environment().local_rank);
   set_arithmetic(device, {o.deterministic, o.tf32});
+  limit_memory(device, o);
   return device;
+}
+
+void limit_memory(torch::Device device, const TrainerOptions& o) {
+  if (o.gpu_memory_mb > 0) limit_gpu_memory(device.index(), o.gpu_memory_mb * 0x1p20);
 }
 
 void move_model(torch::nn::Module& model, torch::Device device, bool channels_last) {

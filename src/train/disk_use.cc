@@ -36,6 +36,13 @@ DiskUse disk_use(const TrainOptimizer& optimizer, const Group& world) {
 std::string describe(const DiskUse& use) {
   const auto bytes = std::accumulate(use.bytes.begin(), use.bytes.end(), std::int64_t{0});
   if (bytes == 0) return "offload: the optimizer keeps no state, so nothing is on disk";
+  if (use.own.folder.empty())
+    return fmt::format(
+        "offload: {} of optimizer state in the host's memory, updated there; {:.2f} GB/s from the GPU, "
+        "{:.2f} GB/s "
+        "to it a worker: about {:.3g} ms a step more",
+        format_bytes(static_cast<std::uint64_t>(bytes)), use.read_rate / 1e9, use.write_rate / 1e9,
+        use.predicted_ms);
   return fmt::format(
       "offload: {} of optimizer state on disk in {} ({}{}), {:.2f} GB/s read, {:.2f} GB/s write a worker: "
       "about {:.3g} ms a step more",
@@ -44,9 +51,11 @@ std::string describe(const DiskUse& use) {
 }
 
 nlohmann::ordered_json to_json(const DiskUse& use) {
-  return {{"folder", use.own.folder.string()},
+  return {{"folder", use.own.folder.empty() ? nlohmann::ordered_json()
+                                            : nlohmann::ordered_json(use.own.folder.string())},
           {"bytes", use.bytes},
           {"staging_bytes", use.own.staging_bytes},
+          {"host_bytes", use.own.host_bytes},
           {"io", use.own.io},
           {"direct", use.own.path == OffloadPath::direct},
           {"in_memory", use.own.path == OffloadPath::memory},

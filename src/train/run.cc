@@ -90,6 +90,7 @@ TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Mod
       loop_(options_, task_, *strategy_, *optimizer_, loader_, finite_, feed_ ? &*feed_ : nullptr),
       state_{.step = plan_->first_step, .epoch = 0, .best_accuracy = plan_->best_accuracy} {
   owners_.emplace(*strategy_);
+  limit_memory(device_, options_);
   if (!plan_->checkpoint.empty()) {
     optimizer_->load(plan_->checkpoint, *owners_, world_);
     about_exchange_ = load_exchange(plan_->checkpoint, strategy_->exchange(), world_);

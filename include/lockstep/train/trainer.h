@@ -129,8 +129,11 @@ struct TrainerOptions {
   // How it is done.
   std::string strategy = "ddp";   // parallel/strategies.h
   StrategyOptions parallel = {};  // a run that goes on has to have its `order`, and an exchange of its name
-  // Where the optimizer's state lies (sgd, adam, adamw, lars, lamb on the processor); each worker's own.
+  // Where the optimizer's state lies (sgd, adam, adamw, lars, lamb); each worker's own.
   Offload offload = {};
+  // cuda: what a worker may take of its GPU, MiB, for tensors and comm memory together; 0: all. More is an
+  // error that says "out of memory".
+  double gpu_memory_mb = 0;
   std::string on_nan = "stop";  // when the loss is not finite: stop, skip the step, or go-on
   // noise: the gradient noise scale from the lanes' gradients, of which there are two at least
   // (report/noise_scale.h); none

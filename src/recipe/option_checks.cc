@@ -69,16 +69,36 @@ void check_ranges(const TrainOptions& o) {
   if (o.gpu_memory_mb != 0) within("--gpu-memory-mb", o.gpu_memory_mb, 1, 1e9, ", or 0 (auto)");
 }
 
+// What a record of forward and backward can't have. How many lanes a worker gets is for the workers to see.
+void check_cuda_graph(const TrainOptions& o) {
+  if (!o.cuda_graph) return;
+  const auto refuse = [](const std::string& what, const char* why, const char* accepted) {
+    throw UsageError(fmt::format("--cuda-graph with {}: {}; accepted: {}", what, why, accepted));
+  };
+  if (o.model == "gpt" && o.dropout > 0)
+    refuse(fmt::format("--dropout {}", o.dropout), "the same numbers would be drawn in every step",
+           "--dropout 0");
+  if (o.norm == "sync") refuse("--norm sync", "the workers meet inside forward", "--norm batch or group");
+  if (o.strategy == "zero3" || o.strategy == "hybrid-shard")
+    refuse("--strategy " + o.strategy, "parameters are gathered inside forward and backward",
+           "ddp, zero1, zero2");
+  if (o.recompute) refuse("--recompute", "forward runs inside backward", "without it");
+  if (o.precision == "bf16-autocast")
+    refuse("--precision bf16-autocast", "its copies of the weights would be recorded", "fp32, bf16 or fp16");
+}
+
 void check_arithmetic(const TrainOptions& o) {
   if (o.device != "cpu") {
     if (compresses_by_method(o))
       throw UsageError(
           fmt::format("--compress {} is computed on the processor; accepted with --device {}: none, bf16",
                       o.compress, o.device));
+    check_cuda_graph(o);
     return;
   }
   for (const auto& [flag, on] : {std::pair("--deterministic", o.deterministic),
                                  {"--tf32", o.tf32},
+                                 {"--cuda-graph", o.cuda_graph},
                                  {"--gpu-memory-mb", o.gpu_memory_mb != 0}})
     if (on)
       throw UsageError(

@@ -90,6 +90,7 @@ struct TrainOptions {
   bool tf32 = false;
   double gpu_memory_mb = 0;  // 0: auto
   bool channels_last = false;
+  bool cuda_graph = false;
 
   std::string out;
   std::string resume;
@@ -337,6 +338,10 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"channels_last", device, Role::defines,
                    "images and weights of convolutions with their channels side by side"},
         o.channels_last);
+  visit(
+      OptionInfo{"cuda_graph", device, Role::runs,
+                 "cuda: forward and backward are recorded once and replayed; one lane a worker, no dropout"},
+      o.cuda_graph);
 
   const char* const folder = "Run folder";
   visit(OptionInfo{"out", folder, Role::runs, "the run's folder (default: runs/MODEL-DATA)"}, o.out);

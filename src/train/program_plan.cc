@@ -152,6 +152,7 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"deterministic", o.deterministic},
           {"tf32", o.tf32},
           {"channels_last", o.channels_last},
+          {"cuda_graph", o.cuda_graph},
           {"scaler",
            {o.scaler.init_scale, o.scaler.growth_factor, o.scaler.backoff_factor, o.scaler.growth_interval}},
           {"on_nan", o.on_nan},

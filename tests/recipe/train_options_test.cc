@@ -187,6 +187,7 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
     expect_words(message([&](auto& o) { o.device = name; }), {"--device", "is not understood", "cpu"});
   expect_words(message([](auto& o) { o.deterministic = true; }), {"--deterministic", "--device cuda"});
   expect_words(message([](auto& o) { o.tf32 = true; }), {"--tf32", "--device cuda"});
+  expect_words(message([](auto& o) { o.cuda_graph = true; }), {"--cuda-graph", "--device cuda"});
   expect_words(message([](auto& o) { o.strategy = "zero4"; }),
                {"--strategy", "zero4", "ddp, zero1, zero2, zero3"});
   expect_words(message([](auto& o) { o.norm = "layer"; }), {"--norm", "layer", "batch, sync, group"});

@@ -127,6 +127,10 @@ struct TrainerOptions {
   std::int64_t steps = 0;
 
   // How it is done.
+  // cuda: forward and backward are recorded once and replayed (train/captured_loss.h), for models that keep
+  // the GPU waiting for the host; the same bits. With one lane a worker, and without random numbers in the
+  // model.
+  bool cuda_graph = false;
   std::string strategy = "ddp";   // parallel/strategies.h
   StrategyOptions parallel = {};  // a run that goes on has to have its `order`, and an exchange of its name
   // Where the optimizer's state lies (sgd, adam, adamw, lars, lamb); each worker's own.

@@ -238,6 +238,7 @@ TrainerOptions trainer_options(const TrainOptions& o) {
           .channels_last = o.channels_last,
           .epochs = o.epochs,
           .steps = o.steps,
+          .cuda_graph = o.cuda_graph,
           .strategy = o.strategy,
           .parallel = strategy_options(o),
           .offload = {.folder = offloads(o) && o.offload != kHostOffload ? o.offload : "",

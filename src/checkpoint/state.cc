@@ -80,9 +80,11 @@ bool same_arithmetic(const Metadata& metadata, const std::string& source) {
   return true;
 }
 
-std::string params_sha256(const torch::nn::Module& module) {
+std::string params_sha256(const torch::nn::Module& module,
+                          const std::function<void(const torch::Tensor& tensor)>& before) {
   Sha256 hash;
   for (const auto& [name, tensor] : model_state(module)) {
+    if (before) before(tensor);
     const auto values = tensor.cpu().contiguous();
     add_bytes(hash, std::as_bytes(std::span(name)));
     add_bytes(hash, std::as_bytes(std::span(std::string_view(torch::toString(values.scalar_type())))));

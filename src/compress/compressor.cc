@@ -185,6 +185,7 @@ Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, ReducePrec
   book_ = MemoryBook(subtrees, carriage_.own());
   calls_ = std::move(calls);
   debts_.clear();
+  before_.reset();
   bind_methods();
   if (!book_.knows(before))
     log().warn(
@@ -225,8 +226,9 @@ Work Compressor::run(const Bucket& bucket) {
   }
   const std::int64_t step = bucket.step.value_or(steps_ - 1);
   last_step_ = step;
+  if (chooser_ && chooser_->look(bucket, step, *this)) use_choices();
+  if (bucket.index == 0) keep_for(bucket);
   if (!chooser_) return send(bucket, step);
-  if (chooser_->look(bucket, step, *this)) use_choices();
   if (carriage_.speaks()) debts_.pay(bucket);
   const Work work = send(bucket, step);
   chooser_->sent(bucket, work, *this);
@@ -318,6 +320,7 @@ Exchange exchange_of(const std::shared_ptr<Compressor>& compressor, Exchange::Le
           .leaves = leaves,
           .state = [compressor] { return compressor->state(); },
           .load = [compressor](const Exchange::State& state) { compressor->load(state); },
+          .leave_out = [compressor] { compressor->leave_out(); },
           .bind = [compressor](const std::vector<NamedTensor>& parameters, ReducePrecision precision,
                                const Group& group) { return compressor->bind(parameters, precision, group); },
           .figures = [compressor] { return compressor->figures(); },

@@ -27,6 +27,8 @@ class Compressor final : public MomentumExchange,
   Work run(const Bucket& bucket);
   Exchange::State state();
   void load(const Exchange::State& state);
+  // Exchange::leave_out.
+  void leave_out();
   double expected_seconds(const Group& group, std::size_t count, DType dtype) const;
   ExchangeFigures figures() const;
   // What a way costs a bucket: of auto's candidates.
@@ -83,6 +85,8 @@ class Compressor final : public MomentumExchange,
   void use_choices();
   void load_choices(Exchange::State& rest);
   double table_seconds(Collective what, std::size_t count, DType dtype) const;
+  // Of a step that may be void.
+  void keep_for(const Bucket& bucket);
   Work send(const Bucket& bucket, std::int64_t step);
   bool is_warming_up(const Line& line, std::int64_t step) const;
   Ways ways_of(const Bucket& bucket, std::int64_t step) const;
@@ -106,6 +110,12 @@ class Compressor final : public MomentumExchange,
   Carriage carriage_;
   MemoryBook book_;
   Debts debts_;
+  // Before the last step, where it may be void.
+  struct Before {
+    Exchange::State book;
+    Debts debts;
+  };
+  std::optional<Before> before_;
   Calls calls_;
   Staging flags_;
   Savings savings_;

@@ -64,8 +64,20 @@ void Compressor::load(const Exchange::State& state) {
   if (momenta_) rest.erase(begun);
   if (chooser_) load_choices(rest);
   book_.take(rest, MemoryBook::Missing::is_refused);
+  before_.reset();
   steps_ = count;
   if (momenta_) momenta_->begun = momenta_begun;
+}
+
+void Compressor::keep_for(const Bucket& bucket) {
+  before_.reset();
+  if (bucket.may_be_void) before_ = {.book = book_.copy(), .debts = debts_};
+}
+
+void Compressor::leave_out() {
+  if (!before_) return;
+  book_.restore(before_->book);
+  debts_ = before_->debts;
 }
 
 // Takes its own of `rest`.

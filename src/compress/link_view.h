@@ -20,6 +20,8 @@ struct LinkView {
   // Seconds in which at least one of a step's exchanges was under way, waiting for ranks that come later and
   // what is computed behind their calls included; 0: nobody knows.
   std::function<double(std::span<const SentBucket> step)> took;
+  // Seconds that this process' threads have waited for a core so far. Left empty: nobody knows.
+  std::function<double()> waited_for_core = {};
 };
 
 // The group's table, and the calls' own clocks.

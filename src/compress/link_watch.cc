@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/core_wait.h"
+
 namespace lockstep::compress {
 namespace {
 
@@ -30,7 +32,8 @@ double busy_seconds(std::span<const SentBucket> step) {
 LinkView real_links() {
   return {
       .expected = [](const Group& group, const CallQuestion& call) { return group.expected_seconds(call); },
-      .took = busy_seconds};
+      .took = busy_seconds,
+      .waited_for_core = [] { return seconds_without_core(); }};
 }
 
 void LinkWatch::restart() {
@@ -41,8 +44,11 @@ void LinkWatch::restart() {
 }
 
 void LinkWatch::begin_step() {
+  const double waited_s = links_.waited_for_core ? links_.waited_for_core() : 0;
+  const double waiting_s = waited_s - std::exchange(waited_s_, waited_s);
   if (sent_.empty()) return;
-  const double step_s = links_.took(sent_);
+  double step_s = links_.took(sent_);
+  if (waiting_s > kMostWaiting * step_s) step_s = 0;
   sent_.clear();
   if (!std::exchange(has_begun_, true)) return;
   if (early_.size() < kSteps) early_.push_back(step_s);

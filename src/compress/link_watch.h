@@ -2,6 +2,9 @@
 // a step took, on this rank, and tells a period's first steps from its last. Who comes early waits for the
 // others, in one step this rank and in the next one that: so ranks are compared step by step.
 //
+// A step in which this process waited long for a core says nothing of links: the exchange waited with it. It
+// counts as not known, and what no rank knows of a step of its own nobody does.
+//
 // One number is drawn from it, the same for all calls of the group: by what the table's costs are multiplied.
 // A period is what lies between two choices, so in one all steps send the same.
 //
@@ -23,7 +26,8 @@ namespace lockstep::compress {
 class LinkWatch {
  public:
   static constexpr double kFactor = 2;
-  static constexpr std::size_t kSteps = 5;  // at either end of a period
+  static constexpr std::size_t kSteps = 5;      // at either end of a period
+  static constexpr double kMostWaiting = 0.25;  // for a core, of what a step's exchanges took
 
   explicit LinkWatch(LinkView links) : links_(std::move(links)) {}
 
@@ -42,6 +46,7 @@ class LinkWatch {
  private:
   LinkView links_;
   std::vector<SentBucket> sent_;  // in this step
+  double waited_s_ = 0;           // for a core, until this step began
   bool has_begun_ = false;        // the period's first step is over
   std::vector<double> early_;
   std::deque<double> late_;

@@ -54,6 +54,17 @@ std::span<float> MemoryBook::shared(const std::string& kind, const std::string& 
   return elements(own_entries_.at(key_of(kind, -1, parameter)));
 }
 
+MemoryBook::State MemoryBook::copy() const {
+  State copy;
+  for (const auto& [key, tensor] : own_entries_) copy[key] = tensor.clone();
+  return copy;
+}
+
+void MemoryBook::restore(const State& copy) {
+  for (const auto& [key, tensor] : own_entries_)
+    std::ranges::copy(elements(copy.at(key)), elements(tensor).begin());
+}
+
 // Whoever has it, and of several the lowest rank, sends each subtree's. What nobody has whose own counts,
 // since those who had it are gone, is left out.
 MemoryBook::State MemoryBook::collect(const Group& group, Own own) const {

@@ -43,6 +43,10 @@ class MemoryBook {
   // returned.
   State inherit(MemoryBook before);
 
+  // What this rank has, as it is now; and back to it, of the same things.
+  State copy() const;
+  void restore(const State& copy);
+
   // Is there nothing in it that this book has not, or has of another size?
   bool knows(const State& state) const;
 

@@ -69,11 +69,11 @@ BucketLayout plan_buckets(std::span<const ParameterShape> parameters, std::span<
   return layout;
 }
 
-BucketOffsets place_buckets(const BucketLayout& layout) {
+BucketOffsets place_buckets(const BucketLayout& layout, std::size_t alignment) {
   BucketOffsets offsets;
   for (const BucketPlan& plan : layout.buckets) {
     offsets.begins.push_back(offsets.bytes);
-    offsets.bytes += round_up(plan.count * size_of(plan.dtype), kBucketAlignment);
+    offsets.bytes += round_up(plan.count * size_of(plan.dtype), alignment);
   }
   offsets.bytes = std::max(offsets.bytes, kBucketAlignment);
   return offsets;

@@ -34,12 +34,11 @@ struct BucketLayout {
   std::vector<Placement> placements;  // of each parameter
 };
 
-// Where the buckets of a layout lie in one block of memory, each at the beginning of a page.
+// Where the buckets of a layout lie in one block of memory.
 struct BucketOffsets {
   std::vector<std::size_t> begins;  // bytes
   std::size_t bytes = 0;            // of the block; a page at least
 };
-BucketOffsets place_buckets(const BucketLayout& layout);
 
 // "bucket 2 of 3 (layer1.weight … layer3.bias)": one a bucket, for messages. `names`: the parameters'.
 std::vector<std::string> bucket_labels(const BucketLayout& layout, std::span<const std::string> names);
@@ -47,8 +46,10 @@ std::vector<std::string> bucket_labels(const BucketLayout& layout, std::span<con
 // Every tensor in a bucket starts at a multiple of this.
 inline constexpr std::size_t kTensorAlignment = 64;
 
-// Every bucket of a block starts at a multiple of this.
+// Every bucket of a block starts at a multiple of this, a page.
 inline constexpr std::size_t kBucketAlignment = 4096;  // bytes
+
+BucketOffsets place_buckets(const BucketLayout& layout, std::size_t alignment = kBucketAlignment);
 
 // `order` is the order in which gradients are expected. A bucket holds one type, of parameters of one type,
 // and of one unit, and at most `cap_bytes` (the first of each type `first_bytes`; not those of units), or one

@@ -34,6 +34,8 @@ Buffer own_part(const Bucket& bucket) {
           bucket.data.dtype, bucket.data.device};
 }
 
+Buffer own_result(const Bucket& bucket) { return bucket.own.data != nullptr ? bucket.own : own_part(bucket); }
+
 Exchange all_reduce_exchange(ExchangeOptions options) {
   return {.name = "all-reduce",
           .run =
@@ -50,10 +52,11 @@ Exchange reduce_scatter_exchange(ExchangeOptions options) {
           .run =
               [options](const Bucket& bucket) {
                 if (is_its_own_mean(bucket)) return Work();
-                return bucket.group.reduce_scatter_async(bucket.data, own_part(bucket),
+                return bucket.group.reduce_scatter_async(bucket.data, own_result(bucket),
                                                          call_options(options, bucket));
               },
           .leaves = Exchange::Leaves::own_part,
+          .writes_own = true,
           .expected_seconds = expected(Collective::reduce_scatter, options)};
 }
 

@@ -43,15 +43,16 @@ bool all_finite(const Buffer& data) {
 }
 
 std::vector<Buffer> own_tensors(const Bucket& bucket) {
-  const std::size_t length = own_part(bucket).count;
-  const std::size_t begin = length * static_cast<std::size_t>(bucket.group.rank()), end = begin + length;
+  const Buffer own = own_result(bucket);
+  const std::size_t begin = own.count * static_cast<std::size_t>(bucket.group.rank()),
+                    end = begin + own.count;
   const std::size_t size = size_of(bucket.data.dtype);
   std::vector<Buffer> list;
   for (const BucketTensor& tensor : bucket.tensors) {
     const std::size_t from = std::clamp(tensor.offset, begin, end);
     const std::size_t to = std::clamp(tensor.offset + tensor.count, begin, end);
-    list.push_back({static_cast<std::byte*>(bucket.data.data) + from * size, to - from, bucket.data.dtype,
-                    bucket.data.device});
+    list.push_back(
+        {static_cast<std::byte*>(own.data) + (from - begin) * size, to - from, own.dtype, own.device});
   }
   return list;
 }

@@ -81,11 +81,7 @@ void GradientStore::set_layout(BucketLayout layout) {
   } else if (slots_) {
     set = empty_set(layout);
     placed_.assign(layout.buckets.size(), {});
-    own_.clear();
-    for (const BucketPlan& plan : layout.buckets)
-      own_.push_back(torch::zeros(
-          {static_cast<std::int64_t>(plan.count / static_cast<std::size_t>(group_.size()))},
-          torch::TensorOptions().dtype(scalar_type_of(plan.dtype)).device(torch_device(device_))));
+    make_own(layout);
   } else {
     memory = group_.allocate(offsets.bytes, device_);
     set = make_set(layout, memory);
@@ -146,19 +142,43 @@ void GradientStore::place(int bucket) {
     set.views[static_cast<std::size_t>(m)] = view_of(set.buckets[b], static_cast<std::size_t>(m), layout_);
 }
 
-Work GradientStore::leave(int bucket, Work exchange) {
+// The own parts one behind the other, in comm memory: exchanges write them there.
+void GradientStore::make_own(const BucketLayout& layout) {
+  const torch::NoGradGuard no_grad;
+  BucketLayout parts{.buckets = layout.buckets, .placements = {}};
+  for (BucketPlan& plan : parts.buckets) plan.count /= static_cast<std::size_t>(group_.size());
+  const BucketOffsets offsets = place_buckets(parts, kTensorAlignment);
+  own_memory_ = group_.allocate(offsets.bytes, device_);
+  own_.clear();
+  const auto owner = std::make_shared<CommMemory>(own_memory_);
+  for (std::size_t b = 0; b < parts.buckets.size(); ++b)
+    own_.push_back(tensor_at({own_memory_.as<std::byte>() + offsets.begins[b], parts.buckets[b].count,
+                              parts.buckets[b].dtype, device_},
+                             owner)
+                       .zero_());
+}
+
+// A single worker's exchange may do nothing at all, so nothing is written there.
+Buffer GradientStore::own_place(int bucket) const {
+  if (!slots_ || group_.size() == 1) return {};
+  return buffer_of(own_[static_cast<std::size_t>(bucket)], "it");
+}
+
+Work GradientStore::leave(const Bucket& bucket, Work exchange) {
   if (!slots_) return exchange;
-  const auto b = static_cast<std::size_t>(bucket);
-  const Buffer from = lockstep::own_part(this->bucket(bucket));
-  const Work kept = exchange.then([from, to = own_[b], slot = placed_[b]] {
-    if (from.count == 0) return;  // nothing, which may lie nowhere
-    if (from.device.kind == Device::Kind::cpu) {
-      std::memcpy(to.data_ptr(), from.data, from.bytes());
-    } else {
-      const torch::NoGradGuard no_grad;
-      torch::Tensor(to).copy_(tensor_at(from, nullptr), /*non_blocking=*/true);
-    }
-  });
+  const auto b = static_cast<std::size_t>(bucket.index);
+  const Buffer from = own_result(bucket);
+  Work kept = std::move(exchange);
+  if (from.data != own_[b].data_ptr())
+    kept = kept.then([from, to = own_[b], slot = placed_[b]] {
+      if (from.count == 0) return;  // nothing, which may lie nowhere
+      if (from.device.kind == Device::Kind::cpu) {
+        std::memcpy(to.data_ptr(), from.data, from.bytes());
+      } else {
+        const torch::NoGradGuard no_grad;
+        torch::Tensor(to).copy_(tensor_at(from, nullptr), /*non_blocking=*/true);
+      }
+    });
   for (const int m : layout_.buckets[b].members) {
     publish(static_cast<std::size_t>(m), false);  // else a view of it would hold the memory that others get
     sets_[0].views[static_cast<std::size_t>(m)] = torch::Tensor();
@@ -196,16 +216,16 @@ std::size_t GradientStore::bytes() const {
   std::size_t bytes = slots_                                ? slots_->bytes()
                       : stays_ && memory_.data() == nullptr ? offsets_.bytes  // those that libtorch holds
                                                             : memory_.bytes();
-  for (const torch::Tensor& own : own_) bytes += own.nbytes();
+  bytes += own_memory_.bytes();
   for (std::size_t level = 1; level < sets_.size(); ++level)
     for (const torch::Tensor& bucket : sets_[level].buckets) bytes += bucket.nbytes();
   return bytes;
 }
 
-std::vector<Buffer> GradientStore::reduced(int bucket) const {
-  if (!stay()) return own_tensors(this->bucket(bucket));
+std::vector<Buffer> GradientStore::reduced(const Bucket& bucket) const {
+  if (!stay()) return own_tensors(bucket);
   std::vector<Buffer> list;
-  for (const int m : layout_.buckets[static_cast<std::size_t>(bucket)].members) {
+  for (const int m : layout_.buckets[static_cast<std::size_t>(bucket.index)].members) {
     const torch::Tensor& grad = parameters_[static_cast<std::size_t>(m)].tensor.grad();
     if (grad.defined())
       list.push_back(

@@ -85,12 +85,15 @@ class GradientStore {
 
   // Without a divisor; without data where it has no memory at the moment.
   Bucket bucket(int index) const;
+  // Where this rank's part of a bucket is kept apart from it; without data: nowhere.
+  Buffer own_place(int bucket) const;
   // This rank's part of what was reduced, tensor by tensor, wherever it lies.
-  std::vector<Buffer> reduced(int bucket) const;
+  std::vector<Buffer> reduced(const Bucket& bucket) const;
   // After collapse, where the tree is cut: Bucket::sums.
   std::vector<SubtreeSum> sums(int bucket) const;
-  // Its exchange is under way, and leaves this rank its part. Returns what is to be waited for in its place.
-  Work leave(int bucket, Work exchange);
+  // Its exchange is under way, and leaves this rank its part there (own_result). Returns what is to be waited
+  // for in its place.
+  Work leave(const Bucket& bucket, Work exchange);
   // This rank's part of the bucket as the exchange has left it, flat.
   torch::Tensor own_part(int bucket) const;
   // Of all sets, and of own parts that are kept apart.
@@ -106,6 +109,7 @@ class GradientStore {
   Set make_set(const BucketLayout& layout, const CommMemory& memory) const;
   Set empty_set(const BucketLayout& layout) const;
   torch::Tensor view_of(const torch::Tensor& bucket, std::size_t parameter, const BucketLayout& layout) const;
+  void make_own(const BucketLayout& layout);
   // Bucket b of the first set has memory from now on, if it had none.
   void place(int bucket);
   // Whether this step's gradients are left where they are.
@@ -126,6 +130,7 @@ class GradientStore {
   BucketOffsets offsets_;  // of the buckets in memory_
   std::optional<BucketSlots> slots_;
   std::vector<CommMemory> placed_;        // with slots: the memory that each bucket has now
+  CommMemory own_memory_;                 // with slots: of own_
   std::vector<torch::Tensor> own_;        // with slots: this rank's part of each bucket
   std::vector<Set> sets_;                 // the first in comm memory
   std::vector<std::size_t> roots_ = {0};  // the first set of each subtree so far

@@ -67,7 +67,9 @@ void StepExchange::launch() {
   Bucket bucket = store_.bucket(index);
   bucket.divisor = weighted_ ? divisor_ * weight_scale(bucket.data.dtype, divisor_) : divisor_;
   bucket.step = step_;
+  bucket.may_be_void = watches_;
   if (cut_) bucket.sums = store_.sums(index);
+  if (options_.exchange.writes_own) bucket.own = store_.own_place(index);
   BucketEvent& event = log_.buckets[static_cast<std::size_t>(index)];
   event.bucket = index;
   event.bytes = bucket.data.bytes();
@@ -76,14 +78,15 @@ void StepExchange::launch() {
   // On the thread that ends the exchange, while the bucket is in its cache. The counts leave when all have
   // been looked at, and what was found goes along with them. On a device it is found there.
   if (watches_ && on_device())
-    work = work.then([list = store_.reduced(index), found = device_found_] { mark_not_finite(list, found); });
+    work =
+        work.then([list = store_.reduced(bucket), found = device_found_] { mark_not_finite(list, found); });
   else if (watches_)
     work = work.then([bucket, found = counts_memory_.as<std::int32_t>() + parameters_.size() + 1] {
       // Buckets may end on the threads of several groups.
       if (!std::ranges::all_of(own_tensors(bucket), all_finite))
         std::atomic_ref<std::int32_t>(*found).store(1, std::memory_order_relaxed);
     });
-  works_.push_back(store_.leave(index, std::move(work)));
+  works_.push_back(store_.leave(bucket, std::move(work)));
 }
 
 void StepExchange::flush() {
@@ -127,6 +130,7 @@ void StepExchange::finish_counts() {
   const auto* const counts = counts_memory_.as<std::int32_t>();
   const int ranks = counts[parameters_.size()];  // that have gradients
   overflowed_ = counts[parameters_.size() + 1] > 0;
+  if (overflowed_ && options_.exchange.leave_out) options_.exchange.leave_out();
   std::string unused;
   int unused_count = 0;
   const bool whole = options_.exchange.leaves == Exchange::Leaves::everything;

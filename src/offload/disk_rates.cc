@@ -63,10 +63,15 @@ DiskRates measure_rates(Pager& pager) {
   return rates;
 }
 
-DiskRates rates_of(const Offload& offload) {
+DiskRates rates_of(const Offload& offload, std::uint64_t most) {
   const std::size_t bytes = offload.staging_bytes / kStagedPages / ScratchFile::kAlign * ScratchFile::kAlign;
   std::vector<FilePage> pages;
-  for (std::size_t i = 0; i < kMeasuredPages; ++i) pages.push_back({.at = i * bytes, .bytes = bytes});
+  for (std::size_t i = 0; i < kMeasuredPages; ++i) {
+    const std::uint64_t left = (most - i * bytes) / ScratchFile::kAlign * ScratchFile::kAlign;
+    if (most <= i * bytes || left == 0) break;
+    pages.push_back(
+        {.at = i * bytes, .bytes = static_cast<std::size_t>(std::min<std::uint64_t>(bytes, left))});
+  }
   Pager pager(offload, std::move(pages));
   return measure_rates(pager);
 }

@@ -73,8 +73,8 @@ struct DiskRates {
 };
 // What the pages held is lost. Throws OffloadError.
 DiskRates measure_rates(Pager& pager);
-// Of a folder where nothing lies yet.
-DiskRates rates_of(const Offload& offload);
+// Of a folder where nothing lies yet; `most`: bytes that may be written there.
+DiskRates rates_of(const Offload& offload, std::uint64_t most = std::uint64_t{1} << 40);
 
 // How often a step goes over all of an optimizer's state.
 struct StepPasses {

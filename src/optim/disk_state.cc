@@ -10,7 +10,6 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kRememberedSteps = 1000;
 constexpr std::size_t kLeastPageBytes = std::size_t{64} << 10;
 constexpr std::size_t kMostPageBytes = std::size_t{4} << 20;  // beyond that disks get no faster
 
@@ -50,7 +49,7 @@ void DiskState::initialize(const Work& work) {
     visits.push_back({.page = page, .use = PageUse::write});
   pager_.pass(visits,
               [&](std::size_t page, std::span<std::byte> bytes) { work(parts_of(page, bytes, all)); });
-  waited_before_ns_ = pager_.waited_ns();
+  waits_.begin(pager_.waited_ns());
 }
 
 void DiskState::pass(const std::vector<bool>& wanted, const std::function<PageUse(std::size_t slice)>& use,
@@ -92,16 +91,7 @@ double DiskState::predicted_ms(const StepPasses& passes) const {
   return milliseconds_of(passes, static_cast<double>(layout_.bytes()), rates_);
 }
 
-void DiskState::end_step() {
-  const std::int64_t waited = pager_.waited_ns();
-  waits_ms_.resize(std::min(steps_ + 1, kRememberedSteps));
-  waits_ms_[steps_++ % kRememberedSteps] =
-      static_cast<double>(waited - std::exchange(waited_before_ns_, waited)) / 1e6;
-}
-
 OffloadFigures DiskState::figures() const {
-  std::vector<double> waits = waits_ms_;
-  std::ranges::sort(waits);
   return {.folder = pager_.file().folder(),
           .bytes = layout_.bytes(),
           .staging_bytes = pager_.staging_bytes(),
@@ -110,7 +100,7 @@ OffloadFigures DiskState::figures() const {
           .read_rate = rates_.read,
           .write_rate = rates_.write,
           .both_rate = rates_.both,
-          .measured_ms = waits.empty() ? std::nullopt : std::optional(waits[waits.size() / 2])};
+          .measured_ms = waits_.median_ms()};
 }
 
 }  // namespace lockstep

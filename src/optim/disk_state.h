@@ -10,6 +10,7 @@
 
 #include "lockstep/offload/offload.h"
 #include "offload/pager.h"
+#include "offload/step_waits.h"
 #include "optim/state_pages.h"
 
 namespace lockstep {
@@ -47,7 +48,7 @@ class DiskState {
   // What these passes should take, by the rates that were measured.
   double predicted_ms(const StepPasses& passes) const;
   // A step is through: what passes waited since the last one is its waiting.
-  void end_step();
+  void end_step() { waits_.end_step(pager_.waited_ns()); }
   // All but predicted_ms, which is the optimizer's to say.
   OffloadFigures figures() const;
 
@@ -59,9 +60,7 @@ class DiskState {
   StatePages layout_;
   Pager pager_;
   DiskRates rates_;
-  std::int64_t waited_before_ns_ = 0;
-  std::vector<double> waits_ms_;  // of the last steps, one in the place of another
-  std::size_t steps_ = 0;
+  StepWaits waits_;
 };
 
 }  // namespace lockstep

@@ -58,7 +58,7 @@ void Optimizer::run_on_host(const std::vector<Update>& updates) {
       update(std::span(&part, 1), parts[k].update->pass);
     });
     for (; first < last; ++first) {
-      finish(updates[first]);
+      updates[first].write_back();
       host_copies_->send(number(updates[first]));
     }
   }

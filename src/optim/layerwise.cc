@@ -133,17 +133,23 @@ bool LayerwiseOptimizer::measured_on_disk(const Slot& slot) const {
 }
 
 void LayerwiseOptimizer::measure_here(std::span<const Update* const> updated) {
-  std::vector<LayerNorms::Run> runs;
-  for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (updated[i] != nullptr && !measured_on_disk(slots_[i])) runs.push_back({i, slots_[i].elements});
-  norms_->add(
-      runs,
-      [&](std::size_t i, const ElementRange& range, double* parameter, double* second) {
-        const Update& each = *updated[i];
-        const std::size_t begin = range.begin - slots_[i].elements.begin;
-        measure_block(each, each.elements.part(begin, range.count()), parameter, second);
-      },
-      crew(), static_cast<std::size_t>(at::get_num_threads()));
+  const auto measured = [&](std::size_t i) { return updated[i] != nullptr && !measured_on_disk(slots_[i]); };
+  bool any = false;
+  for (std::size_t i = 0; i < slots_.size(); ++i) any = any || measured(i);
+  if (!any) return;
+  for_each_held(SliceStore::Use::read, [&](std::span<const std::size_t> slices) {
+    std::vector<LayerNorms::Run> runs;
+    for (const std::size_t i : slices)
+      if (measured(i)) runs.push_back({i, slots_[i].elements});
+    norms_->add(
+        runs,
+        [&](std::size_t i, const ElementRange& range, double* parameter, double* second) {
+          const Update& each = *updated[i];
+          const std::size_t begin = range.begin - slots_[i].elements.begin;
+          measure_block(each, each.elements_now().part(begin, range.count()), parameter, second);
+        },
+        crew(), static_cast<std::size_t>(at::get_num_threads()));
+  });
 }
 
 void LayerwiseOptimizer::measure_on_disk(std::span<const Update* const> updated) {
@@ -157,6 +163,7 @@ void LayerwiseOptimizer::measure_on_disk(std::span<const Update* const> updated)
       wanted,
       [&](std::size_t) { return traits_.adapts == Adapts::to_moments ? PageUse::update : PageUse::read; },
       [&](std::span<const StateInMemory> parts) {
+        hold(parts, SliceStore::Use::read);
         std::vector<LayerNorms::Run> runs;
         for (const StateInMemory& part : parts) {
           const std::size_t begin = slots_[part.slice].elements.begin + part.begin;

@@ -53,12 +53,22 @@ void Optimizer::make_slots_on_disk() {
   }
   disk_ = std::make_unique<DiskState>(traits_.offload, std::move(shapes));
   disk_->initialize([&](std::span<const StateInMemory> parts) {
+    if (traits_.master_weights == MasterWeights::f32) hold(parts, SliceStore::Use::read);
     for (const StateInMemory& part : parts)
       if (const Slot& slot = slots_[part.slice]; slot.has_master)
         on_memory(part.array(states), part.count, torch::kFloat32)
             .copy_(some_of(in_state_order(slot.parameter), part));
   });
+  if (SliceStore* const store = source_->store()) store->let_go();
   if (traits_.master_weights == MasterWeights::f32 || host_copies_) remember_writes();
+}
+
+void Optimizer::hold(std::span<const StateInMemory> parts, SliceStore::Use use) const {
+  SliceStore* const store = source_->store();
+  if (store == nullptr) return;
+  std::vector<std::size_t> slices;
+  for (const StateInMemory& part : parts) slices.push_back(part.slice);
+  store->hold(slices, use);
 }
 
 void Optimizer::take_over_on_disk(const std::vector<NamedTensor>& parameters) {
@@ -70,6 +80,7 @@ void Optimizer::take_over_on_disk(const std::vector<NamedTensor>& parameters) {
   disk_->pass(
       written, [](std::size_t) { return PageUse::update; },
       [&](std::span<const StateInMemory> parts) {
+        hold(parts, SliceStore::Use::read);
         for (const StateInMemory& part : parts) {
           const torch::Tensor& whole = slots_[part.slice].parameter;
           const torch::Tensor parameter = some_of(in_state_order(whole), part);
@@ -99,6 +110,7 @@ void Optimizer::run_on_disk(const std::vector<Update>& updates) {
   disk_->pass(
       wanted, [&](std::size_t i) { return moves || slots_[i].has_master ? PageUse::update : PageUse::read; },
       [&](std::span<const StateInMemory> parts) {
+        hold(parts, SliceStore::Use::update);
         std::vector<Piece> pieces;
         for (const StateInMemory& part : parts) {
           if (host_copies_) host_copies_->await(part.slice);
@@ -113,10 +125,11 @@ void Optimizer::run_on_disk(const std::vector<Update>& updates) {
         });
         for (const StateInMemory& part : parts) {
           const Update& update = *updated[part.slice];
-          if (update.elements.parameter != nullptr) continue;
+          if (!update.to_stored_master) continue;
           const torch::ScalarType narrow = update.slot.parameter.scalar_type();  // its master was updated
-          auto* const to =
-              static_cast<std::byte*>(update.arrays.parameter()) + part.begin * c10::elementSize(narrow);
+          auto* const to = static_cast<std::byte*>(update.parameter_comes ? update.slot.parameter.data_ptr()
+                                                                          : update.arrays.parameter()) +
+                           part.begin * c10::elementSize(narrow);
           on_memory(to, part.count, narrow).copy_(on_memory(part.array(states), part.count, torch::kFloat32));
         }
         for (const StateInMemory& part : parts)

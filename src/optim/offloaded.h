@@ -10,12 +10,12 @@ namespace lockstep {
 // master in the page. `states`: arrays before the master.
 template <class Update>
 kernel::Elements elements_in(const StateInMemory& part, const Update& update, std::size_t states) {
-  kernel::Elements elements = update.elements.part(part.begin, part.count);
+  kernel::Elements elements = update.elements_now().part(part.begin, part.count);
   if (states > 0) elements.first = part.array(0);
   if (states > 1) elements.second = part.array(1);
   if (!update.slot.has_master) return elements;
   // A gradient of f32 updates the master as any f32 parameter.
-  (update.elements.parameter == nullptr ? elements.parameter : elements.master) = part.array(states);
+  (update.to_stored_master ? elements.parameter : elements.master) = part.array(states);
   return elements;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -101,9 +102,28 @@ void Optimizer::make_masters() {
     parameters.push_back(slot.parameter);
   }
   const auto masters = allocate_state(parameters, 1, MasterWeights::f32);
-  for (std::size_t k = 0; k < narrow.size(); ++k)
-    narrow[k]->master = torch::Tensor(masters[k][0]).copy_(parameters[k]);
+  for (std::size_t k = 0; k < narrow.size(); ++k) narrow[k]->master = masters[k][0];
+  for_each_held(SliceStore::Use::read, [&](std::span<const std::size_t> slices) {
+    for (const std::size_t k : slices)
+      if (slots_[k].master.defined()) slots_[k].master.copy_(slots_[k].parameter);
+  });
+  if (SliceStore* const store = source_->store()) store->let_go();
   remember_writes();
+}
+
+// All slices, whose parameters are in memory meanwhile: at once, or run by run where they are on disk.
+void Optimizer::for_each_held(SliceStore::Use use,
+                              const std::function<void(std::span<const std::size_t> slices)>& fn) const {
+  SliceStore* const store = source_->store();
+  if (store == nullptr) {
+    std::vector<std::size_t> all(slots_.size());
+    std::iota(all.begin(), all.end(), 0);
+    return fn(all);
+  }
+  for (const std::vector<std::size_t>& run : store->runs()) {
+    store->hold(run, use);
+    fn(run);
+  }
 }
 
 void Optimizer::remember_writes() {
@@ -115,12 +135,20 @@ void Optimizer::take_over() {
   if (host_copies_) take_over_from_device();
   if (traits_.master_weights != MasterWeights::f32) return;
   const std::vector<NamedTensor> parameters = source_->parameters();
-  for (std::size_t k = 0; k < slots_.size(); ++k) {
-    Slot& slot = slots_[k];
-    if (!slot.master.defined() || parameters[k].tensor._version() == slot.version) continue;
-    const torch::Tensor same = slot.master.to(slot.parameter.scalar_type()).eq(slot.parameter);
-    slot.master.copy_(torch::where(same, slot.master, slot.parameter.to(torch::kFloat32)));
-  }
+  const auto written = [&](std::size_t k) {
+    return slots_[k].master.defined() && parameters[k].tensor._version() != slots_[k].version;
+  };
+  bool any = false;
+  for (std::size_t k = 0; k < slots_.size(); ++k) any = any || written(k);
+  if (any)
+    for_each_held(SliceStore::Use::read, [&](std::span<const std::size_t> slices) {
+      for (const std::size_t k : slices) {
+        if (!written(k)) continue;
+        const Slot& slot = slots_[k];
+        const torch::Tensor same = slot.master.to(slot.parameter.scalar_type()).eq(slot.parameter);
+        slot.master.copy_(torch::where(same, slot.master, slot.parameter.to(torch::kFloat32)));
+      }
+    });
   if (disk_) take_over_on_disk(parameters);
 }
 
@@ -191,6 +219,7 @@ void Optimizer::step(double gradient_scale) {
   const torch::NoGradGuard no_grad;
   source_->synchronize();
   const std::span<const Slice> slices = source_->slices();
+  const SliceStore* const store = source_->store();
   for (const Slot& slot : slots_) slot.check_on_disk(traits_.name);
   take_over();
   if (host_copies_) host_copies_->bring(slices);
@@ -223,7 +252,9 @@ void Optimizer::step(double gradient_scale) {
                        .elements = elements,
                        .pass = {.step = slot.step + 1,
                                 .lr = lr_ * slot.lr_scale,
-                                .weight_decay = slot.weight_decay.value_or(traits_.weight_decay)}});
+                                .weight_decay = slot.weight_decay.value_or(traits_.weight_decay)},
+                       .to_stored_master = wide && slot.on_disk,
+                       .parameter_comes = store != nullptr && store->has(k) && !(wide && !slot.on_disk)});
   }
   if (host_copies_ && traits_.adapts != Adapts::to_nothing)
     for (std::size_t k = 0; k < slots_.size(); ++k) host_copies_->await(k);
@@ -232,7 +263,7 @@ void Optimizer::step(double gradient_scale) {
   run(updates);
   for (const Update& each : updates) {
     each.slot.step = each.pass.step;
-    if (!host_copies_) finish(each);
+    if (each.elements.device.kind != Device::Kind::cpu || each.slot.on_disk) each.write_back();
     each.slot.parameter.unsafeGetTensorImpl()->bump_version();  // a graph that saved it must notice
   }
   source_->share_updates();
@@ -240,13 +271,6 @@ void Optimizer::step(double gradient_scale) {
   if (disk_) disk_->end_step();
   source_->end_step();
   updated();
-}
-
-// What is not the kernels': copies go back, and a master that was updated as a parameter is rounded.
-void Optimizer::finish(const Update& each) {
-  each.arrays.write_back();
-  if (each.slot.master.defined() && each.elements.master == nullptr)
-    each.slot.parameter.copy_(each.slot.master);
 }
 
 Crew& Optimizer::crew() {
@@ -265,27 +289,41 @@ void Optimizer::run_on_devices(const std::vector<Update>& updates) {
   for (const auto& [alike, list] : lists) update(list, std::get<Pass>(alike));
 }
 
-// Elements are independent of each other, so the cut is free to follow the number of threads.
 void Optimizer::run(const std::vector<Update>& updates) {
+  if (host_copies_ && !disk_) return run_on_host(updates);
+  run_on_devices(updates);
+  std::vector<const Update*> here(slots_.size(), nullptr);  // on the processor, with their state in memory
+  bool any = false;
+  for (const Update& each : updates) {
+    const auto k = static_cast<std::size_t>(&each.slot - slots_.data());
+    if (each.elements.device.kind == Device::Kind::cpu && !each.slot.on_disk) here[k] = &each;
+    if (host_copies_ && here[k] != nullptr) host_copies_->await(k);
+    any = any || !each.slot.on_disk;
+  }
+  if (any)
+    for_each_held(SliceStore::Use::update, [&](std::span<const std::size_t> slices) {
+      run_here(here, slices);
+      for (const std::size_t k : slices)
+        if (here[k] != nullptr) here[k]->write_back();
+    });
+  if (disk_) run_on_disk(updates);
+}
+
+// Elements are independent of each other, so the cut is free to follow the number of threads.
+void Optimizer::run_here(const std::vector<const Update*>& updates, std::span<const std::size_t> slices) {
   struct Part {
     const Update* update;
-    std::size_t begin, count;
+    kernel::Elements elements;
   };
-  if (host_copies_ && !disk_) return run_on_host(updates);
   std::vector<Part> parts;
-  run_on_devices(updates);
-  for (const Update& each : updates)
-    if (each.elements.device.kind == Device::Kind::cpu && !each.slot.on_disk) {
-      if (host_copies_) host_copies_->await(static_cast<std::size_t>(&each.slot - slots_.data()));
-      for (std::size_t begin = 0; begin < each.elements.count; begin += kPartElements)
-        parts.push_back({&each, begin, std::min(kPartElements, each.elements.count - begin)});
-    }
-  crew().run(parts.size(), static_cast<std::size_t>(at::get_num_threads()), [&](std::size_t k) {
-    const Update& each = *parts[k].update;
-    const kernel::Elements part = each.elements.part(parts[k].begin, parts[k].count);
-    update(std::span(&part, 1), each.pass);
-  });
-  if (disk_) run_on_disk(updates);
+  for (const std::size_t k : slices) {
+    if (updates[k] == nullptr) continue;
+    const kernel::Elements elements = updates[k]->elements_now();
+    for (std::size_t begin = 0; begin < elements.count; begin += kPartElements)
+      parts.push_back({updates[k], elements.part(begin, std::min(kPartElements, elements.count - begin))});
+  }
+  crew().run(parts.size(), static_cast<std::size_t>(at::get_num_threads()),
+             [&](std::size_t k) { update(std::span(&parts[k].elements, 1), parts[k].update->pass); });
 }
 
 }  // namespace lockstep

@@ -38,6 +38,21 @@ struct Optimizer::Update {
   Arrays arrays;
   kernel::Elements elements;
   Pass pass;
+  // A gradient of f32 updates the master, which is on disk, as any f32 parameter.
+  bool to_stored_master = false;
+  // The parameter is on disk (SliceStore), and has other memory each time that it is held.
+  bool parameter_comes = false;
+
+  kernel::Elements elements_now() const {
+    kernel::Elements now = elements;
+    if (parameter_comes) now.parameter = slot.parameter.data_ptr();
+    return now;
+  }
+  // Behind the kernels: copies go back, and a master that was updated as a parameter is rounded.
+  void write_back() const {
+    arrays.write_back();
+    if (slot.master.defined() && elements.master == nullptr) slot.parameter.copy_(slot.master);
+  }
 };
 
 }  // namespace lockstep

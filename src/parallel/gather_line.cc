@@ -5,13 +5,9 @@
 
 #include "lockstep/base/error.h"
 #include "parallel/gathered_memory.h"
+#include "parallel/shard_store.h"
 
 namespace lockstep {
-namespace {
-
-constexpr std::int32_t kServes = -1;
-
-}  // namespace
 
 GatherLine::GatherLine(Group group, Device device)
     : group_(std::move(group)),
@@ -64,10 +60,12 @@ void GatherLine::ask(int bucket, std::byte* memory) {
 
 void GatherLine::wait(int bucket) {
   std::unique_lock lock(mutex_);
+  if (store_ != nullptr) store_->begin_wait();
   changed_.wait(lock, [&] {
     return failure_ != nullptr ||
            std::ranges::none_of(wishes_, [&](const Wish& wish) { return wish.bucket == bucket; });
   });
+  if (store_ != nullptr) store_->end_wait();
   if (failure_) std::rethrow_exception(failure_);
   come_behind(arrived_[static_cast<std::size_t>(bucket)]);
 }
@@ -98,16 +96,18 @@ void GatherLine::work() {
   for (;;) {
     Wish wish{};
     bool wants = false;
+    std::int32_t next = kServes;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stop_ || !wishes_.empty() || serving_; });
       if (stop_ || failure_) return;
       wants = !wishes_.empty();
       if (wants) wish = wishes_.front();
+      if (wishes_.size() > 1) next = wishes_[1].bucket;
     }
     try {
       if (!std::exchange(has_stream, true)) runtime_of(device_).use_own_stream(device_.index);
-      round(wants ? &wish : nullptr);
+      round(wants ? &wish : nullptr, next);
     } catch (...) {
       const std::lock_guard lock(mutex_);
       failure_ = std::current_exception();
@@ -116,8 +116,9 @@ void GatherLine::work() {
   }
 }
 
-void GatherLine::round(const Wish* own) {
+void GatherLine::round(const Wish* own, std::int32_t next) {
   const std::int32_t wanted = own != nullptr ? own->bucket : kServes;
+  if (store_ != nullptr && own != nullptr) store_->expect(own->bucket);
   group_.all_gather(ConstBuffer(&wanted, 1, DType::i32), Buffer(said_.data(), said_.size(), DType::i32),
                     {.purpose = own != nullptr ? sources_[static_cast<std::size_t>(wanted)].what
                                                : "until no worker gathers parameters"});
@@ -150,7 +151,7 @@ void GatherLine::round(const Wish* own) {
   } else {
     behind = own->asked;
   }
-  gather(*first, own != nullptr ? own->memory : scratch_.as<std::byte>(), behind);
+  gather(*first, own != nullptr ? own->memory : scratch_.as<std::byte>(), next, behind);
   DeviceEvent end = point_of_stream();
   const std::lock_guard lock(mutex_);
   last_ = end;
@@ -159,13 +160,19 @@ void GatherLine::round(const Wish* own) {
   wishes_.pop_front();
 }
 
-void GatherLine::gather(int bucket, std::byte* memory, const DeviceEvent& behind) const {
+void GatherLine::gather(int bucket, std::byte* memory, std::int32_t next, const DeviceEvent& behind) const {
   come_behind(behind);
   const Source& source = sources_[static_cast<std::size_t>(bucket)];
+  const std::byte* const own = store_ != nullptr ? store_->fetch(bucket) : source.own;
+  const std::size_t stride = store_ != nullptr ? store_->stride(bucket) : source.part_bytes;
+  if (store_ != nullptr && next != kServes) store_->expect(next);
   const std::size_t round = source.part_bytes * static_cast<std::size_t>(group_.size());
+  std::vector<Work> works;  // on a device asynchronous ones wait for fewer of each other there
   for (std::size_t k = 0; k < source.parts; ++k)
-    group_.all_gather(ConstBuffer{source.own + k * source.part_bytes, source.part_bytes, DType::u8, device_},
-                      Buffer{memory + k * round, round, DType::u8, device_}, {.purpose = source.what});
+    works.push_back(group_.all_gather_async(
+        ConstBuffer{own + k * stride, source.part_bytes, DType::u8, device_},
+        Buffer{memory + k * round, round, DType::u8, device_}, {.purpose = source.what}));
+  when_all(std::move(works)).wait();
 }
 
 }  // namespace lockstep

@@ -30,12 +30,14 @@
 
 namespace lockstep {
 
+class ShardStore;
+
 class GatherLine {
  public:
   // A bucket as its sharers have it: `parts` parts of `part_bytes` each; the sharers' first parts lie one
   // behind the other, then their second ones.
   struct Source {
-    const std::byte* own = nullptr;
+    const std::byte* own = nullptr;  // null: on disk
     std::size_t part_bytes = 0;
     std::size_t parts = 1;
     std::string what = {};  // for messages
@@ -50,6 +52,8 @@ class GatherLine {
 
   // Before anything is asked for; the memory stays until this is gone. Returns its number.
   int add(Source source);
+  // Where own parts are that are on disk, under the same numbers; outlives the last call.
+  void set_store(ShardStore* store) { store_ = store; }
   const Group& group() const { return group_; }
   Device device() const { return device_; }
   // Makes no more calls, and returns when the one under way is over: nothing is written any more (on a device
@@ -76,13 +80,17 @@ class GatherLine {
     DeviceEvent asked;  // on the stream of who asked
   };
   void work();
-  void round(const Wish* own);
-  void gather(int bucket, std::byte* memory, const DeviceEvent& behind) const;
+  // `next`: the bucket that this worker wants then; kServes: none.
+  void round(const Wish* own, std::int32_t next);
+  void gather(int bucket, std::byte* memory, std::int32_t next, const DeviceEvent& behind) const;
   DeviceEvent point_of_stream() const;
   void come_behind(const DeviceEvent& event) const;
 
+  static constexpr std::int32_t kServes = -1;
+
   Group group_;
   Device device_;
+  ShardStore* store_ = nullptr;
   std::vector<Source> sources_;
   std::vector<std::int32_t> said_;  // by all of them, in this round
   CommMemory scratch_;

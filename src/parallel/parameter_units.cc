@@ -7,16 +7,6 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep {
-namespace {
-
-constexpr std::size_t kPartAlignment = 256;  // in memory of a device
-
-std::size_t aligned_part(std::size_t bytes) {
-  return (std::max<std::size_t>(1, bytes) + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
-}
-
-}  // namespace
-
 void ParameterUnits::Held::fill(std::byte* with) {
   gathered = with;
   for (std::size_t i = 0; i < storages.size(); ++i)
@@ -24,13 +14,16 @@ void ParameterUnits::Held::fill(std::byte* with) {
         at::DataPtr(with != nullptr ? with + offsets[i] : nullptr, torch_device(memory.device())));
 }
 
-ParameterUnits::ParameterUnits(Group group, int sharers, std::size_t budget_bytes, Device device)
+ParameterUnits::ParameterUnits(Group group, int sharers, std::size_t budget_bytes, Device device,
+                               Offload offload)
     : group_(std::move(group)),
       sharers_(sharers),
       sets_(group_.size() / sharers),
       across_(sets_ > 1 ? group_.split(group_.rank() % sharers) : Group()),
       budget_bytes_(budget_bytes),
       device_(device),
+      offload_(std::move(offload)),
+      row_(group_, device),
       line_(std::make_shared<GatherLine>(group_.split(group_.rank() / sharers), device)) {}
 
 // What is left of the module has neither memory nor sizes, so that who uses it is told so by libtorch.
@@ -67,22 +60,10 @@ std::size_t ParameterUnits::part_bytes(const Bucket& bucket, DType dtype) const 
 }
 
 void ParameterUnits::reserve(std::span<const Bucket> buckets, const std::vector<NamedTensor>& parameters) {
-  if (device_.kind == Device::Kind::cpu) return;
-  std::size_t bytes = 0;
   for (const Bucket& bucket : buckets)
     if (has(bucket))
-      bytes += aligned_part(
-          static_cast<std::size_t>(sets_) *
-          part_bytes(bucket, dtype_of(parameters[bucket.tensors.front().parameter].tensor, "it")));
-  reserved_ = group_.allocate(std::max<std::size_t>(1, bytes), device_);
-}
-
-CommMemory ParameterUnits::place_for(std::size_t bytes) {
-  if (reserved_.data() == nullptr) return group_.allocate(std::max<std::size_t>(1, bytes), device_);
-  auto* const place =
-      reserved_.as<std::byte>() + std::exchange(reserved_used_, reserved_used_ + aligned_part(bytes));
-  return {std::shared_ptr<void>(place, [all = reserved_](void*) {}), std::max<std::size_t>(1, bytes),
-          device_};
+      row_.reserve(static_cast<std::size_t>(sets_) *
+                   part_bytes(bucket, dtype_of(parameters[bucket.tensors.front().parameter].tensor, "it")));
 }
 
 // On a device in the order of the current stream.
@@ -109,8 +90,9 @@ CommMemory ParameterUnits::add(const Bucket& bucket, DType dtype,
   auto held = std::make_unique<Held>();
   held->bucket = bucket.index;
   held->part_bytes = part_bytes(bucket, dtype);
-  held->memory = place_for(sets * held->part_bytes);
-  auto* const memory = held->memory.as<std::byte>();
+  std::vector<std::byte> on_its_way(store_ ? sets * held->part_bytes : 0);  // to the disk
+  if (!store_) held->memory = row_.take(sets * held->part_bytes);
+  auto* const memory = store_ ? on_its_way.data() : held->memory.as<std::byte>();
   for (const BucketTensor& place : bucket.tensors) {
     const NamedTensor& parameter = parameters[place.parameter];
     torch::Tensor tensor = parameter.tensor;
@@ -128,7 +110,10 @@ CommMemory ParameterUnits::add(const Bucket& bucket, DType dtype,
   const int kind = layout_.kinds[bucket.tensors.front().parameter];  // of all in the bucket
   held->units = layout_.units_of_kind[static_cast<std::size_t>(kind)];
   const std::string& name = layout_.names[static_cast<std::size_t>(held->units.front())];
-  line_->add({.own = memory,
+  for (std::size_t k = 0; store_ && k < sets; ++k)
+    store_->write_part(static_cast<int>(held_.size()), k,
+                       std::span(memory + k * held->part_bytes, held->part_bytes));
+  line_->add({.own = store_ ? nullptr : memory,
               .part_bytes = held->part_bytes,
               .parts = sets,
               .what = "the parameters of unit '" + name + "'"});
@@ -136,10 +121,40 @@ CommMemory ParameterUnits::add(const Bucket& bucket, DType dtype,
   return held_.back()->memory;
 }
 
+int ParameterUnits::place_of(const Bucket& bucket) const {
+  return static_cast<int>(
+      std::ranges::find_if(held_, [&](const auto& each) { return each->bucket == bucket.index; }) -
+      held_.begin());
+}
+
 std::byte* ParameterUnits::own_part(const Bucket& bucket) const {
-  const Held& held =
-      **std::ranges::find_if(held_, [&](const auto& each) { return each->bucket == bucket.index; });
+  if (store_) return nullptr;
+  const Held& held = *held_[static_cast<std::size_t>(place_of(bucket))];
   return held.memory.as<std::byte>() + static_cast<std::size_t>(group_.rank() / sharers_) * held.part_bytes;
+}
+
+void ParameterUnits::add_slice(std::size_t i, const Slice& slice, const Bucket& bucket, std::size_t offset) {
+  if (store_) store_->add_slice(i, slice.parameter, place_of(bucket), offset);
+}
+
+void ParameterUnits::make_room(std::span<const Bucket> buckets, const std::vector<NamedTensor>& parameters) {
+  if (!offload_) return;
+  std::vector<ShardStore::Form> forms;
+  for (const Bucket& bucket : buckets)
+    if (has(bucket))
+      forms.push_back({.part_bytes = bucket.data.count / static_cast<std::size_t>(group_.size()) *
+                                     parameters[bucket.tensors.front().parameter].tensor.element_size(),
+                       .parts = static_cast<std::size_t>(sets_),
+                       .own = static_cast<std::size_t>(group_.rank() / sharers_)});
+  std::string wrong;
+  try {
+    store_ = std::make_unique<ShardStore>(offload_, std::move(forms), parameters.size());
+  } catch (const OffloadError& error) {
+    wrong = error.what();
+  }
+  for (const std::string& said : group_.all_gather(wrong))
+    if (!said.empty()) throw OffloadError(said);
+  line_->set_store(store_.get());
 }
 
 void ParameterUnits::start() {
@@ -171,8 +186,25 @@ void ParameterUnits::check_in_place() const {
             "change it in place (copy_) under whole(), or make a new Sharded");
 }
 
+// Bucket by bucket: all of them would be what is on disk because memory has no room for it.
+void ParameterUnits::share_stored_updates() const {
+  const auto sets = static_cast<std::size_t>(sets_), own = static_cast<std::size_t>(across_.rank());
+  for (std::size_t h = 0; h < held_.size(); ++h) {
+    const std::size_t part = held_[h]->part_bytes;
+    std::vector<std::byte> all(sets * part);
+    store_->read_part(static_cast<int>(h), own, std::span(all).subspan(own * part, part));
+    across_.all_gather(ConstBuffer(all.data() + own * part, part, DType::u8),
+                       Buffer{all.data(), all.size(), DType::u8}, {.purpose = "updates of the other nodes"});
+    for (std::size_t k = 0; k < sets; ++k)
+      if (k != own) store_->write_part(static_cast<int>(h), k, std::span(all).subspan(k * part, part));
+  }
+}
+
 void ParameterUnits::share_updates() const {
-  if (sets_ == 1) return;
+  if (store_) store_->let_go();
+  if (store_ && sets_ > 1) share_stored_updates();
+  if (store_) store_->end_step();
+  if (store_ || sets_ == 1) return;
   std::vector<Work> works;
   for (const auto& held : held_) {
     auto* const memory = held->memory.as<std::byte>();
@@ -188,10 +220,22 @@ void ParameterUnits::share_updates() const {
 void ParameterUnits::set_whole(bool on) {
   if (!on)  // what was written there, every worker its own parts of it
     for (const auto& held : held_)
-      for (std::size_t k = 0; held->gathered != nullptr && k < static_cast<std::size_t>(sets_); ++k)
-        copy(held->memory.as<std::byte>() + k * held->part_bytes,
-             held->gathered + first_of(k, held->part_bytes), held->part_bytes);
+      for (std::size_t k = 0; held->gathered != nullptr && k < static_cast<std::size_t>(sets_); ++k) {
+        const std::byte* const part = held->gathered + first_of(k, held->part_bytes);
+        if (store_)
+          store_->write_part(static_cast<int>(&held - held_.data()), k, std::span(part, held->part_bytes));
+        else
+          copy(held->memory.as<std::byte>() + k * held->part_bytes, part, held->part_bytes);
+      }
   schedule_->set_whole(on);
+}
+
+void ParameterUnits::bring(const torch::Tensor& parameter) {
+  if (!parameter.defined()) return schedule_->bring(UnitSchedule::kNoBucket);
+  for (std::size_t h = 0; h < held_.size(); ++h)
+    for (const c10::Storage& storage : held_[h]->storages)
+      if (storage.unsafeGetStorageImpl() == parameter.storage().unsafeGetStorageImpl())
+        return schedule_->bring(static_cast<int>(h));
 }
 
 bool ParameterUnits::holds(const torch::Tensor& parameter) const {
@@ -203,7 +247,7 @@ bool ParameterUnits::holds(const torch::Tensor& parameter) const {
 }
 
 std::size_t ParameterUnits::shard_bytes() const {
-  std::size_t bytes = 0;
+  std::size_t bytes = store_ ? store_->peak_bytes() : 0;
   for (const auto& held : held_) bytes += held->memory.bytes();
   return bytes;
 }

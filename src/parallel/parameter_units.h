@@ -18,7 +18,9 @@
 #include "lockstep/comm/group.h"
 #include "lockstep/grad/exchange.h"
 #include "lockstep/grad/gradient_source.h"
+#include "parallel/comm_row.h"
 #include "parallel/gather_line.h"
+#include "parallel/shard_store.h"
 #include "parallel/unit_layout.h"
 #include "parallel/unit_schedule.h"
 
@@ -26,8 +28,10 @@ namespace lockstep {
 
 class ParameterUnits {
  public:
-  // `sharers`: S, of which the group's size is a multiple. `device`: where all parameters are. Collective.
-  ParameterUnits(Group group, int sharers, std::size_t budget_bytes, Device device = {});
+  // `sharers`: S, of which the group's size is a multiple. `device`: where all parameters are. `offload`:
+  // where parts lie that are on disk (of the processor's alone). Collective.
+  ParameterUnits(Group group, int sharers, std::size_t budget_bytes, Device device = {},
+                 Offload offload = {});
   ~ParameterUnits();
   ParameterUnits(const ParameterUnits&) = delete;
   ParameterUnits& operator=(const ParameterUnits&) = delete;
@@ -39,14 +43,20 @@ class ParameterUnits {
   // Is that bucket one of a unit?
   bool has(const Bucket& bucket) const { return layout_.kinds[bucket.tensors.front().parameter] != 0; }
 
-  // On a device, whose comm memory comes in large pieces: one of them for the parts of all of these. Before
-  // the first add().
+  // All buckets that will move in, and types of their parameters: makes the file where parts are on disk.
+  // Throws OffloadError, on all workers where it does on one. Collective.
+  void make_room(std::span<const Bucket> buckets, const std::vector<NamedTensor>& parameters);
+  // Room for the parts of these. Before the first add().
   void reserve(std::span<const Bucket> buckets, const std::vector<NamedTensor>& parameters);
   // A bucket of units moves in: this worker keeps its parts, and its parameters have memory only while they
   // are gathered. Returns where those parts lie.
   CommMemory add(const Bucket& bucket, DType dtype, const std::vector<NamedTensor>& parameters);
-  // The part that this worker updates.
+  // The part that this worker updates; null: on disk.
   std::byte* own_part(const Bucket& bucket) const;
+  // Slice i lies in that part, from this byte on.
+  void add_slice(std::size_t i, const Slice& slice, const Bucket& bucket, std::size_t offset);
+  // Of parts that are on disk; else null.
+  ShardStore* store() const { return store_.get(); }
   // All are there.
   void start();
 
@@ -56,6 +66,8 @@ class ParameterUnits {
   void share_updates() const;
 
   void set_whole(bool on);
+  // Strategy::bring.
+  void bring(const torch::Tensor& parameter);
   void passes_over() { schedule_->passes_over(); }
   void wait_over() { schedule_->wait_over(); }
 
@@ -79,8 +91,9 @@ class ParameterUnits {
     void fill(std::byte* with);  // null: with nothing
   };
   std::size_t first_of(std::size_t k, std::size_t part) const;  // of set k's worker of this place
+  int place_of(const Bucket& bucket) const;                     // in held_
+  void share_stored_updates() const;
   std::size_t part_bytes(const Bucket& bucket, DType dtype) const;
-  CommMemory place_for(std::size_t bytes);
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) const;
   void copy_common(const torch::Tensor& tensor, std::size_t offset, std::size_t first, std::size_t count,
                    std::byte* to) const;
@@ -91,8 +104,9 @@ class ParameterUnits {
   Group across_;  // those of other sets who hold the same
   std::size_t budget_bytes_;
   Device device_;
-  CommMemory reserved_;
-  std::size_t reserved_used_ = 0;
+  Offload offload_;
+  std::unique_ptr<ShardStore> store_;
+  CommRow row_;  // of all parts
   std::shared_ptr<GatherLine> line_;
   UnitLayout layout_;
   std::vector<std::unique_ptr<Held>> held_;

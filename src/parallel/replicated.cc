@@ -337,7 +337,15 @@ void Replicated::meet() {
 void Replicated::set_whole(bool on) {
   if (traits_.units) traits_.units->set_whole(on);
 }
+void Replicated::bring(const torch::Tensor& parameter) {
+  if (traits_.units) traits_.units->bring(parameter);
+}
 std::size_t Replicated::gathered_bytes() const { return traits_.units ? traits_.units->peak_bytes() : 0; }
+std::optional<OffloadFigures> Replicated::offload(int lanes) const {
+  return traits_.units && traits_.units->store() != nullptr
+             ? std::optional(traits_.units->store()->figures(lanes))
+             : std::nullopt;
+}
 
 bool Replicated::set_sync(bool on) {
   const bool before = reducer_->sync();

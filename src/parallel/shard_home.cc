@@ -46,9 +46,12 @@ ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOption
   const int sharers = sharers_of(group, options);
   const std::size_t budget = budget_bytes(options.gathered_mb);
   if (stage != ShardStage::parameters) {
-    if (options.parameters != ParameterAccess::chosen || sharers != group.size() || budget != 0)
+    if (options.parameters != ParameterAccess::chosen || sharers != group.size() || budget != 0 ||
+        options.offload_params)
       throw UsageError(
-          "Sharded: options `parameters`, `gathered_mb` and `shard_workers` are of parameters in shards; "
+          "Sharded: options `parameters`, `gathered_mb`, `shard_workers` and `offload_params` are of "
+          "parameters "
+          "in shards; "
           "accepted: without them, or the stage `parameters` (zero3)");
     return {};
   }
@@ -56,21 +59,28 @@ ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOption
   if (options.parameters == ParameterAccess::mapped && !on_host)
     throw UsageError("Sharded: `parameters` says mapped, and they are on " + to_string(device) +
                      ", where workers have no memory in common; accepted: gathered, or on cpu");
+  if (options.offload_params && !on_host)
+    throw UsageError(
+        "Sharded: `offload_params` is of parameters in the processor's memory, and they are on " +
+        to_string(device) + "; accepted: without it, or on cpu");
   if (options.parameters == ParameterAccess::mapped) {
-    if (sharers != group.size() || budget != 0)
+    if (sharers != group.size() || budget != 0 || options.offload_params)
       throw UsageError(
-          "Sharded: `gathered_mb` and `shard_workers` are of parameters that are gathered, and "
+          "Sharded: `gathered_mb`, `shard_workers` and `offload_params` are of parameters that are gathered, "
+          "and "
           "`parameters` says mapped; accepted: without them");
     return {.copy = std::make_unique<OneCopy>(group), .units = nullptr};
   }
   // Who says how much may be gathered, or among how many, wants it gathered. One copy a machine is in shards
   // inside of nodes already.
-  if (options.parameters == ParameterAccess::chosen && options.shard_workers == 0 && budget == 0) {
+  if (options.parameters == ParameterAccess::chosen && options.shard_workers == 0 && budget == 0 &&
+      !options.offload_params) {
     if (!on_host && group.size() == 1) return {};  // it has them all, where they are
     if (on_host)
       if (auto copy = OneCopy::where_possible(group)) return {.copy = std::move(copy), .units = nullptr};
   }
-  return {.copy = nullptr, .units = std::make_shared<ParameterUnits>(group, sharers, budget, device)};
+  return {.copy = nullptr,
+          .units = std::make_shared<ParameterUnits>(group, sharers, budget, device, options.offload_params)};
 }
 
 }  // namespace lockstep

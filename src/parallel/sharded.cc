@@ -7,6 +7,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/construction.h"
+#include "parallel/comm_row.h"
 #include "parallel/module_tensors.h"
 #include "parallel/one_copy.h"
 #include "parallel/parameter_units.h"
@@ -114,7 +115,15 @@ void Sharded::move_in() {
   const torch::NoGradGuard no_grad;
   const CutUnits cut(module());
   const std::vector<Bucket> buckets = reducer().buckets();
-  if (units_) units_->reserve(buckets, parameters_);
+  if (units_) {
+    units_->make_room(buckets, parameters_);
+    units_->reserve(buckets, parameters_);
+  }
+  CommRow row(group(), buckets.empty() ? Device() : buckets.front().data.device);
+  for (const Bucket& bucket : buckets)
+    if (!copy_ && !(units_ && units_->has(bucket)))
+      row.reserve(bucket.data.count *
+                  size_of(dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it")));
   for (const Bucket& bucket : buckets) {
     const bool in_unit = units_ && units_->has(bucket);
     const DType dtype = dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it");
@@ -123,7 +132,7 @@ void Sharded::move_in() {
     shards_.push_back({bucket, dtype,
                        in_unit ? units_->add(bucket, dtype, parameters_)
                        : copy_ ? copy_->allocate(bytes)
-                               : group().allocate(bytes, bucket.data.device),
+                               : row.take(bytes),
                        in_unit});
     cut.hold(shards_.back().memory.bytes() / static_cast<std::size_t>(copy_ ? copy_->workers() : 1));
     if (cut.empty()) continue;  // all of it is there, then: nothing moves halfway
@@ -148,7 +157,8 @@ void Sharded::place(const Shard& shard) {
     const std::size_t first = std::max(tensor.offset, own_range(bucket).begin) - own_range(bucket).begin;
     std::byte* place = memory.as<std::byte>() + (tensor.offset + own.begin) * size;
     if (in_unit) {
-      place = own.count() == 0 ? memory.as<std::byte>() : units_->own_part(bucket) + first * size;
+      std::byte* const part = units_->own_part(bucket);
+      place = part == nullptr || own.count() == 0 ? memory.as<std::byte>() : part + first * size;
     } else {
       const torch::Tensor moved =
           formed_at(memory.as<std::byte>() + tensor.offset * size, dtype, parameter, memory);
@@ -159,6 +169,8 @@ void Sharded::place(const Shard& shard) {
                                  .whole = parameter.sizes().vec(),
                                  .elements = own,
                                  .parameter = flat_at(place, own.count(), dtype, memory)};
+    if (in_unit && own.count() > 0)
+      units_->add_slice(tensor.parameter, slices_[tensor.parameter], bucket, first * size);
     gradients_[tensor.parameter] =
         own.count() == 0
             ? gradients.narrow(0, 0, 0)
@@ -173,6 +185,8 @@ std::span<const Slice> Sharded::slices() {
     slices_[i].gradient = reducer().used(i) ? gradients_[i] : torch::Tensor();
   return slices_;
 }
+
+SliceStore* Sharded::store() { return units_ ? units_->store() : nullptr; }
 
 void Sharded::check_in_place() const {
   if (units_) units_->check_in_place();

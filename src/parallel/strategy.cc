@@ -63,6 +63,14 @@ Strategy::Whole::~Whole() noexcept(false) {
   if (--owner_.wholes_ == 0) owner_.set_whole(false);
 }
 
+Strategy::EachWhole Strategy::each_whole() { return EachWhole(*this); }
+void Strategy::EachWhole::bring(const torch::Tensor& tensor) const {
+  if (owner_.wholes_ == 0 && tensor.defined()) owner_.bring(tensor);
+}
+Strategy::EachWhole::~EachWhole() noexcept(false) {
+  if (owner_.wholes_ == 0) owner_.bring(torch::Tensor());
+}
+
 Strategy::NoSync::NoSync(Strategy& owner) : owner_(owner), before_(owner.set_sync(false)) {}
 
 Strategy::NoSync::~NoSync() { owner_.set_sync(before_); }

@@ -217,6 +217,20 @@ void UnitSchedule::set_whole(bool on) {
   }
 }
 
+void UnitSchedule::bring(int bucket) {
+  if (whole_ || bucket == brought_) return;
+  if (brought_ == kNoBucket) {
+    passes_over();  // from here on all have the same
+    wait_over();
+  } else {
+    drop(brought_);
+  }
+  brought_ = bucket;
+  if (bucket == kNoBucket) return;
+  ask(bucket);
+  line_->wait(bucket);
+}
+
 void UnitSchedule::passes_over() {
   forget_uses();
   for (int b = 0; b < static_cast<int>(places_.size()); ++b)

@@ -45,6 +45,9 @@ class UnitSchedule final : public UnitKeeper, public std::enable_shared_from_thi
 
   // Everything is there, whatever the budget, until set_whole(false). Collective, between steps.
   void set_whole(bool on);
+  // This bucket is there until the next call, alone; kNoBucket: that was all. Collective, between steps.
+  static constexpr int kNoBucket = -1;
+  void bring(int bucket);
   // This worker's passes are over: lets everything go, and serves the others' gathers from now on.
   void passes_over();
   // Returns when those of all workers are.
@@ -83,6 +86,7 @@ class UnitSchedule final : public UnitKeeper, public std::enable_shared_from_thi
   std::vector<std::shared_ptr<Use>> open_;  // whose backward is under way
   std::vector<int> callbacks_;              // depths of backward passes whose end will be told
   bool whole_ = false;
+  int brought_ = kNoBucket;
   std::size_t peak_ = 0;
 };
 

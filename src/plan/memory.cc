@@ -72,6 +72,13 @@ StateBytes state_bytes(const ModelSize& model, const StateForm& form) {
     if (form.machine_workers < form.workers)
       held.in_flight += std::min(all.parameters, kBucketsArriving * bucket);
   }
+  if (form.params_on_disk && form.stage >= kFirstParameterStage) {
+    const ParameterKind& tensor = model.largest_tensor;
+    const double bucket = std::max(form.bucket_bytes, tensor.count * tensor.element_bytes);
+    const double unit = model.largest_unit_bytes > 0 ? std::min(bucket, model.largest_unit_bytes) : bucket;
+    held.params_on_disk = held.parameters;
+    held.parameters = std::min(held.parameters, kPartsInMemory * unit / form.workers);
+  }
   held.parameters += frozen;
   if (form.staging_bytes > 0) {
     held.on_disk = held.optimizer;

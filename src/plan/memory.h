@@ -55,6 +55,9 @@ inline constexpr int kBucketsInFlight = 3;
 inline constexpr int kBucketsArriving = 2;
 // One that is computed with, and the next.
 inline constexpr int kGatheredUnits = 2;
+// Own parts of buckets in memory while the rest of a worker's parameters is on disk: two for gathers, and one
+// each that is read, updated and written (parallel/shard_store.h).
+inline constexpr int kPartsInMemory = 5;
 
 struct StateForm {
   int stage = 0;
@@ -68,10 +71,14 @@ struct StateForm {
   // Memory in the place of the optimizer's state, which is on disk; 0: it is not. On GPUs it is on disk, or
   // in the host's memory, and takes none of theirs.
   double staging_bytes = 0;
+  bool params_on_disk = false;    // stage 3: a worker's part of the parameters, too
+  bool gathers = params_on_disk;  // stage 3: units though workers of a machine have memory in common
   bool on_gpus = false;
   // Stage 3 has no memory to keep its one copy in where no two workers are on one machine, or on GPUs: there
   // it gathers the parameters unit by unit and lets them go (parallel/units.h).
-  bool has_to_gather() const { return stage >= 3 && workers > 1 && (on_gpus || machine_workers == 1); }
+  bool has_to_gather() const {
+    return stage >= 3 && ((workers > 1 && (on_gpus || machine_workers == 1)) || gathers);
+  }
 };
 
 // A worker's, in bytes.
@@ -81,6 +88,7 @@ struct StateBytes {
   double optimizer = 0;  // master weights included; of what is on disk, what takes its place
   double in_flight = 0;  // at most: buckets of gradients and parameters on their way, gathered units
   double on_disk = 0;    // of the optimizer's state; of GPUs' on disk or in the host's memory
+  double params_on_disk = 0;
   double state() const { return parameters + gradients + optimizer; }
   double total() const { return state() + in_flight; }
 };

@@ -41,18 +41,37 @@ std::string lanes_note(const StateForm& form) {
 
 std::string parameters_note(const MemoryQuestion& q) {
   const StateForm& form = q.form;
-  if (form.machine_workers > 1)
+  if (form.machine_workers > 1 && !form.gathers && !form.on_gpus)
     return fmt::format(
         "zero3: the {} workers of a machine have one copy of the parameters between them, of which each "
         "counts its part; {}",
         form.machine_workers,
         form.machine_workers == form.workers ? "nothing is gathered (--machines: how many there are)"
                                              : "what other machines' workers updated arrives in buckets");
-  return fmt::format("zero3: no two workers are on one machine, so it gathers {}",
+  return fmt::format("zero3: {} gathers {}",
+                     form.gathers   ? "what is on disk is in parts, so it"
+                     : form.on_gpus ? "GPUs have no memory in common, so it"
+                                    : "no two workers are on one machine, so it",
                      q.size.largest_unit_bytes > 0
                          ? fmt::format("{} units of up to {} at a time", kGatheredUnits,
                                        decimal_bytes(q.size.largest_unit_bytes))
                          : "units, whose size is not known (--unit-params says it), not counted");
+}
+
+std::string offload_note(const MemoryQuestion& q) {
+  const bool state = q.form.staging_bytes > 0;
+  std::string note = fmt::format(
+      "{} on disk in {}, which reads and writes {:.2f} GB/s at once (measured here{}), for {}",
+      !q.form.params_on_disk ? "the optimizer's state is"
+      : state                ? "the optimizer's state, and zero3's parameters, are"
+                             : "zero3's parameters are",
+      q.offload, q.disk_rate / 1e9, path_text(q.disk_path), counted(q.form.machine_workers, "worker"));
+  if (state && !q.form.on_gpus)
+    note += fmt::format("; in memory are {} in its place", decimal_bytes(q.form.staging_bytes));
+  if (q.form.params_on_disk)
+    note += fmt::format("; parameters are read twice for each of {} and once to be updated",
+                        counted(q.form.lanes, "lane"));
+  return note;
 }
 
 std::vector<std::string> notes_on(const MemoryQuestion& q) {
@@ -62,13 +81,9 @@ std::vector<std::string> notes_on(const MemoryQuestion& q) {
     notes.push_back(
         fmt::format("zero2, zero3: up to {} buckets of gradients are in flight", kBucketsInFlight));
   if (q.form.workers > 1 && shows(q, 3)) notes.push_back(parameters_note(q));
-  if (!q.offload.empty())
-    notes.push_back(
-        fmt::format("the optimizer's state is on disk in {}, which reads and writes {:.2f} GB/s at once "
-                    "(measured here{}), for "
-                    "{}; in memory are {} in its place",
-                    q.offload, q.disk_rate / 1e9, path_text(q.disk_path),
-                    counted(q.form.machine_workers, "worker"), decimal_bytes(q.form.staging_bytes)));
+  if (q.form.on_gpus && q.offload.empty() && q.form.staging_bytes > 0)
+    notes.emplace_back("the optimizer's state is in the host's memory, which updates it");
+  if (!q.offload.empty()) notes.push_back(offload_note(q));
   notes.emplace_back(
       "not counted: activations, which grow with --lane-batch, batches, and the program itself with "
       "libtorch");
@@ -99,7 +114,9 @@ MemoryPlan plan_memory(const MemoryQuestion& question) {
   for (const int stage : question.stages) {
     form.stage = stage;
     const StateBytes bytes = state_bytes(question.size, form);
-    const double moved = bytes.on_disk * form.machine_workers * question.disk_passes;  // through one disk
+    const double moved =  // through one disk
+        (bytes.on_disk * question.disk_passes + bytes.params_on_disk * question.params_passes) *
+        form.machine_workers;
     plan.stages.push_back({.stage = stage,
                            .bytes = bytes,
                            .disk_ms = question.disk_rate > 0 ? moved / question.disk_rate * 1e3 : 0,
@@ -122,7 +139,7 @@ Json to_json(const MemoryPlan& plan) {
                       {"total_bytes", std::llround(s.bytes.total())},
                       {"fits", s.fits}});
     if (q.offload.empty()) continue;
-    stages.back()["disk_bytes"] = std::llround(s.bytes.on_disk);
+    stages.back()["disk_bytes"] = std::llround(s.bytes.on_disk + s.bytes.params_on_disk);
     stages.back()["disk_ms"] = s.disk_ms;
   }
   return {{"model", q.model.empty() ? Json() : Json(q.model)},
@@ -166,7 +183,7 @@ std::string describe(const MemoryPlan& plan, bool colours) {
                                     cell(s.bytes.total()),
                                     {decimal_bytes(left), s.fits ? Style::plain : Style::red}};
     if (!q.offload.empty()) {
-      row.push_back(cell(s.bytes.on_disk));
+      row.push_back(cell(s.bytes.on_disk + s.bytes.params_on_disk));
       row.push_back(
           {s.disk_ms < 1e4 ? fmt::format("{:.0f} ms", s.disk_ms) : fmt::format("{:.0f} s", s.disk_ms / 1e3),
            style});

@@ -18,9 +18,10 @@ struct MemoryQuestion {
   int lanes = 1;        // of the run
   StateForm form = {};  // of the worker with the most lanes; for every stage below
   std::vector<int> stages = {0, 1, 2, 3};
-  std::string offload = {};  // the folder where the optimizer's state is to lie; empty: in memory
+  std::string offload = {};  // the folder where form says what is to lie; empty: all in memory
   double disk_rate = 0;      // of that folder, read and written at once, bytes a second; of all workers
   double disk_passes = 1;    // that a step makes over the state, in times of one that does both
+  double params_passes = 0;  // likewise over parameters on disk
   OffloadPath disk_path = OffloadPath::direct;
   double memory_bytes = 0;   // of a worker
   bool memory_given = true;  // false: it is this machine's, in equal parts

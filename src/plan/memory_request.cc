@@ -68,10 +68,10 @@ int most_lanes_of_a_worker(int workers, int lanes) {
 }  // namespace
 
 const Given kMemoryOptions = {
-    "model",  "cifar_stem", "norm",     "channels",  "layers",           "blocks",
-    "width",  "heads",      "context",  "data",      "data_dir",         "workers",
-    "lanes",  "optimizer",  "momentum", "precision", "reduce_precision", "bucket_cap_mb",
-    "offload"};
+    "model",   "cifar_stem",  "norm",     "channels",  "layers",           "blocks",
+    "width",   "heads",       "context",  "data",      "data_dir",         "workers",
+    "lanes",   "optimizer",   "momentum", "precision", "reduce_precision", "bucket_cap_mb",
+    "offload", "offload_what"};
 
 void settle(MemoryRequest& request, const Given& given) {
   check_one_size(request, given);
@@ -80,10 +80,18 @@ void settle(MemoryRequest& request, const Given& given) {
   if (o.workers < 0 || workers > kMostPlannedWorkers)
     throw UsageError(fmt::format("-n (--workers) '{}' is out of range; accepted: 1 to {}", o.workers,
                                  kMostPlannedWorkers));
-  o.workers = 0;  // more than one launcher starts can be planned for
+  o.workers = 0;                                 // more than one launcher starts can be planned for
+  if (offloads_params(o)) o.strategy = "zero3";  // of all stages it is the one that has them there
+  // In the host's memory: on GPUs alone, of which the machine that plans may have none.
+  const std::string offload = o.offload;
+  if (request.gpu && offloads_params(o))
+    throw UsageError(fmt::format("--gpu: --offload-what {} is of the processor's memory; accepted: state",
+                                 o.offload_what));
+  if (request.gpu && offload == kHostOffload) o.offload = "none";
   check_options(o);
   check_of_use(o, given);
   check_lanes(o, workers);
+  if (request.gpu && offload == kHostOffload) o.offload = offload;
   o.workers = workers;
   if (o.lanes == 0) o.lanes = workers;
   if (request.machines < 1 || workers % request.machines != 0)
@@ -100,13 +108,17 @@ void settle(MemoryRequest& request, const Given& given) {
 }
 
 Json to_json(const MemoryRequest& request) {
-  Json json = {{"options", to_json(request.options)}, {"json", request.json}, {"machines", request.machines}};
+  Json json = {{"options", to_json(request.options)},
+               {"json", request.json},
+               {"gpu", request.gpu},
+               {"machines", request.machines}};
   visit_texts(request, [&](const char* name, const std::string& text) { json[name] = text; });
   return json;
 }
 
 MemoryRequest memory_request(const Json& json) {
   MemoryRequest request{.machines = json.at("machines").get<std::int64_t>(),
+                        .gpu = json.value("gpu", false),
                         .json = json.value("json", false)};
   merge_json(request.options, json.at("options"), "the request");
   visit_texts(request, [&](const char* name, std::string& text) { text = json.value(name, ""); });
@@ -138,10 +150,13 @@ std::string answer(const MemoryRequest& request, ModelSize size, bool colours) {
                .lanes = most_lanes_of_a_worker(workers, lanes),
                .moments = moments_of(o.optimizer, o.momentum),
                .master_bytes = narrow ? 4 : 0,
-               .least_gradient_bytes = o.reduce_precision == "fp32" ? 4 : 0},
+               .least_gradient_bytes = o.reduce_precision == "fp32" ? 4 : 0,
+               .on_gpus = request.gpu},
       .memory_bytes = memory_given ? memory_of(request.memory) : machine_memory() / machine_workers,
       .memory_given = memory_given};
-  if (offloads(o)) {
+  if (o.offload == kHostOffload) {
+    question.form.staging_bytes = static_cast<double>(Offload().staging_bytes);
+  } else if (offloads(o)) {
     const Offload offload{.folder = o.offload};
     question.offload = o.offload;
     const DiskRates rates = rates_of(offload);
@@ -152,7 +167,10 @@ std::string answer(const MemoryRequest& request, ModelSize size, bool colours) {
     question.disk_rate = rates.both;
     question.disk_passes = passes.updates + passes.reads * rates.both / rates.read;
     question.disk_path = rates.path;
-    question.form.staging_bytes = static_cast<double>(offload.staging_bytes);
+    if (offloads_state(o)) question.form.staging_bytes = static_cast<double>(offload.staging_bytes);
+    question.form.params_on_disk = question.form.gathers = offloads_params(o);
+    const int reads = 2 * question.form.lanes + (norms == StepNorms::none ? 0 : 1);
+    question.params_passes = 1 + reads * rates.both / rates.read;
   }
   if (o.bucket_cap_mb != 0) question.form.bucket_bytes = o.bucket_cap_mb * 0x1p20;
   if (!request.stage.empty()) question.stages = {request.stage.front() - '0'};

@@ -87,6 +87,16 @@ void settle_offload(TrainOptions& o) {
   if (!offloads(o)) return;
   if (o.offload.empty())
     throw UsageError("--offload ''; accepted: a folder on a local disk, host (with --device cuda), or none");
+  if (offloads_params(o) && (o.device != "cpu" || o.offload == kHostOffload))
+    throw UsageError(fmt::format(
+        "--offload-what {} is of parameters in the processor's memory; accepted with --device {}: state",
+        o.offload_what, o.device));
+  if (offloads_params(o) && o.strategy != "zero3" && o.strategy != "hybrid-shard")
+    throw UsageError(
+        fmt::format("--offload-what {} is of parameters in shards, and --strategy is {}; accepted: zero3, "
+                    "hybrid-shard, or "
+                    "--offload-what state",
+                    o.offload_what, o.strategy));
   if (o.optimizer.starts_with("torch-"))
     throw UsageError(
         fmt::format("--offload {} is for Lockstep's own optimizers, and --optimizer is {}; accepted: {}",

@@ -55,6 +55,9 @@ void check_ranges(const TrainOptions& o) {
   within<I>("--warmup-steps", o.warmup_steps, 0, kMany);
   within("--warmup-epochs", o.warmup_epochs, 0.0, 1e9);
   within("--min-lr", o.min_lr, 0.0, 1e6);
+  if (o.lr && o.min_lr > *o.lr)
+    throw UsageError(fmt::format("--min-lr {} is above --lr {}, from which the rate falls; accepted: 0 to {}",
+                                 o.min_lr, *o.lr, *o.lr));
   within("--lr-power", o.lr_power, 0.0, 1e3);
   within<I>("--lr-every", o.lr_every, 0, kMany);
   within("--lr-factor", o.lr_factor, 0.0, 1e6);
@@ -142,6 +145,7 @@ void check_values(const TrainOptions& o) {
   expect_one_of("--measure", o.measure, {"none", "noise"});
   expect_one_of("--order", o.order, {"canonical", "any"});
   if (!o.engine.empty()) check_engine("--engine", o.engine);
+  expect_one_of("--offload-what", o.offload_what, {"state", "params", "state,params"});
   if (o.gathered_mb != 0) {
     within("--gathered-mb", o.gathered_mb, 1e-6, 1e6, ", or 0 (auto)");
     if (o.strategy != "zero3" && o.strategy != "hybrid-shard")

@@ -76,6 +76,7 @@ struct TrainOptions {
   double gathered_mb = 0;  // 0: auto
   bool recompute = false;
   std::string offload = "none";  // a folder, or host
+  std::string offload_what = "state";
   std::string compress = "none";
   std::int64_t compress_groups = 0;  // 0: auto
   double compress_max_error = 0.05;
@@ -107,6 +108,8 @@ struct TrainOptions {
 inline bool offloads(const TrainOptions& o) { return o.offload != "none"; }
 // With a GPU: in the host's memory.
 inline constexpr const char* kHostOffload = "host";
+inline bool offloads_state(const TrainOptions& o) { return offloads(o) && o.offload_what != "params"; }
+inline bool offloads_params(const TrainOptions& o) { return offloads(o) && o.offload_what != "state"; }
 
 // Its optimizer sends momenta, by the method of the same name.
 inline constexpr const char* kOneBitAdam = "onebit-adam";
@@ -282,6 +285,10 @@ void visit_options(Options& o, Visit&& visit) {
                    "keep the optimizer's state in a file in this folder, on a local disk, and not in memory "
                    "(none: in memory; host, with --device cuda: in the host's memory)"},
         o.offload);
+  visit(OptionInfo{"offload_what", comm, Role::stays,
+                   "what --offload keeps there: state (the optimizer's), params (a worker's parts of "
+                   "parameters; zero3, hybrid-shard), or state,params"},
+        o.offload_what);
   visit(OptionInfo{"compress", comm, Role::defines,
                    "gradients on the wire: none (as they are), bf16, auto (by the links), or "
                    "METHOD[:OPTIONS] such as topk:0.01, onebit, "

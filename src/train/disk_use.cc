@@ -1,6 +1,7 @@
 #include "train/disk_use.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +13,10 @@
 
 namespace lockstep {
 
-DiskUse disk_use(const TrainOptimizer& optimizer, const Group& world) {
-  DiskUse use{.own = optimizer.offload().value_or(OffloadFigures()), .bytes = {}};
+namespace {
+
+DiskPart part_of_all(const std::optional<OffloadFigures>& own, const Group& world) {
+  DiskPart use{.own = own.value_or(OffloadFigures()), .bytes = {}};
   use.bytes = world.all_gather(static_cast<std::int64_t>(use.own.bytes));
   const std::vector<double> mine = {use.own.read_rate, use.own.write_rate, use.own.predicted_ms,
                                     use.own.measured_ms.value_or(0), use.own.measured_ms ? 1.0 : 0.0};
@@ -33,24 +36,11 @@ DiskUse disk_use(const TrainOptimizer& optimizer, const Group& world) {
   return use;
 }
 
-std::string describe(const DiskUse& use) {
-  const auto bytes = std::accumulate(use.bytes.begin(), use.bytes.end(), std::int64_t{0});
-  if (bytes == 0) return "offload: the optimizer keeps no state, so nothing is on disk";
-  if (use.own.folder.empty())
-    return fmt::format(
-        "offload: {} of optimizer state in the host's memory, updated there; {:.2f} GB/s from the GPU, "
-        "{:.2f} GB/s "
-        "to it a worker: about {:.3g} ms a step more",
-        format_bytes(static_cast<std::uint64_t>(bytes)), use.read_rate / 1e9, use.write_rate / 1e9,
-        use.predicted_ms);
-  return fmt::format(
-      "offload: {} of optimizer state on disk in {} ({}{}), {:.2f} GB/s read, {:.2f} GB/s write a worker: "
-      "about {:.3g} ms a step more",
-      format_bytes(static_cast<std::uint64_t>(bytes)), use.own.folder.string(), use.own.io,
-      path_text(use.own.path), use.read_rate / 1e9, use.write_rate / 1e9, use.predicted_ms);
+std::uint64_t sum_of(const DiskPart& part) {
+  return static_cast<std::uint64_t>(std::accumulate(part.bytes.begin(), part.bytes.end(), std::int64_t{0}));
 }
 
-nlohmann::ordered_json to_json(const DiskUse& use) {
+nlohmann::ordered_json json_of(const DiskPart& use) {
   return {{"folder", use.own.folder.empty() ? nlohmann::ordered_json()
                                             : nlohmann::ordered_json(use.own.folder.string())},
           {"bytes", use.bytes},
@@ -63,6 +53,48 @@ nlohmann::ordered_json to_json(const DiskUse& use) {
           {"write_gbs", use.write_rate / 1e9},
           {"predicted_ms", use.predicted_ms},
           {"measured_ms", use.measured_ms ? nlohmann::ordered_json(*use.measured_ms) : nullptr}};
+}
+
+}  // namespace
+
+DiskUse disk_use(const TrainOptimizer& optimizer, const Strategy& strategy, int lanes) {
+  const Group& world = strategy.group();
+  // On all workers or on none, which the options say.
+  const auto state = optimizer.offload(), params = strategy.offload(lanes);
+  DiskUse use;
+  if (state) use.state = part_of_all(state, world);
+  if (params) use.params = part_of_all(params, world);
+  return use;
+}
+
+std::string describe(const DiskUse& use) {
+  std::vector<std::string> what;
+  const DiskPart* first = nullptr;
+  double predicted_ms = 0;
+  for (const auto& [part, name] :
+       {std::pair(&use.state, "optimizer state"), std::pair(&use.params, "parameters")}) {
+    if (!*part || sum_of(**part) == 0) continue;
+    if (first == nullptr) first = &**part;
+    what.push_back(fmt::format("{} of {}", format_bytes(sum_of(**part)), name));
+    predicted_ms += (*part)->predicted_ms;
+  }
+  if (first == nullptr) return "offload: the optimizer keeps no state, so nothing is on disk";
+  if (first->own.folder.empty())
+    return fmt::format(
+        "offload: {} in the host's memory, updated there; {:.2f} GB/s from the GPU, {:.2f} GB/s to it a "
+        "worker: about {:.3g} ms a step more",
+        fmt::join(what, " and "), first->read_rate / 1e9, first->write_rate / 1e9, predicted_ms);
+  return fmt::format(
+      "offload: {} on disk in {} ({}{}), {:.2f} GB/s read, {:.2f} GB/s write a worker: "
+      "about {:.3g} ms a step more",
+      fmt::join(what, " and "), first->own.folder.string(), first->own.io, path_text(first->own.path),
+      first->read_rate / 1e9, first->write_rate / 1e9, predicted_ms);
+}
+
+nlohmann::ordered_json to_json(const DiskUse& use) {
+  nlohmann::ordered_json json = use.state ? json_of(*use.state) : nlohmann::ordered_json::object();
+  if (use.params) json["params"] = json_of(*use.params);
+  return json;
 }
 
 }  // namespace lockstep

@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "lockstep/comm/group.h"
+#include "lockstep/parallel/strategy.h"
 #include "train/optimizer.h"
 
 namespace lockstep {
 
-struct DiskUse {
+// Of the optimizer's state, or of parameters.
+struct DiskPart {
   OffloadFigures own;                      // of this worker
   std::vector<std::int64_t> bytes;         // by worker
   double read_rate = 0;                    // of the slowest worker
@@ -21,8 +23,12 @@ struct DiskUse {
   std::optional<double> measured_ms = {};  // likewise; nullopt: there was no step
 };
 
-// Collective.
-DiskUse disk_use(const TrainOptimizer& optimizer, const Group& world);
+struct DiskUse {
+  std::optional<DiskPart> state, params;
+};
+
+// `lanes`: that this worker has in a step. Collective.
+DiskUse disk_use(const TrainOptimizer& optimizer, const Strategy& strategy, int lanes);
 
 // "offload: 1.5 GiB of optimizer state on disk in /scratch (io_uring, direct), 2.10 GB/s read, …"
 std::string describe(const DiskUse& use);

@@ -23,10 +23,13 @@ bool is_finite(const torch::Tensor& tensor) {
 
 }  // namespace
 
-std::string first_not_finite(const torch::nn::Module& model) {
+std::string first_not_finite(Strategy& strategy) {
   const c10::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : model_state(model))
+  const auto each = strategy.each_whole();
+  for (const auto& [name, tensor] : model_state(strategy.module())) {
+    each.bring(tensor);
     if (!is_finite(tensor)) return name;
+  }
   return "";
 }
 
@@ -62,11 +65,7 @@ bool FiniteWatch::accept(double loss, const std::vector<int>& lanes) {
 
 std::string FiniteWatch::end_step(std::int64_t step) {
   if (found_.empty()) return "";
-  std::string weights;
-  {
-    const auto whole = strategy_.whole();
-    weights = first_not_finite(model_);
-  }
+  const std::string weights = first_not_finite(strategy_);
   const std::string text = fmt::format(
       "step {}: {}; {}", step, found_,
       weights.empty() ? "all weights are finite" : "the first weight that is not finite is " + weights);

@@ -15,7 +15,8 @@
 namespace lockstep {
 
 // The name of the first parameter or buffer with a NaN or an infinity in it; empty when all are finite.
-std::string first_not_finite(const torch::nn::Module& model);
+// Collective where parameters are gathered.
+std::string first_not_finite(Strategy& strategy);
 
 // What --on-nan asks for, step by step. Every rank has one; they are told the same and do the same.
 class FiniteWatch {

@@ -34,6 +34,9 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
                       .least_gradient_bytes = widened ? 4 : 0,
                       .bucket_bytes = strategy.bucket_cap_mb() * 0x1p20,
                       .staging_bytes = o.offload ? static_cast<double>(o.offload.staging_bytes) : 0,
+                      .params_on_disk = static_cast<bool>(o.parallel.offload_params),
+                      .gathers = o.parallel.offload_params || o.parallel.gathered_mb > 0 ||
+                                 o.parallel.parameters == ParameterAccess::gathered,
                       .on_gpus = o.device != "cpu"});
 }
 

@@ -145,7 +145,10 @@ StepResult StepLoop::train(Step& step) {
     if (scaler == nullptr || !strategy_.overflowed()) clip(scale);
     step_and_share(step.number);
   } else {
-    strategy_.end_step();  // the weights stay as they were
+    // The weights stay as they were. Where gradients overflowed the exchange knows.
+    if (const auto& leave_out = strategy_.exchange().leave_out; leave_out && !strategy_.overflowed())
+      leave_out();
+    strategy_.end_step();
   }
   add_span("optimizer", synchronized, now_ns(), step.number);
   record.step = step.number + 1;

@@ -159,6 +159,7 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"measure", o.measure},
           {"strategy", o.strategy},
           {"offload", static_cast<bool>(o.offload)},
+          {"offload_params", static_cast<bool>(o.parallel.offload_params)},
           {"order", o.parallel.order == Order::canonical ? "canonical" : "any"},
           {"exchange", exchange_name(o)},
           {"out", o.out},

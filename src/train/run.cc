@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"
+#include "lockstep/comm/lanes.h"
 #include "lockstep/parallel/construction.h"
 #include "lockstep/parallel/strategies.h"
 #include "parallel/sync_norms.h"
@@ -112,8 +113,8 @@ TrainerResult TrainRun::run() {
                              .steps_per_epoch = loader_.steps_per_epoch(),
                              .loss_floor = task_.test ? task_.test->loss_floor() : std::nullopt});
   announce();
-  if (options_.offload) {
-    const DiskUse use = disk_use(*optimizer_, world_);
+  if (on_disk()) {
+    const DiskUse use = disk_use(*optimizer_, *strategy_, own_lanes());
     tell({{"event", "note"}, {"text", describe(use)}});
   }
   saver_.emplace(world_,
@@ -148,6 +149,10 @@ TrainerResult TrainRun::run() {
         {"page", options_.out + "/index.html"}});
   return result();
 }
+
+bool TrainRun::on_disk() const { return options_.offload || options_.parallel.offload_params; }
+
+int TrainRun::own_lanes() const { return lanes_of(world_.rank(), world_.size(), options_.lanes).count; }
 
 void TrainRun::tell(const Json& event) const {
   if (leads()) plan_->sink(event);
@@ -245,11 +250,7 @@ void TrainRun::checkpoint() {
   const std::int64_t since = now_ns();
   saved_step_ = state_.step;
   state_.steps_not_finite = finite_.steps_not_finite();
-  std::string weights;
-  {
-    const auto whole = strategy_->whole();  // its end writes where the saver's thread will read
-    weights = first_not_finite(*model_);
-  }
+  const std::string weights = first_not_finite(*strategy_);
   if (!weights.empty()) {
     const std::string found =
         fmt::format("step {}: the first weight that is not finite is {}", state_.step, weights);
@@ -301,7 +302,7 @@ Json TrainRun::finish() {
                {"precision", options_.precision},
                {"wire_bytes", wire_bytes_a_step(world_, loop_.wire_bytes())}};
   rest.update(memory);
-  if (options_.offload) rest["offload"] = to_json(disk_use(*optimizer_, world_));
+  if (on_disk()) rest["offload"] = to_json(disk_use(*optimizer_, *strategy_, own_lanes()));
   if (const GradScaler* const scaler = optimizer_->scaler())
     rest.update({{"steps_skipped", scaler->skipped()}, {"loss_scale", scaler->scale()}});
   for (std::size_t i = 0; evaluation_ && i < task_.metrics.size(); ++i)
@@ -332,8 +333,8 @@ Json TrainRun::finish() {
 }
 
 std::string TrainRun::hash_parameters() const {
-  const auto whole = strategy_->whole();
-  return params_sha256(*model_);
+  const auto each = strategy_->each_whole();
+  return params_sha256(*model_, [&](const torch::Tensor& tensor) { each.bring(tensor); });
 }
 
 TrainerResult TrainRun::result() const {

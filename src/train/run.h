@@ -45,6 +45,8 @@ class TrainRun {
  private:
   bool leads() const { return world_.rank() == 0; }
   GpuArithmetic arithmetic() const { return {options_.deterministic, options_.tf32}; }
+  bool on_disk() const;
+  int own_lanes() const;                                 // of this worker in a step
   void tell(const nlohmann::ordered_json& event) const;  // on rank 0
   std::unique_ptr<Strategy> begin_strategy() const;      // of the right data, with the plan's weights
   std::unique_ptr<TrainOptimizer> begin_optimizer();     // collective

@@ -1,6 +1,7 @@
 #include "train/saved_state.h"
 
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 
 #include "checkpoint/torch_types.h"
@@ -11,6 +12,17 @@ namespace {
 RunForm form_of(const std::string& name, FileDType dtype, const std::vector<std::int64_t>& whole,
                 const ElementRange& elements) {
   return {.name = name, .dtype = dtype, .shape = whole, .begin = elements.begin, .end = elements.end};
+}
+
+// Of a slice that is on disk, whose tensor has no memory.
+torch::Tensor fetched(const SliceStore& store, std::size_t slice, const torch::Tensor& like) {
+  torch::Tensor tensor = torch::empty(like.sizes(), like.options());
+  auto* to = static_cast<std::byte*>(tensor.data_ptr());
+  store.read(slice, [&](std::span<const std::byte> bytes) {
+    std::memcpy(to, bytes.data(), bytes.size());
+    to += bytes.size();
+  });
+  return tensor;
 }
 
 }  // namespace
@@ -91,16 +103,23 @@ SavedState::Set model_runs(Strategy& strategy, const SliceOwners& owners, Metada
   std::unordered_map<const void*, std::size_t> index;
   for (std::size_t i = 0; i < trained.size(); ++i) index.emplace(trained[i].tensor.unsafeGetTensorImpl(), i);
   SavedState::Set set{.metadata = std::move(metadata)};
+  const SliceStore* const store = strategy.store();
   for (const auto& entry : module.named_parameters()) {
     const auto found = index.find(entry.value().unsafeGetTensorImpl());
     if (found == index.end()) {
       add_whole(set, rank, entry.key(), entry.value());
     } else if (const Slice& slice = owners.slices()[found->second];
                trained[found->second].tensor.is_contiguous()) {
-      add_run(set, owners, entry.key(), found->second, slice.parameter);
+      if (store != nullptr && store->has(found->second))
+        add_stored_run(set, owners, entry.key(), found->second, slice.parameter.scalar_type(),
+                       [store, i = found->second](const auto& take) { store->read(i, take); });
+      else
+        add_run(set, owners, entry.key(), found->second, slice.parameter);
     } else {
       std::vector<torch::Tensor> parts(trained.size());
-      parts[found->second] = slice.parameter.detach();
+      parts[found->second] = store != nullptr && store->has(found->second)
+                                 ? fetched(*store, found->second, slice.parameter)
+                                 : slice.parameter.detach();
       std::vector<std::string> names(trained.size());
       names[found->second] = entry.key();
       add_joined(set, strategy, rank, parts, names);

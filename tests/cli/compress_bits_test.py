@@ -52,7 +52,7 @@ class CompressBits(Case):
 
     def killed(self, method):
         """Four workers over TCP, of which one is killed; three go on in shared memory, with another strategy."""
-        name = "killed"
+        name = f"killed-{METHODS.index(method)}"  # of its own: in another's there would be a checkpoint already
         process = self.start(name, "-n", 4, "--engine", "tcp", "--strategy", "zero1", *self.args(method), "--overwrite",
                              "--checkpoint-every", KILLED_AFTER, "--steps", 100000)
         self.addCleanup(process.kill)

@@ -182,8 +182,10 @@ class Folder(Case):
         self.assertGreater(hidden, 0)
 
     def check_overlap(self, name):
-        # Layers large enough that a processor is found for the exchange before the last one's gradient has come.
-        summary = self.train(name, "-n", 2, *LANES, "--width", 512, "--lane-batch", 64, "--steps", 12, "--trace-steps", 12)
+        # One lane a worker, and layers that are large: its backward, beside which alone there is something to send, takes
+        # longer than a processor that others have keeps the exchange waiting.
+        summary = self.train(name, "-n", 2, *MLP, "--lanes", 2, "--lane-batch", 256, "--examples", 1024, "--width", 512, "--layers", 4,
+                             "--steps", 12, "--trace-steps", 12)
         with open(self.path(name, "trace.json")) as file:
             spans = [e for e in json.load(file)["traceEvents"] if e["ph"] == "X" and e["pid"] == 0]
         waits = {e["args"]["step"]: e["ts"] for e in spans if e["name"] == "wait for buckets"}

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "codec/targets.h"
 #include "codec/values.h"
 #include "compress/codec/kernels.h"
 
@@ -14,23 +15,6 @@ namespace lockstep {
 namespace {
 
 using namespace testing;
-
-void use_targets(std::int64_t targets) {  // 0: all of this machine
-  hwy::SetSupportedTargetsForTest(targets);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
-
-// One bit for each target that this machine can run and the kernels were compiled for, the best first.
-std::vector<std::int64_t> runnable_targets() {
-  std::vector<std::int64_t> found;
-  for (std::int64_t bits = hwy::SupportedTargets(); bits != 0; bits &= bits - 1) {
-    const std::int64_t bit = bits & -bits;
-    use_targets(bit);
-    if (std::string_view(hwy::TargetName(bit)) == codec_kernel::target_name()) found.push_back(bit);
-  }
-  use_targets(0);
-  return found;
-}
 
 // Bits, so that NaN and the sign of zero count.
 std::vector<std::uint32_t> bits_of(std::span<const float> values) {

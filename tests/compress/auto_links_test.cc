@@ -213,6 +213,25 @@ TEST(AutoByBucket, WhoIsLateInTurnIsNoSlowLink) {
   });
 }
 
+// One rank has no core for half of the time, and its exchanges take many times what they should.
+TEST(AutoByBucket, ACoreThatIsBusyIsNoSlowLink) {
+  for (const bool waits : {true, false}) {
+    FakeLink link;
+    link.byte_s = kFast;
+    on_threads(two_ranks(), [&](const Group& group) {
+      compress::LinkView view = link.view();
+      double waited_s = 0;
+      view.took = [&, took = view.took](auto sent) { return kSlowdown * took(sent); };
+      view.waited_for_core = [&, step_s = 0.5 * kSlowdown * kFast * 2 * 96 * 64 * sizeof(float)] {
+        return waits && group.rank() == 0 ? waited_s += step_s : 0;
+      };
+      TwoBuckets run(group, view, {.method = "auto", .max_error = 10, .probe_every = kEvery});
+      run.take_steps(kFirstChoice + 2 * kEvery);
+      EXPECT_EQ(run.chosen() == kNone, waits) << run.chosen();
+    });
+  }
+}
+
 // Two methods in one bucket, as after a resume with larger ones: few bytes that go fast say nothing of many.
 TEST(AutoByBucket, SeveralInOneAreNoFastLink) {
   FakeLink link;

@@ -194,6 +194,49 @@ TEST(Compress, PassesOnWhatIsNotFiniteAndForgetsIt) {
       });
 }
 
+// Under a watch such a step is not taken, and nothing of it is remembered: neither of the parameter whose
+// gradient was not finite, nor of the others.
+TEST(Compress, LeavesWhatIsRememberedAsItWasBeforeAStepThatIsVoid) {
+  for (const char* method : {"topk:0.1:min=0", "onebit:min=0", "int8:min=0:ef=on", "randk:0.2:min=0:ef=on",
+                             "powersgd:rank=1:min=0", "dgc:0.1:min=0", "onebit-adam:min=0"})
+    on_threads(thread_groups(3), [&](const Group& group) {
+      const Exchange exchange = compressed({.method = method})(Exchange::Leaves::everything);
+      const std::vector<NamedTensor> parameters = {{"a", torch::ones({8, 8}).requires_grad_()},
+                                                   {"b", torch::ones({8, 8}).requires_grad_()}};
+      Reducer reducer(parameters, group, {.exchange = exchange});
+      reducer.watch_overflow(true);
+      if (exchange.momenta) exchange.momenta->begin_momenta();
+      const auto step = [&](float first) {
+        torch::Tensor loss = torch::zeros({});
+        for (const auto& [name, tensor] : parameters) {
+          tensor.mutable_grad() = torch::Tensor();
+          torch::Tensor g =
+              torch::sin(torch::arange(64, torch::kFloat32) * (static_cast<float>(group.rank()) + 1.3f))
+                  .view({8, 8});
+          if (name == "a" && group.rank() == 1) g[0][0] = first;
+          loss = loss + (tensor * g).sum();
+        }
+        loss.backward();
+      };
+      step(0.5f);
+      step(0.5f);
+      EXPECT_FALSE(reducer.overflowed()) << method;
+      Exchange::State before = exchange.state();
+      EXPECT_GT(before.size(), 2U) << method;
+      step(std::numeric_limits<float>::infinity());
+      EXPECT_TRUE(reducer.overflowed()) << method;
+      Exchange::State after = exchange.state();
+      EXPECT_EQ(before.erase("steps") + after.erase("steps"), 2U);
+      for (const auto& [name, tensor] : before)
+        EXPECT_TRUE(torch::equal(after.at(name), tensor)) << method << ", " << name;
+      step(0.5f);
+      bool moves = false;
+      for (const auto& [name, tensor] : exchange.state())
+        moves = moves || (name != "steps" && !torch::equal(after.at(name), tensor));
+      EXPECT_TRUE(moves) << method;
+    });
+}
+
 // The gradient is finite, its product with P is not.
 TEST(Compress, ForgetsFactorsThatOverflow) {
   for (const char* method : {"powersgd:rank=1:min=0", "powersgd:rank=1:min=0:ef=off"})

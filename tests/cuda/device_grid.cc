@@ -1,6 +1,8 @@
 #include "cuda/device_grid.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "comm/call/call.h"
 #include "comm/kernel_reference.h"
@@ -45,21 +47,39 @@ class DeviceGrid {
   DeviceGridResult run(const DeviceGridOptions& options) {
     for (const std::size_t count : options.counts)
       for (const DType dtype : options.dtypes) {
-        count_ = count;
-        dtype_ = dtype;
+        begin(count, dtype);
         for (int what = 0; what <= static_cast<int>(Collective::all_to_all); ++what)
-          for (const ReduceOp op : kAllReduceOps) {
+          for (const ReduceOp op : options.ops) {
             what_ = static_cast<Collective>(what);
             op_ = op;
-            if (!supports(op, dtype) || (!reduces(what_) && op != ReduceOp::sum)) continue;
+            const bool asked = options.collectives.empty() ||
+                               std::ranges::find(options.collectives, what_) != options.collectives.end();
+            if (!asked || !supports(op, dtype) || (!reduces(what_) && op != ReduceOp::sum)) continue;
             for (int kind = 0; kind < 4; ++kind) one(kind % 2 == 1, kind / 2 == 1);
           }
-        messages();
+        if (options.collectives.empty()) messages();
+        fetch();
       }
     return result_;
   }
 
  private:
+  // Everybody's inputs, and this rank's on the GPU.
+  void begin(std::size_t count, DType dtype) {
+    count_ = count;
+    dtype_ = dtype;
+    inputs_.clear();
+    expected_ = nullptr;
+    for (std::size_t r = 0; r < n_; ++r) inputs_.push_back(input_of(static_cast<int>(r), count * n_, dtype));
+    const Bytes& mine = inputs_[static_cast<std::size_t>(me())];
+    input_ = runtime_of(kGpu).allocate(mine.size() + 64, 0);
+    upload(input_.get(), mine.data(), mine.size());
+  }
+  void copy(void* to, const void* from, std::size_t size) const {
+    DeviceRuntime& runtime = runtime_of(kGpu);
+    runtime.copy(to, from, size, runtime.current_stream(0));
+  }
+
   std::size_t bytes() const { return count_ * size_of(dtype_); }
   int me() const { return group_.rank(); }
   bool many_in() const {
@@ -101,8 +121,7 @@ class DeviceGrid {
       give = many_out() && !many_in() ? in + mine : in;
       out = many_in() && !many_out() ? in + mine : in;
     }
-    const Bytes input = input_of(me(), in_count, dtype_);
-    upload(give, input.data(), input.size());
+    copy(give, input_.get(), in_count * size);
     const CallOptions options{.op = op_};
     const ConstBuffer from(give, in_count, dtype_, kGpu);
     const Buffer to{out, out_count, dtype_, kGpu};
@@ -121,17 +140,16 @@ class DeviceGrid {
       default: return;
     }
     const bool gets = at_root || (what_ != Collective::reduce && what_ != Collective::gather);
-    if (gets) compare(download(out, out_count * size), wanted(root), own_memory, in_place);
+    if (gets)
+      collect(
+          out, out_count * size, [&] { return wanted(root); }, own_memory, in_place);
   }
 
   Bytes wanted(int root) const {
-    const std::size_t all = many_in() ? count_ * n_ : count_;
     const std::size_t mine = static_cast<std::size_t>(me()) * bytes();
-    std::vector<Bytes> inputs;
     std::vector<const void*> ins;
-    for (std::size_t r = 0; r < n_; ++r) inputs.push_back(input_of(static_cast<int>(r), all, dtype_));
     const bool slices = many_in();
-    for (const Bytes& input : inputs) ins.push_back(input.data() + (slices ? mine : 0));
+    for (const Bytes& input : inputs_) ins.push_back(input.data() + (slices ? mine : 0));
     if (reduces(what_)) {
       Bytes result(bytes());
       reference_reduce(result.data(), ins, count_, dtype_, op_, static_cast<int>(n_));
@@ -158,27 +176,57 @@ class DeviceGrid {
     const int previous = (me() + static_cast<int>(n_) - 1) % static_cast<int>(n_);
     const auto out = room(false, Use::out, bytes());
     const auto in = room(true, Use::in, bytes());
-    const Bytes mine = input_of(me(), count_, dtype_);
-    upload(out.get(), mine.data(), mine.size());
+    copy(out.get(), input_.get(), bytes());
     const auto send = [&] { group_.send(ConstBuffer(out.get(), count_, dtype_, kGpu), next); };
     if (me() % 2 == 0) send();
     group_.recv(Buffer{in.get(), count_, dtype_, kGpu}, previous);
     if (me() % 2 == 1) send();
-    compare(download(in.get(), bytes()), input_of(previous, count_, dtype_), false, false);
+    const Bytes& theirs = inputs_[static_cast<std::size_t>(previous)];
+    collect(
+        in.get(), bytes(),
+        [&] { return Bytes(theirs.begin(), theirs.begin() + static_cast<std::ptrdiff_t>(bytes())); }, false,
+        false);
   }
 
-  void compare(const Bytes& got, const Bytes& want, bool own_memory, bool in_place) {
-    ++result_.checks;
-    if (got == want || !result_.problem.empty()) return;
-    const std::ptrdiff_t at =
-        got.size() == want.size()
-            ? first_difference(got.data(), want.data(), want.size() / size_of(dtype_), dtype_)
-            : -2;
-    result_.problem = std::string(to_string(what_)) + ", " + to_string(dtype_) + " × " +
-                      std::to_string(count_) + ", " + to_string(op_) +
-                      (own_memory ? ", private memory" : ", comm memory") + (in_place ? ", in place" : "") +
-                      ", rank " + std::to_string(me()) + " of " + std::to_string(n_) + ": wrong at element " +
-                      std::to_string(at);
+  // What lies at `from` is to be what `wanted` gives, which is the same for all kinds of memory.
+  template <class Wanted>
+  void collect(const void* from, std::size_t size, Wanted&& wanted, bool own_memory, bool in_place) {
+    const auto key = std::pair(what_, op_);
+    if (expected_ == nullptr || key != expected_for_) expected_ = std::make_shared<const Bytes>(wanted());
+    expected_for_ = key;
+    constexpr std::size_t kRoom = std::size_t{8} << 20;
+    if (used_ + size > results_bytes_) fetch();
+    if (size > results_bytes_) {
+      results_bytes_ = std::max(size, kRoom);
+      results_ = runtime_of(kGpu).allocate(results_bytes_, 0);
+    }
+    copy(static_cast<std::byte*>(results_.get()) + used_, from, size);
+    collected_.push_back({used_, size, expected_, describe(own_memory, in_place), dtype_});
+    used_ += size;
+  }
+  std::string describe(bool own_memory, bool in_place) const {
+    return std::string(to_string(what_)) + ", " + to_string(dtype_) + " × " + std::to_string(count_) + ", " +
+           to_string(op_) + (own_memory ? ", private memory" : ", comm memory") +
+           (in_place ? ", in place" : "") + ", rank " + std::to_string(me()) + " of " + std::to_string(n_);
+  }
+
+  // Compares all that was collected.
+  void fetch() {
+    const Bytes got = download(results_.get(), used_);
+    for (const Collected& one : collected_) {
+      ++result_.checks;
+      const std::byte* const first = got.data() + one.at;
+      if (!result_.problem.empty()) continue;
+      if (one.size != one.wanted->size())
+        result_.problem =
+            one.what + ": " + std::to_string(one.size) + " bytes, not " + std::to_string(one.wanted->size());
+      else if (one.size > 0 && std::memcmp(first, one.wanted->data(), one.size) != 0)
+        result_.problem = one.what + ": wrong at element " +
+                          std::to_string(first_difference(first, one.wanted->data(),
+                                                          one.size / size_of(one.dtype), one.dtype));
+    }
+    collected_.clear();
+    used_ = 0;
   }
 
   struct Room {
@@ -186,8 +234,24 @@ class DeviceGrid {
     std::size_t bytes = 0;
   };
 
+  struct Collected {
+    std::size_t at;  // in results_
+    std::size_t size;
+    std::shared_ptr<const Bytes> wanted;
+    std::string what;
+    DType dtype;
+  };
+
   const Group& group_;
   std::size_t n_;
+  std::vector<Bytes> inputs_;    // by rank, as much as the largest takes
+  std::shared_ptr<void> input_;  // this rank's
+  std::shared_ptr<void> results_;
+  std::size_t results_bytes_ = 0;
+  std::size_t used_ = 0;
+  std::vector<Collected> collected_;
+  std::shared_ptr<const Bytes> expected_;
+  std::pair<Collective, ReduceOp> expected_for_;
   Room rooms_[2][2];  // by whose memory it is, and by what it is for
   DeviceGridResult result_;
   std::size_t count_ = 0;

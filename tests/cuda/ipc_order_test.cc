@@ -1,5 +1,7 @@
-// Calls of the engine ipc in flight, on memory of their own and on the same, with what follows on them and
-// what the caller's stream does in between: the result is that of one after the other.
+// Calls of the engine ipc in flight, on memory of their own and on the same, over a group and a part of it,
+// with what follows on them and what the caller's stream does in between: the result is that of one after the
+// other.
+#include <algorithm>
 #include <random>
 
 #include "comm/thread_ranks.h"
@@ -22,12 +24,15 @@ class Reference {
   explicit Reference(int ranks) : memory_(static_cast<std::size_t>(ranks), Numbers(kCount)) {}
 
   Numbers& of(int rank) { return memory_[static_cast<std::size_t>(rank)]; }
-  void all_reduce(std::size_t at, std::size_t count) {
-    for (std::size_t i = at; i < at + count; ++i) {
-      std::uint32_t sum = 0;
-      for (const Numbers& one : memory_) sum += one[i];
-      for (Numbers& one : memory_) one[i] = sum;
-    }
+  void all_reduce(std::size_t at, std::size_t count) { all_reduce_in_parts(at, count, 1); }
+  // Among ranks r, r + parts, r + 2 parts, ….
+  void all_reduce_in_parts(std::size_t at, std::size_t count, std::size_t parts) {
+    for (std::size_t first = 0; first < std::min(parts, memory_.size()); ++first)
+      for (std::size_t i = at; i < at + count; ++i) {
+        std::uint32_t sum = 0;
+        for (std::size_t r = first; r < memory_.size(); r += parts) sum += memory_[r][i];
+        for (std::size_t r = first; r < memory_.size(); r += parts) memory_[r][i] = sum;
+      }
   }
   // Slice r of `count` goes to rank r's `to`.
   void reduce_scatter(std::size_t at, std::size_t to, std::size_t count) {
@@ -59,13 +64,17 @@ class Reference {
 class Player {
  public:
   Player(const Group& group, unsigned seed)
-      : group_(group), draw_(seed), memory_(group.allocate(kCount * 4, kGpu)), reference_(group.size()) {
+      : group_(group),
+        half_(group.split(group.rank() % 2)),
+        draw_(seed),
+        memory_(group.allocate(kCount * 4, kGpu)),
+        reference_(group.size()) {
     fill(0, kCount);
   }
 
   void play(int calls) {
     for (int i = 0; i < calls; ++i) step();
-    for (const Work& work : works_) work.wait();
+    wait_for_all();
     const testing::Bytes got = testing::download(memory_.data(), kCount * 4);
     ASSERT_EQ(std::memcmp(got.data(), reference_.of(group_.rank()).data(), got.size()), 0);
   }
@@ -77,7 +86,7 @@ class Player {
 
   void step() {
     const auto ranks = static_cast<std::size_t>(group_.size());
-    const std::size_t what = number(16);
+    const std::size_t what = number(18);
     const std::size_t count = 1 + number(300);
     const std::size_t i = number(kCount / 2 - ranks * count);  // [i, i + ranks * count) is below the half
     const std::size_t j = kCount / 2 + number(kCount / 2 - ranks * count);  // and this behind it
@@ -100,10 +109,23 @@ class Player {
     } else if (what == 14) {
       group_.all_reduce(part(i, count));
       reference_.all_reduce(i, count);
-    } else {
-      for (const Work& work : works_) work.wait();
+    } else if (what == 15) {
+      wait_for_all();
       fill(i, count);
+    } else {  // two groups' calls on the same memory are in order by the caller's stream
+      wait_for_all();
+      works_.push_back(half_.all_reduce_async(part(i, count)));
+      works_.push_back(half_.all_reduce_async(part(j, count)));
+      if (what == 16) half_.all_reduce(part(i, count));
+      if (what == 16) reference_.all_reduce_in_parts(i, count, 2);
+      reference_.all_reduce_in_parts(i, count, 2);
+      reference_.all_reduce_in_parts(j, count, 2);
+      wait_for_all();
     }
+  }
+  void wait_for_all() {  // on the caller's stream
+    for (const Work& work : works_) work.wait();
+    works_.clear();
   }
 
   void fill(std::size_t i, std::size_t count) {
@@ -113,6 +135,7 @@ class Player {
   }
 
   const Group& group_;
+  Group half_;
   std::mt19937 draw_;
   CommMemory memory_;
   Reference reference_;

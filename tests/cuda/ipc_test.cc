@@ -27,12 +27,29 @@ TEST_P(Ipc, EveryCollectiveHasTheReferencesBits) {
   });
 }
 
-TEST_P(Ipc, LargeCallsGoThroughRounds) {  // private memory of more than one staging block
+// Private memory of more than one staging block of 64 MiB, of which slices take a part each.
+class IpcRounds : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, IpcRounds, ::testing::Values(2, 3));
+
+TEST_P(IpcRounds, CarryLargeCalls) {
   LOCKSTEP_NEEDS_GPU();
   on_threads(thread_groups(GetParam(), kOnGpus), [](const Group& g) {
-    const auto result =
-        testing::run_device_grid(g, {.counts = {(std::size_t{9} << 20) + 3}, .dtypes = {DType::f64}});
+    const std::size_t more = (std::size_t{8} << 20) + 3;  // of 8 bytes
+    const std::size_t slice = (std::size_t{8} << 20) / static_cast<std::size_t>(g.size()) + 3;
+    auto result = testing::run_device_grid(
+        g, {.counts = {more},
+            .dtypes = {DType::f64},
+            .ops = {ReduceOp::sum},
+            .collectives = {Collective::all_reduce, Collective::broadcast, Collective::all_gather}});
     EXPECT_EQ(result.problem, "");
+    EXPECT_EQ(result.checks, 12U);
+    result = testing::run_device_grid(
+        g, {.counts = {slice},
+            .dtypes = {DType::f64},
+            .ops = {ReduceOp::sum},
+            .collectives = {Collective::reduce_scatter, Collective::scatter, Collective::all_to_all}});
+    EXPECT_EQ(result.problem, "");
+    EXPECT_EQ(result.checks, 12U);
   });
 }
 

@@ -48,6 +48,28 @@ class Tcp(Case):
                 self.assertEqual(found, alone)
 
 
+class Shards(Case):
+    """Parameters in shards across hosts: gathered, one copy a host, and inside of hosts alone."""
+
+    def test_two_workers_on_each_of_two_hosts(self):
+        alone = self.alone()
+        for strategy, engine, used in (("hybrid-shard", "auto", "shm+tcp"), ("hybrid-shard", "tcp", "tcp"),
+                                       ("zero3", "auto", "shm+tcp"), ("zero3", "tcp", "tcp")):
+            with self.subTest(strategy=strategy, engine=engine):
+                self.assertEqual(self.trained(2, "--strategy", strategy, LOCKSTEP_ENGINE=engine), alone)
+                self.check_job(4, used)
+                gathered = self.summary("run")["memory"]["gathered_bytes"]
+                self.assertEqual(gathered > 0, engine == "tcp", gathered)  # one copy a host needs none
+
+    def test_one_worker_a_host_gathers(self):
+        alone = self.alone()
+        for more in ([], ["--offload", self.folder, "--offload-what", "state,params"]):
+            with self.subTest(more=more):
+                self.assertEqual(self.trained(1, "--strategy", "zero3", *more), alone)
+                self.check_job(2, "tcp")
+                self.assertGreater(self.summary("run")["memory"]["gathered_bytes"], 0)
+
+
 class Mpi(Case):
     """Started by mpirun, which reaches the other host through tools/hosts as it would through ssh."""
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 
 sys.dont_write_bytecode = True
 from cluster import FREE, MODEL, Case
@@ -74,6 +75,24 @@ class Fault(Case):
                 for host in (1, 2):
                     self.check_agent(host, first)
                 self.go_on(per_host=1, workers_alone=3)
+
+    def test_a_worker_inside_a_gather(self):
+        """Parameters that are gathered across a slow link, where a step is mostly that."""
+        hosts("rate", "--link", "1-2=100mbit", "--name", self.set)
+        self.addCleanup(hosts, "rate", "--link", "1-2=10gbit", "--name", self.set)
+        for attempt in range(5):  # of a few moments in a step somebody is elsewhere
+            shutil.rmtree(self.path("run"), ignore_errors=True)
+            wide = [*MODEL, "--width", 512]
+            self.process = self.job(1, "run", *wide, "--strategy", "zero3", *FREE)
+            self.wait_until(self.process, lambda: len(self.rows("run", "steps.csv")) > 2)
+            begin = time.monotonic()
+            os.kill(self.worker(1), signal.SIGKILL)
+            self.end_run(silence=False)
+            self.assertLess(time.monotonic() - begin, 20)
+            self.check_survivor(0, {1})
+            if any("the parameters of unit" in line for line in self.lines_of("run", 0)):
+                return
+        self.fail(f"no worker was inside of a gather: {self.said('run')}")
 
     def test_an_agent(self):
         for victim in (1, 2):

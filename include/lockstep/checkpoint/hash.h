@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <string>
 
 #include "lockstep/checkpoint/sha256.h"
@@ -11,6 +12,8 @@ namespace lockstep {
 
 // Of every parameter's and buffer's name, dtype, shape and bytes, in name order, 64 hexadecimal digits: equal
 // for two models that have the same bits, whatever their memory layout, device or order of registration.
-std::string params_sha256(const torch::nn::Module& module);
+// `before`: called with each of them before it is read, in name order; may be empty.
+std::string params_sha256(const torch::nn::Module& module,
+                          const std::function<void(const torch::Tensor& tensor)>& before = {});
 
 }  // namespace lockstep

@@ -56,6 +56,9 @@ struct SubtreeSum {
 struct Bucket {
   int index = 0;
   Buffer data;  // its count is a multiple of the group's size
+  // Where this rank's part of the result is to be (Exchange::writes_own); without data: in its place in
+  // `data`.
+  Buffer own = {};
   // What the sum over all ranks is divided by: the same on every rank, on one without gradients (whose data
   // is negative zeros) too.
   double divisor = 1;
@@ -71,11 +74,14 @@ struct Bucket {
   // workers carry one subtree (SubtreeShare::workers) each has its part: to add those up is the exchange's to
   // do. All may be written to until the exchange is done.
   std::vector<SubtreeSum> sums = {};
+  bool may_be_void = false;  // the step may be left out: Exchange::leave_out
 };
 using BucketHook = std::function<Work(const Bucket& bucket)>;
 
 // This rank's part of a bucket: the ranks' parts are equally long, and together they are the bucket.
 Buffer own_part(const Bucket& bucket);
+// Where its part of the result is when the exchange is done: Bucket::own, or that.
+Buffer own_result(const Bucket& bucket);
 
 // What an exchange that sends less has made of the last step, on this rank.
 struct ExchangeFigures {
@@ -124,6 +130,9 @@ struct Exchange {
   // cut, `sums`), and leaves it in `data`.
   BucketHook run;
   Leaves leaves = Leaves::everything;
+  // This rank's part of the result goes straight to Bucket::own where that is given: nobody copies it out of
+  // a bucket whose memory the next one gets.
+  bool writes_own = false;
   // Of one rank and a divisor of one it leaves a bucket as it is: on a device, where copies cost time, the
   // gradients then stay where libtorch has put them, and buckets come without data.
   bool nothing_alone = false;
@@ -135,6 +144,10 @@ struct Exchange {
   // go on. Collective. Left empty, the two of them: it remembers nothing.
   std::function<State()> state = {};
   std::function<void(const State&)> load = {};
+
+  // The step whose buckets came last, which may_be_void, is not taken: what is remembered becomes what it was
+  // before. On every rank, before the next step's first bucket; twice is once. Left empty: nothing to do.
+  std::function<void()> leave_out = {};
 
   // Told what is trained by which group, and of which type its gradients are, before the first bucket and
   // whenever that changes; it says where the lanes' tree is cut. Collective. Left empty: nowhere.

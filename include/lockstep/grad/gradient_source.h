@@ -34,6 +34,28 @@ struct Slice {
   torch::Tensor gradient = {};      // alike; undefined when no lane used the parameter in this step
 };
 
+// Slices' parameters that are not in memory all the time, but on disk: their tensors have memory only while
+// somebody holds them. Used by one thread, but for read().
+class SliceStore {
+ public:
+  virtual ~SliceStore() = default;
+
+  // Of one that is not, tensors have memory all the time.
+  virtual bool has(std::size_t slice) const = 0;
+  // All slices: those that lie together, in the order in which to hold them. While one run is held the next
+  // is read.
+  virtual const std::vector<std::vector<std::size_t>>& runs() const = 0;
+  // These slices, by their numbers, are in memory until the next hold(), or let_go(). `update`: what is
+  // written to them is kept. Throws OffloadError.
+  enum class Use : unsigned char { read, update };
+  virtual void hold(std::span<const std::size_t> slices, Use use) = 0;
+  // Returns when none is, and the disk has what was written. Throws OffloadError.
+  virtual void let_go() = 0;
+  // A slice's bytes as they are on disk, in order, a piece at a time; on any thread, not beside hold().
+  using Piece = std::function<void(std::span<const std::byte> bytes)>;
+  virtual void read(std::size_t slice, const Piece& take) const = 0;
+};
+
 class GradientSource {
  public:
   virtual ~GradientSource() = default;
@@ -43,6 +65,8 @@ class GradientSource {
   // One a parameter, in the same order on every rank. Over all workers they cover each element of it. They
   // stay the same, but for the gradients, which are this step's after synchronize().
   virtual std::span<const Slice> slices() = 0;
+  // Of slices that are on disk; null: all are in memory, all the time.
+  virtual SliceStore* store() { return nullptr; }
 
   // Returns when every slice's gradient is the mean over all lanes of this step. Collective when this step's
   // gradients have not been exchanged yet.

@@ -52,6 +52,7 @@ namespace lockstep {
 class Crew;
 class DiskState;
 class HostCopies;
+struct StateInMemory;
 namespace kernel {
 struct Elements;
 }
@@ -191,8 +192,11 @@ class Optimizer {
   void remember_writes();  // so that it is known next time
   static bool is_wide(const Slot& slot, const torch::Tensor& gradient);
   void check_gradient(const Slot& slot, const torch::Tensor& gradient) const;
-  static void finish(const Update& each);
   void run(const std::vector<Update>& updates);
+  void run_here(const std::vector<const Update*>& updates, std::span<const std::size_t> slices);
+  void for_each_held(SliceStore::Use use,
+                     const std::function<void(std::span<const std::size_t> slices)>& fn) const;
+  void hold(std::span<const StateInMemory> parts, SliceStore::Use use) const;
   void run_on_devices(const std::vector<Update>& updates);
   // The same for state on disk (optim/offloaded.cc).
   void make_slots_on_disk();

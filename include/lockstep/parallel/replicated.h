@@ -40,6 +40,7 @@ class Replicated : public Strategy {
   std::size_t parameter_bytes() const override;
   std::vector<double> lane_squares() const override;
   std::size_t gathered_bytes() const override;
+  std::optional<OffloadFigures> offload(int lanes) const override;
   void meet() override;
   Reducer& reducer() { return *reducer_; }
 
@@ -71,6 +72,7 @@ class Replicated : public Strategy {
   void end_lane() noexcept override;
   bool set_sync(bool on) override;
   void set_whole(bool on) override;
+  void bring(const torch::Tensor& parameter) override;
   void wait_for_passes();
 
   Traits traits_;

@@ -25,6 +25,7 @@
 #include "lockstep/grad/exchange.h"
 #include "lockstep/grad/exchange_log.h"
 #include "lockstep/grad/gradient_source.h"
+#include "lockstep/offload/offload.h"
 
 namespace lockstep {
 
@@ -62,6 +63,9 @@ struct StrategyOptions {
   // number (HYBRID_SHARD); 0: among all, or among those of a node.
   int shard_workers = 0;
   bool shard_inside_nodes = false;
+  // The parts of parameters that this worker holds are in a file there, not in memory, and are gathered from
+  // it (`parameters` is `gathered` then): offload/offload.h. Stage `parameters` alone.
+  Offload offload_params = {};
   // Take |gradient|² of each lane, a pass over it while it is in cache: Strategy::lane_squares().
   bool measure_lanes = false;
 };
@@ -80,10 +84,15 @@ class Strategy : public GradientSource {
 
   // While it lives, every parameter of the module is there as a whole, to be read, saved or loaded; what is
   // written is kept, if every worker writes the same. It changes something, and takes the memory of all
-  // parameters, where they are gathered in units (units.h). One inside another changes nothing. Between steps.
-  // Collective.
+  // parameters, where they are gathered in units (units.h). One inside another changes nothing. Between
+  // steps. Collective.
   class Whole;
   [[nodiscard]] Whole whole();
+  // The same of one tensor at a time, to be read: for who goes over all of them, in one order on every
+  // worker. Where parameters are gathered in units it takes the memory of a bucket of them. Between steps.
+  // Collective, and so is every bring().
+  class EachWhole;
+  [[nodiscard]] EachWhole each_whole();
   // Returns when every worker has got here. Behind forwards outside of steps, as evaluation's, of which
   // workers may have different numbers: those who are done meanwhile serve the others with their parameters.
   // Nothing where parameters are not gathered in units. Collective.
@@ -113,6 +122,9 @@ class Strategy : public GradientSource {
   virtual std::size_t gradient_bytes() const = 0;
   // Memory that parameters took at most that were gathered to be computed with, in bytes.
   virtual std::size_t gathered_bytes() const = 0;
+  // Of parameters that this worker has on disk, in steps of so many lanes a worker; nullopt: it has none
+  // there.
+  virtual std::optional<OffloadFigures> offload(int lanes) const = 0;
   // |gradient|² of each lane that this worker went through in this step, in their order, in f64: the same for
   // every number of workers. Empty without StrategyOptions::measure_lanes.
   virtual std::vector<double> lane_squares() const = 0;
@@ -124,6 +136,8 @@ class Strategy : public GradientSource {
   // Returns what was before.
   virtual bool set_sync(bool on) = 0;
   virtual void set_whole(bool on) = 0;
+  // This parameter is there until the next call, of which an undefined one is the last.
+  virtual void bring(const torch::Tensor& parameter) = 0;
 
  private:
   std::optional<torch::Device> device_;  // once somebody has asked
@@ -152,6 +166,20 @@ class Strategy::Whole {
  private:
   friend class Strategy;
   explicit Whole(Strategy& owner);
+  Strategy& owner_;
+};
+
+class Strategy::EachWhole {
+ public:
+  ~EachWhole() noexcept(false);
+  EachWhole(const EachWhole&) = delete;
+  EachWhole& operator=(const EachWhole&) = delete;
+  // A parameter or buffer of the module is whole until the next call.
+  void bring(const torch::Tensor& tensor) const;
+
+ private:
+  friend class Strategy;
+  explicit EachWhole(Strategy& owner) : owner_(owner) {}
   Strategy& owner_;
 };
 

@@ -2,7 +2,9 @@
 // says to its peers ("my buffers are ready") is on one, what it does to all buffers on the other. Calls on
 // memory of their own, as the buckets of a step are, follow each other there without waiting for any peer;
 // what waits for peers to be done is the caller's stream alone. A call on memory that one before it works on
-// comes behind the end of that one.
+// comes behind the end of that one. Where that is one of the last kInARow, there is nothing to be gained: it
+// is put on the caller's stream as a whole. Without MPS a process whose streams all wait keeps its turn on
+// the GPU to the end, unless it is one stream that waits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -34,8 +36,10 @@ class CallOrder {
     return *this;
   }
 
-  // What is on the streams may never end (a peer died): nobody gets them any more.
-  void abandon() noexcept { gpus_.clear(); }
+  // Where the engine's streams are.
+  std::vector<DeviceEvent> points() const;
+
+  static constexpr std::uint64_t kInARow = 2;
 
   struct Range {
     std::uintptr_t begin = 0;
@@ -46,9 +50,10 @@ class CallOrder {
     return {begin, begin + bytes};
   }
 
-  // The engine's streams for a call on `memory`. `posts` comes behind `start` and behind the calls that have
-  // the same memory; `work` has to wait for what is put on it.
-  CallStreams begin(int index, const DeviceEvent& start, std::span<const Range> memory);
+  // Where a call on `memory` goes. Either to the engine's streams: `posts` comes behind `start` and behind
+  // the calls that have the same memory; `work` has to wait for what is put on it. Or as a whole to `whole`,
+  // which comes behind all calls before.
+  CallStreams begin(const DeviceStream& whole, const DeviceEvent& start, std::span<const Range> memory);
   // That call ends there.
   void end(std::span<const Range> memory, const DeviceEvent& at);
   // A call that was put elsewhere, behind all before it, ends there: all that follow come behind it.
@@ -63,16 +68,19 @@ class CallOrder {
   struct Open {
     Range range;
     DeviceEvent end;
+    std::uint64_t call;  // its number
   };
   void swap(CallOrder& other) noexcept {
     gpus_.swap(other.gpus_);
     open_.swap(other.open_);
     std::swap(elsewhere_, other.elsewhere_);
+    std::swap(calls_, other.calls_);
   }
 
   std::map<int, Streams> gpus_;  // by index
   std::vector<Open> open_;       // since the last call elsewhere; of calls on the same memory the last
   DeviceEvent elsewhere_;        // where that ends
+  std::uint64_t calls_ = 0;      // that have ended here
 };
 
 }  // namespace lockstep::cuda

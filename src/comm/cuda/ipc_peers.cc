@@ -113,6 +113,13 @@ cudaEvent_t IpcPeers::event(const IpcPost& post, const IpcEventPost& event, int 
   return static_cast<cudaEvent_t>(opened.get());
 }
 
+void IpcPeers::wait(const IpcPost& post, const IpcEventPost& shown, const DeviceStream& stream) {
+  const int index = stream.device.index;
+  const OnDevice on(index);
+  check(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle), event(post, shown, index), 0),
+        "cudaStreamWaitEvent(interprocess)", index);
+}
+
 void IpcPeers::let_go(const IpcPost& post) {
   for (const std::uint64_t block : post.retired)
     if (block != 0) memory_.erase({post.process, block});

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "comm/cuda/ipc_post.h"
+#include "lockstep/comm/device.h"
 
 namespace lockstep::cuda {
 
@@ -21,14 +22,15 @@ class IpcPeers {
  public:
   // Where this process reaches the first byte of `place`, of the rank whose post that is, from GPU `index`.
   std::byte* reach(const IpcPost& post, const IpcPlace& place, int index);
-  // An event of that rank, for streams of GPU `index`.
-  cudaEvent_t event(const IpcPost& post, const IpcEventPost& event, int index);
+  // `stream` waits for that rank's event.
+  void wait(const IpcPost& post, const IpcEventPost& event, const DeviceStream& stream);
   // Lets go of the blocks that the rank says are over.
   void let_go(const IpcPost& post);
 
  private:
   using Key = std::pair<std::uint64_t, std::uint64_t>;  // process, id in it
   void enable_peer(int index, int other);
+  cudaEvent_t event(const IpcPost& post, const IpcEventPost& event, int index);
 
   std::map<Key, std::shared_ptr<void>> memory_;  // opened ones
   std::map<Key, std::shared_ptr<void>> events_;

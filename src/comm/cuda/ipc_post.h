@@ -1,5 +1,5 @@
 // What a rank tells its peers when it enters a call of the engine ipc: where its buffers are, and which
-// events order the work on them. Plain bytes; it goes over the carrier.
+// events order the work on them where counters don't. Plain bytes; it goes over the carrier.
 #pragma once
 
 #include <cuda_runtime_api.h>

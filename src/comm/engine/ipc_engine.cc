@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -13,7 +14,9 @@
 #include "comm/cuda/reduce.h"
 #include "comm/cuda/runtime.h"
 #include "comm/engine/device_offers.h"
+#include "comm/engine/ipc_message.h"
 #include "comm/engine/ipc_round.h"
+#include "comm/engine/ipc_signals.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
 
@@ -50,9 +53,12 @@ class IpcEngine final : public Engine {
         kept_(std::move(carrier)),
         carrier_(*kept_),
         timeout_(Knobs::from_environment().timeout),
-        look_(std::make_shared<const std::function<void(bool)>>([kept = kept_](bool passed) {
-          if (!passed) kept->check(News::known);
-        })) {}
+        signals_(std::make_shared<IpcSignals>(kept_)),
+        look_(std::make_shared<const std::function<void(bool)>>(
+            [kept = kept_, signals = signals_](bool passed) {
+              // What passed since somebody was let go of has no meaning.
+              if (!passed || signals->released()) check_carrier(*kept, *signals, News::known);
+            })) {}
   ~IpcEngine() override { wait_for_last_call(); }
 
   CommMemory allocate(std::size_t bytes, Device device) override {
@@ -67,7 +73,7 @@ class IpcEngine final : public Engine {
   }
   PeerView peer(int rank) const override { return carrier_.peer(rank); }
   void tell_failure(const Error& error) noexcept override { carrier_.fail(error); }
-  void check(News news) override { carrier_.check(news); }
+  void check(News news) override { check_carrier(carrier_, *signals_, news); }
   Composable* composable() override { return carrier_.composable(); }
 
  protected:
@@ -78,8 +84,12 @@ class IpcEngine final : public Engine {
     try {
       on_device(call);
     } catch (const cuda::DeviceError& error) {
+      gave_up(call);
       const RankNames names = rank_names();
       throw SystemError(names.named(rank()) + ", " + call.where(names.group()) + ": " + error.what());
+    } catch (const Error&) {
+      gave_up(call);
+      throw;
     }
   }
   double meet(const Call& call) override { return carrier_.open(call); }
@@ -90,25 +100,44 @@ class IpcEngine final : public Engine {
   }
 
  private:
+  static void check_carrier(Engine& carrier, IpcSignals& signals, News news) {
+    try {
+      carrier.check(news);
+    } catch (const Error&) {
+      signals.release_dead();
+      throw;
+    }
+  }
+  // A part of the call may be on its stream.
+  void gave_up(const Call& call) noexcept {
+    signals_->release_dead();
+    try {
+      last_ = CudaRuntime::get().record(call.stream);
+    } catch (const std::exception&) {  // the device failed
+    }
+  }
+
   void on_device(const Call& call) {
     CudaRuntime::get().watch(call.stream, look_);
     if (goes_by_memory(call, size())) {
       const std::array memory = memory_of(call, size());
-      in_rounds(call, order_.begin(call.device.index, call.start, memory));
-      ended(call);
+      in_rounds(call, order_.begin(call.stream, call.start, memory));
       return order_.end(memory, last_);
     }
     if (is_message(call.what)) {
-      message(call);
+      put_message({call, carrier_, lender_, peers_}, kName);
+      ended(call);
     } else if (call.count == 0) {
       (void)carrier_.open(part_of(call));
       call.running(kName);
+      ended(call);
     } else if (size() == 1) {
-      alone(call);
+      call.running(kName);
+      put_alone(call);
+      ended(call);
     } else {
       in_rounds(call, {call.stream, call.stream});
     }
-    ended(call);
     order_.end_elsewhere(last_);
   }
   void ended(const Call& call) {
@@ -116,30 +145,23 @@ class IpcEngine final : public Engine {
     if (call.end != nullptr) *call.end = last_;
   }
   void in_rounds(const Call& call, const CallStreams& streams) {
-    for (std::size_t begin = 0; begin < call.count;) begin = round(call, begin, streams);
-  }
-
-  void alone(const Call& call) {
-    call.running(kName);
-    const IpcView own{.in = static_cast<std::byte*>(const_cast<void*>(call.in)),
-                      .stride = call.bytes(),
-                      .out = static_cast<std::byte*>(call.out)};
-    put_round({.call = call,
-               .stream = call.stream,
-               .divisor = call.divisor,
-               .rank = 0,
-               .begin = 0,
-               .end = call.count,
-               .views = {own}});
+    for (std::size_t begin = 0; begin < call.count;) {
+      if (begin > 0) signals_->end(CudaRuntime::get().record(call.stream));
+      begin = round(call, begin, streams);
+    }
+    ended(call);
+    signals_->end(last_);
   }
 
   // The elements from `begin` on, as many as go at once; gives where they end.
   std::size_t round(const Call& call, std::size_t begin, const CallStreams& streams) {
     const std::size_t once = std::min(call.count, begin + at_once(call, size()));
+    const IpcSignals::Round signal{call, lender_, peers_};
+    signals_->begin(signal);
     IpcPost mine = post_of(call, begin, once);
-    lender_.record_ready(streams.posts);
+    signals_->ready(signal, streams.posts);
     lender_.retire(mine);
-    const std::vector<IpcPost> posts = exchange(call, mine);
+    const std::vector<IpcPost> posts = exchange(carrier_, call, mine);
     call.running(kName);
     const bool staged = std::ranges::any_of(posts, [](const IpcPost& post) { return post.staged != 0; });
     const std::size_t end = staged ? once : call.count;
@@ -159,12 +181,12 @@ class IpcEngine final : public Engine {
       view.stride = post.in.stride;
       part.views.push_back(view);
     }
-    wait_for(posts, &IpcPost::ready, streams.work, streams.posts);
+    signals_->wait_ready(signal, posts, streams.work, streams.posts);
     put_round(part);
-    lender_.record_done(streams.work);
+    signals_->done(signal, streams.work);
     (void)carrier_.open(part_of(call));
     lender_.drop_retired(mine);
-    wait_for(posts, &IpcPost::done, call.stream, streams.work);
+    signals_->wait_done(signal, posts, call.stream, streams.work);
     if (call.what == Collective::all_reduce && mine.staged != 0)
       CudaRuntime::get().copy(element(call.out, call, begin), lender_.staging(call.device),
                               (end - begin) * size_of(call.dtype), call.stream);
@@ -203,102 +225,29 @@ class IpcEngine final : public Engine {
     return post;
   }
 
-  std::vector<IpcPost> exchange(const Call& call, const IpcPost& mine) {
-    std::vector<IpcPost> posts(static_cast<std::size_t>(size()));
-    Call part = part_of(call);
-    part.what = Collective::all_gather;
-    part.in = &mine;
-    part.out = posts.data();
-    part.count = sizeof(IpcPost);
-    part.dtype = DType::u8;
-    part.root = -1;
-    carrier_.run(part);
-    return posts;
-  }
-
-  void wait_for(const IpcPost& post, const cuda::IpcEventPost& event, const DeviceStream& stream) {
-    const int index = stream.device.index;
-    const cuda::OnDevice on(index);
-    cuda::check(
-        cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle), peers_.event(post, event, index), 0),
-        "cudaStreamWaitEvent(interprocess)", index);
-  }
-  // This rank's own was recorded on `own`.
-  void wait_for(const std::vector<IpcPost>& posts, cuda::IpcEventPost IpcPost::*which,
-                const DeviceStream& stream, const DeviceStream& own) {
-    for (int r = 0; r < size(); ++r)
-      if (const IpcPost& post = posts[static_cast<std::size_t>(r)];
-          r != rank() || own.handle != stream.handle)
-        wait_for(post, post.*which, stream);
-  }
-
-  // The receiver reads where the sender's elements are, and says when it has.
-  void message(const Call& call) {
-    const bool sends = call.what == Collective::send;
-    for (std::size_t begin = 0; begin < call.count || begin == 0;) {
-      const std::size_t end = std::min(call.count, begin + at_once(call, size()));
-      IpcPost post = sends ? post_of_message(call, begin, end) : lender_.new_post(call.device, call.divisor);
-      pass(call, post, sends);
-      call.running(kName);
-      if (!sends && end > begin) {
-        wait_for(post, post.ready, call.stream);
-        CudaRuntime::get().copy(element(call.out, call, begin),
-                                peers_.reach(post, post.in, call.device.index),
-                                (end - begin) * size_of(call.dtype), call.stream);
-        post = lender_.new_post(call.device, call.divisor);
-        lender_.record_done(call.stream);
-      }
-      pass(call, post, !sends);
-      if (sends && end > begin) wait_for(post, post.done, call.stream);
-      if (begin == end) return;
-      begin = end;
-    }
-  }
-
-  IpcPost post_of_message(const Call& call, std::size_t begin, std::size_t end) {
-    IpcPost post = lender_.new_post(call.device, call.divisor);
-    if (end > begin) {
-      post.in = lender_.place_of(element(call.in, call, begin), 0);
-      if (post.in.block == 0) {
-        const std::size_t bytes = (end - begin) * size_of(call.dtype);
-        post.in = lender_.staging_of(call.device, bytes, bytes);
-        CudaRuntime::get().copy(reinterpret_cast<void*>(post.in.address), element(call.in, call, begin),
-                                bytes, call.stream);
-      }
-    }
-    lender_.record_ready(call.stream);
-    return post;
-  }
-
-  // A post to the peer of a message, or from it.
-  void pass(const Call& call, IpcPost& post, bool out) {
-    Call part = part_of(call);
-    part.what = out ? Collective::send : Collective::recv;
-    part.count = sizeof(IpcPost);
-    part.dtype = DType::u8;
-    part.in = out ? &post : nullptr;
-    part.out = out ? nullptr : &post;
-    carrier_.run(part);
-  }
-
-  // Peers work on this rank's memory, and wait for its events, until the last call is over on the GPU, also
-  // where nobody here waits for that. In vain where one of them died: then what they share stays as long as
-  // the process.
+  // Peers work on this rank's memory, and wait for it, until the last call is over on the GPU, also where
+  // nobody here waits for that. Where one of them died nobody waits for it any more; what does not end all
+  // the same stays, with what it works on, as long as the process.
   void wait_for_last_call() noexcept try {
-    bool failed = false;
-    try {
-      carrier_.check(News::known);
-    } catch (const Error&) {
-      failed = true;
-      order_.abandon();
-    }
     if (!last_) return;
-    const Deadline deadline = Deadline::after(failed ? kLastCallOfFailed : kLastCall);
-    while (!CudaRuntime::get().passed(last_)) {
-      if (deadline.passed()) break;
+    std::vector<DeviceEvent> until{last_};
+    bool failed = false;
+    Deadline deadline = Deadline::after(kLastCall);
+    const auto over = [&] {
+      return std::ranges::all_of(until, [](const DeviceEvent& e) { return CudaRuntime::get().passed(e); });
+    };
+    while (!deadline.passed()) {
+      try {
+        check(News::known);
+      } catch (const Error&) {
+        if (!std::exchange(failed, true)) {
+          deadline = Deadline::after(kLastCallOfFailed);
+          std::ranges::move(order_.points(), std::back_inserter(until));
+        }
+      }
+      if (over()) return;
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
-    if (CudaRuntime::get().passed(last_)) return;
     keep_for_ever();
     log().warn(
         "the last call of group {} has not ended on {}: what it works on stays until this process ends",
@@ -313,17 +262,20 @@ class IpcEngine final : public Engine {
       cuda::IpcPeers peers;
       cuda::IpcLender lender;
       CallOrder order;
+      std::shared_ptr<IpcSignals> signals;
     };
     if (auto* const kept = new (std::nothrow) Kept) {
       kept->peers = std::move(peers_);
       kept->lender = std::move(lender_);
       kept->order = std::move(order_);
+      kept->signals = signals_;
     }
   }
 
   const std::shared_ptr<Engine> kept_;
   Engine& carrier_;
   std::chrono::milliseconds timeout_;
+  std::shared_ptr<IpcSignals> signals_;
   std::shared_ptr<const std::function<void(bool)>> look_;
   cuda::IpcPeers peers_;
   cuda::IpcLender lender_;

@@ -90,6 +90,17 @@ Call part_of(const Call& call) {
   return part;
 }
 
+void exchange_bytes(Engine& carrier, const Call& call, const void* mine, void* all, std::size_t bytes) {
+  Call part = part_of(call);
+  part.what = Collective::all_gather;
+  part.in = mine;
+  part.out = all;
+  part.count = bytes;
+  part.dtype = DType::u8;
+  part.root = -1;
+  carrier.run(part);
+}
+
 std::size_t at_once(const Call& call, int ranks) {
   const std::size_t slices = gives_slices(call.what) ? static_cast<std::size_t>(ranks) : 1;
   return std::max<std::size_t>(kStagingBytes / (slices * size_of(call.dtype)) / 256 * 256, 256);
@@ -132,6 +143,20 @@ void put_round(const IpcRound& round) {
     case Collective::scatter: return copy(round, own_out(round, 0), root().in + me * root().stride);
     default: return;
   }
+}
+
+void put_alone(const Call& call) {
+  if (call.count == 0) return;
+  const IpcView own{.in = static_cast<std::byte*>(const_cast<void*>(call.in)),
+                    .stride = call.bytes(),
+                    .out = static_cast<std::byte*>(call.out)};
+  put_round({.call = call,
+             .stream = call.stream,
+             .divisor = call.divisor,
+             .rank = 0,
+             .begin = 0,
+             .end = call.count,
+             .views = {own}});
 }
 
 }  // namespace lockstep

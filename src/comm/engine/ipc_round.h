@@ -4,9 +4,10 @@
 
 #include <array>
 #include <cstddef>
+#include <type_traits>
 #include <vector>
 
-#include "comm/call/call.h"
+#include "comm/call/engine.h"
 #include "comm/cuda/call_order.h"
 
 namespace lockstep {
@@ -38,6 +39,16 @@ bool gives_input(const Call& call, int rank);
 // A part of the call on the carrier: what ranks compare is the call itself.
 Call part_of(const Call& call);
 
+// Everybody's `mine`, by rank: a meeting on the carrier, where who called something else is named.
+void exchange_bytes(Engine& carrier, const Call& call, const void* mine, void* all, std::size_t bytes);
+template <class T>
+std::vector<T> exchange(Engine& carrier, const Call& call, const T& mine) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all(static_cast<std::size_t>(carrier.size()));
+  exchange_bytes(carrier, call, &mine, all.data(), sizeof(T));
+  return all;
+}
+
 // Where the call's element i lies in one of its buffers.
 inline std::byte* element(void* buffer, const Call& call, std::size_t i) {
   return static_cast<std::byte*>(buffer) + i * size_of(call.dtype);
@@ -57,5 +68,7 @@ std::array<cuda::CallOrder::Range, 2> memory_of(const Call& call, int ranks);
 
 // Puts this rank's part on the round's stream.
 void put_round(const IpcRound& round);
+// A call of a group of one, on the call's stream.
+void put_alone(const Call& call);
 
 }  // namespace lockstep

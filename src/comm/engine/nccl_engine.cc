@@ -85,7 +85,10 @@ class NcclEngine final : public Engine {
 
  private:
   void on_device(Call& call) {
-    if (size() == 1) return alone(call);
+    if (size() == 1) {
+      call.running(kNative);
+      return put_alone(call);
+    }
     if (link_ && call.device.index != index_)
       throw UsageError("group " + rank_names().group() + " works on cuda:" + std::to_string(index_) +
                        " over nccl, this call is on " + to_string(call.device) +
@@ -104,21 +107,6 @@ class NcclEngine final : public Engine {
     else if (call.count > 0)
       ours ? moves_->canonical(call) : moves_->native(call);
     link_->watch(CudaRuntime::get().record(call.stream), call.where(rank_names().group()), call.timeout);
-  }
-
-  void alone(const Call& call) {
-    call.running(kNative);
-    if (call.count == 0) return;
-    const IpcView own{.in = static_cast<std::byte*>(const_cast<void*>(call.in)),
-                      .stride = call.bytes(),
-                      .out = static_cast<std::byte*>(call.out)};
-    put_round({.call = call,
-               .stream = call.stream,
-               .divisor = call.divisor,
-               .rank = 0,
-               .begin = 0,
-               .end = call.count,
-               .views = {own}});
   }
 
   static bool is_ours(const Call& call) {

@@ -185,6 +185,7 @@ StrategyOptions strategy_options(const TrainOptions& o) {
       .algorithm = o.algorithm == "auto" ? "" : o.algorithm,
       .order = o.order == "any" ? Order::any : Order::canonical};
   options.gathered_mb = o.gathered_mb;
+  if (offloads_params(o)) options.offload_params.folder = o.offload;
   if (o.compress == "bf16") options.exchange = bf16_exchange;
   if (compresses_by_method(o))
     options.exchange = compressed({.method = o.compress,
@@ -241,7 +242,7 @@ TrainerOptions trainer_options(const TrainOptions& o) {
           .cuda_graph = o.cuda_graph,
           .strategy = o.strategy,
           .parallel = strategy_options(o),
-          .offload = {.folder = offloads(o) && o.offload != kHostOffload ? o.offload : "",
+          .offload = {.folder = offloads_state(o) && o.offload != kHostOffload ? o.offload : "",
                       .host = o.offload == kHostOffload},
           .gpu_memory_mb = o.gpu_memory_mb,
           .on_nan = o.on_nan,

@@ -1,10 +1,15 @@
 // CUDA's runtime on the processor, as far as comm/cuda and the engine ipc call it: one GPU, whose streams
 // hold pieces of work that a thread does one by one. Which stream is next is drawn, and some are left alone
 // for a while, so that work which nothing orders runs in orders that a GPU may or may not show. A copy from
-// host memory is taken at once, as CUDA does; memory that is freed loses its content.
+// host memory is taken at once, as CUDA does; memory that is freed loses its content. Numbers in memory are
+// waited for and written by streams, and by the host behind the card's back.
+#include "cuda/emulated/card.h"
+
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +19,8 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -33,8 +40,17 @@ struct Event {
 struct Piece {
   std::function<void()> run = {};  // without the lock
   std::shared_ptr<const Point> waits = {};
+  std::function<bool()> until = {};  // the numbers that it waits for are there
   std::shared_ptr<Point> passes = {};
+  std::uint64_t number = 0;  // in the order in which they were put on streams
+
+  bool can_go() const { return (waits == nullptr || waits->passed) && (!until || until()); }
 };
+
+std::atomic<bool> has_memory_ops = true;
+std::atomic<bool> takes_host_memory = true;
+std::atomic<bool> one_queue = false;
+std::atomic<unsigned long> memory_ops_put = 0;
 
 struct Stream {
   std::deque<Piece> pieces;
@@ -50,6 +66,7 @@ class Card {
 
   void put(cudaStream_t stream, Piece piece) {
     const std::lock_guard lock(mutex_);
+    piece.number = ++pieces_;
     reinterpret_cast<Stream*>(stream)->pieces.push_back(std::move(piece));
     changed_.notify_one();
   }
@@ -107,10 +124,21 @@ class Card {
     std::thread([this] { serve(); }).detach();
   }
 
-  static bool can_go(const Stream& stream) {
-    if (stream.pieces.empty()) return false;
-    const Piece& next = stream.pieces.front();
-    return next.waits == nullptr || next.waits->passed;
+  // The stream whose first piece is done next; null: none can be.
+  Stream* next() const {
+    Stream* chosen = nullptr;
+    if (one_queue) {
+      for (const auto& stream : streams_)
+        if (!stream->pieces.empty() &&
+            (chosen == nullptr || stream->pieces.front().number < chosen->pieces.front().number))
+          chosen = stream.get();
+      return chosen != nullptr && chosen->pieces.front().can_go() ? chosen : nullptr;
+    }
+    for (const auto& stream : streams_)
+      if (!stream->pieces.empty() && stream->pieces.front().can_go() &&
+          (chosen == nullptr || stream->rank > chosen->rank))
+        chosen = stream.get();
+    return chosen;
   }
 
   void serve() {
@@ -120,11 +148,8 @@ class Card {
       Stream* chosen = nullptr;
       if (done % 16 == 0)
         for (const auto& stream : streams_) stream->rank = static_cast<int>(draw() % 1000);
-      changed_.wait(lock, [&] {
-        for (const auto& stream : streams_)
-          if (can_go(*stream) && (chosen == nullptr || stream->rank > chosen->rank)) chosen = stream.get();
-        return chosen != nullptr;
-      });
+      // Numbers change without a word.
+      while ((chosen = next()) == nullptr) changed_.wait_for(lock, std::chrono::milliseconds(1));
       if (done % 64 == 0) {  // so that the host gets ahead
         lock.unlock();
         std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -145,11 +170,53 @@ class Card {
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Stream>> streams_;
   std::map<std::byte*, std::size_t> memory_;
+  std::uint64_t pieces_ = 0;
 };
 
 Event& of(cudaEvent_t event) { return *reinterpret_cast<Event*>(event); }
 
+std::atomic<std::uint64_t>& number_at(CUdeviceptr address) {
+  return *reinterpret_cast<std::atomic<std::uint64_t>*>(address);
+}
+
+CUresult get_device(CUdevice* gpu, int index) { return *gpu = index, CUDA_SUCCESS; }
+CUresult get_attribute(int* value, CUdevice_attribute, CUdevice) {
+  return *value = has_memory_ops ? 1 : 0, CUDA_SUCCESS;
+}
+CUresult get_error_name(CUresult, const char** name) { return *name = "emulated", CUDA_SUCCESS; }
+CUresult write_value(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned) {
+  ++memory_ops_put;
+  Card::get().put(stream, {.run = [=] { number_at(address).store(value); }});
+  return CUDA_SUCCESS;
+}
+CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned) {
+  ++memory_ops_put;
+  std::vector<std::pair<CUdeviceptr, std::uint64_t>> waits;
+  for (unsigned i = 0; i < count; ++i) {
+    const auto& wait = operations[i].waitValue;
+    if (wait.operation != CU_STREAM_MEM_OP_WAIT_VALUE_64 || wait.flags != CU_STREAM_WAIT_VALUE_GEQ)
+      return CUDA_ERROR_NOT_SUPPORTED;
+    waits.emplace_back(wait.address, wait.value64);
+  }
+  Card::get().put(stream, {.until = [waits = std::move(waits)] {
+                    return std::ranges::all_of(waits, [](const auto& wait) {
+                      return static_cast<std::int64_t>(number_at(wait.first).load() - wait.second) >= 0;
+                    });
+                  }});
+  return CUDA_SUCCESS;
+}
+
+// Twice the same is refused, as by CUDA.
+std::mutex registered_mutex;
+std::set<void*> registered;
+
 }  // namespace
+
+void have_memory_ops(bool yes) { has_memory_ops = yes; }
+void register_host_memory(bool yes) { takes_host_memory = yes; }
+void share_one_queue(bool yes) { one_queue = yes; }
+unsigned long memory_ops() { return memory_ops_put; }
+
 }  // namespace lockstep::emulated
 
 using lockstep::emulated::Card;
@@ -218,6 +285,31 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
   Card::get().put(stream, {.run = [=] { std::memset(to, value, bytes); }});
+  return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void* data, std::size_t, unsigned) {
+  if (!lockstep::emulated::takes_host_memory) return cudaErrorNotSupported;
+  const std::lock_guard lock(lockstep::emulated::registered_mutex);
+  return lockstep::emulated::registered.insert(data).second ? cudaSuccess
+                                                            : cudaErrorHostMemoryAlreadyRegistered;
+}
+cudaError_t cudaHostUnregister(void* data) {
+  const std::lock_guard lock(lockstep::emulated::registered_mutex);
+  return lockstep::emulated::registered.erase(data) == 1 ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
+}
+cudaError_t cudaHostGetDevicePointer(void** seen, void* data, unsigned) { return *seen = data, cudaSuccess; }
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  using namespace lockstep::emulated;
+  const std::map<std::string, void*> functions{
+      {"cuDeviceGet", reinterpret_cast<void*>(&get_device)},
+      {"cuDeviceGetAttribute", reinterpret_cast<void*>(&get_attribute)},
+      {"cuGetErrorName", reinterpret_cast<void*>(&get_error_name)},
+      {"cuStreamWriteValue64", reinterpret_cast<void*>(&write_value)},
+      {"cuStreamBatchMemOp", reinterpret_cast<void*>(&batch)}};
+  const auto at = functions.find(name);
+  *function = at == functions.end() ? nullptr : at->second;
+  *found = at == functions.end() ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }
 // Ranks are threads here: nobody opens a handle.

@@ -1,5 +1,6 @@
-// The models' kernels on the processor (emulator.h) against f64: norms, f32 and bf16, sizes that fill no
-// tile. What the card's compiler makes of them is tested on a card (../models_test.cc).
+// The models' kernels against f64: norms, f32 and bf16, sizes that fill no tile. On the processor
+// (emulator.h), and on a GPU without libtorch, so that the tools that look for races see kernels of ours
+// alone.
 #include <algorithm>
 #include <limits>
 
@@ -11,7 +12,7 @@ namespace lockstep::gpu {
 namespace {
 
 template <class T>
-class NormKernels : public ::testing::Test {};
+class NormKernels : public KernelTest {};
 using Types = ::testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(NormKernels, Types);
 
@@ -29,16 +30,15 @@ TYPED_TEST(NormKernels, BatchNormSumsAndReLU) {
         Matrix<T> y(rows, columns), dx(rows, columns), d_residual(rows, columns);
         Matrix<float> mean(1, columns), variance(1, columns), kept(4, columns), d_weight(1, columns),
             d_bias(1, columns), coefficients(2, columns);
-        std::int64_t batches = 4;
+        Vector<std::int64_t> batches{4};
         const ColumnTiles tiles = tiles_of({rows, columns}, kElement<T>);
-        std::vector<float> partial(static_cast<std::size_t>(2 * tiles.chunks * columns),
-                                   std::numeric_limits<float>::quiet_NaN());
-        std::vector<std::uint8_t> mask(static_cast<std::size_t>(rows * columns / vector_width(kElement<T>)),
-                                       0xff);
+        Vector<float> partial(static_cast<std::size_t>(2 * tiles.chunks * columns),
+                              std::numeric_limits<float>::quiet_NaN());
+        Vector<std::uint8_t> mask(static_cast<std::size_t>(rows * columns / vector_width(kElement<T>)), 0xff);
         const NormSaved saved{kept.data.data(), columns};
         batch_norm_statistics(kElement<T>, tiles, x.data.data(), {weight.data.data(), bias.data.data(), 1e-5},
-                              {mean.data.data(), variance.data.data(), &batches, 0.25}, saved, partial.data(),
-                              {});
+                              {mean.data.data(), variance.data.data(), batches.data(), 0.25}, saved,
+                              partial.data(), {});
         batch_norm_apply({.element = kElement<T>,
                           .activation = activation,
                           .x = x.data.data(),
@@ -59,7 +59,8 @@ TYPED_TEST(NormKernels, BatchNormSumsAndReLU) {
                              .coefficients = coefficients.data.data(),
                              .partial = partial.data()},
                             tiles, saved, {});
-        EXPECT_EQ(batches, 5);
+        finish();
+        EXPECT_EQ(batches[0], 5);
         const auto count = static_cast<double>(rows);
         for (std::int64_t c = 0; c < columns; ++c) {
           double m = 0, v = 0, plain = 0, product = 0;
@@ -113,7 +114,7 @@ TYPED_TEST(NormKernels, ResidualSumWithLayerNorm) {
       const auto d_sum = random_matrix<T>(rows, columns, 6), d_normed = random_matrix<T>(rows, columns, 7);
       Matrix<T> sum(rows, columns), normed(rows, columns), dx(rows, columns), d_weight(1, columns),
           d_bias(1, columns), d_branch_bias(1, columns);
-      std::vector<float> mean(static_cast<std::size_t>(rows)), inverse(static_cast<std::size_t>(rows));
+      Vector<float> mean(static_cast<std::size_t>(rows)), inverse(static_cast<std::size_t>(rows));
       add_norm_forward({.element = kElement<T>,
                         .shape = {rows, columns},
                         .x = x.data.data(),
@@ -127,8 +128,8 @@ TYPED_TEST(NormKernels, ResidualSumWithLayerNorm) {
                         .mean = mean.data(),
                         .inverse = inverse.data()},
                        {});
-      std::vector<float> partial(static_cast<std::size_t>(3 * add_norm_chunks(rows) * columns),
-                                 std::numeric_limits<float>::quiet_NaN());
+      Vector<float> partial(static_cast<std::size_t>(3 * add_norm_chunks(rows) * columns),
+                            std::numeric_limits<float>::quiet_NaN());
       add_norm_backward({.element = kElement<T>,
                          .shape = {rows, columns},
                          .d_sum = with_branch ? d_sum.data.data() : nullptr,
@@ -143,6 +144,7 @@ TYPED_TEST(NormKernels, ResidualSumWithLayerNorm) {
                          .d_branch_bias = with_branch ? d_branch_bias.data.data() : nullptr,
                          .partial = partial.data()},
                         {});
+      finish();
       std::vector<double> by_weight(static_cast<std::size_t>(columns)), by_bias = by_weight,
                                                                         by_branch = by_weight;
       for (std::int64_t r = 0; r < rows; ++r) {

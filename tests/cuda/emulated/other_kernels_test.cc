@@ -1,5 +1,5 @@
-// The models' kernels on the processor (emulator.h) against f64: all but the norms, f32 and bf16, sizes that
-// fill no tile. What the card's compiler makes of them is tested on a card (../models_test.cc).
+// The models' kernels against f64: all but the norms, f32 and bf16, sizes that fill no tile. On the processor
+// and on a GPU, as the norms (norm_kernels_test.cc).
 #include <algorithm>
 #include <limits>
 
@@ -12,7 +12,7 @@ namespace lockstep::gpu {
 namespace {
 
 template <class T>
-class OtherKernels : public ::testing::Test {};
+class OtherKernels : public KernelTest {};
 using Types = ::testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(OtherKernels, Types);
 
@@ -27,8 +27,8 @@ TYPED_TEST(OtherKernels, GeluWithItsBias) {
       x.data[i] = T(rare[i]);
     Matrix<T> y(rows, columns), dx(rows, columns), d_bias(1, columns), sums(1, columns);
     const ColumnTiles tiles = tiles_of({rows, columns}, kElement<T>);
-    std::vector<float> partial(static_cast<std::size_t>(tiles.chunks * columns),
-                               std::numeric_limits<float>::quiet_NaN());
+    Vector<float> partial(static_cast<std::size_t>(tiles.chunks * columns),
+                          std::numeric_limits<float>::quiet_NaN());
     gelu_forward(kElement<T>, tiles, x.data.data(), y.data.data(), {});
     gelu_backward({.element = kElement<T>,
                    .dy = dy.data.data(),
@@ -38,6 +38,7 @@ TYPED_TEST(OtherKernels, GeluWithItsBias) {
                    .partial = partial.data()},
                   tiles, {});
     column_sums(kElement<T>, tiles, dx.data.data(), sums.data.data(), partial.data(), {});
+    finish();
     for (std::int64_t c = 0; c < columns; ++c) {
       double sum = 0;
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -62,7 +63,7 @@ TYPED_TEST(OtherKernels, WovenHeads) {
              values = random_matrix<T>(kRows, kHeads * kDepth, 3);
   Matrix<T> woven(kRows, 3 * kHeads * kDepth), sums(1, 3 * kHeads * kDepth);
   const ColumnTiles tiles = tiles_of({kRows, woven.columns}, kElement<T>);
-  std::vector<float> partial(static_cast<std::size_t>(tiles.chunks * woven.columns));
+  Vector<float> partial(static_cast<std::size_t>(tiles.chunks * woven.columns));
   weave_heads({.element = kElement<T>,
                .depth = kDepth,
                .parts = {queries.data.data(), keys.data.data(), values.data.data()},
@@ -70,6 +71,7 @@ TYPED_TEST(OtherKernels, WovenHeads) {
                .sums = sums.data.data(),
                .partial = partial.data()},
               tiles, {});
+  finish();
   for (std::int64_t head = 0; head < kHeads; ++head)
     for (std::int64_t part = 0; part < 3; ++part)
       for (std::int64_t d = 0; d < kDepth; ++d) {
@@ -92,10 +94,9 @@ TYPED_TEST(OtherKernels, CrossEntropy) {
     for (T& value : logits.data) value = T(4 * static_cast<float>(number(value)));
     logits.data[1] = T(-INFINITY);
     Matrix<T> d_logits(rows, classes);
-    std::vector<std::int64_t> target;
+    Vector<std::int64_t> target;
     for (std::int64_t r = 0; r < rows; ++r) target.push_back(r == 2 ? -100 : (r * 7919 + 3) % classes);
-    std::vector<float> log_sum(static_cast<std::size_t>(rows)), losses(static_cast<std::size_t>(rows)),
-        mean(2);
+    Vector<float> log_sum(static_cast<std::size_t>(rows)), losses(static_cast<std::size_t>(rows)), mean(2);
     cross_entropy_forward({.element = kElement<T>,
                            .rows = rows,
                            .classes = classes,
@@ -105,7 +106,7 @@ TYPED_TEST(OtherKernels, CrossEntropy) {
                            .losses = losses.data(),
                            .mean = mean.data()},
                           {});
-    const float d_loss = 3;
+    const Vector<float> d_loss{3};
     cross_entropy_backward({.element = kElement<T>,
                             .rows = rows,
                             .classes = classes,
@@ -113,9 +114,10 @@ TYPED_TEST(OtherKernels, CrossEntropy) {
                             .target = target.data(),
                             .log_sum = log_sum.data(),
                             .mean = mean.data(),
-                            .d_loss = &d_loss,
+                            .d_loss = d_loss.data(),
                             .d_logits = d_logits.data.data()},
                            {});
+    finish();
     double loss = 0;
     const auto count = static_cast<double>(rows > 2 ? rows - 1 : rows);
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -141,10 +143,11 @@ TYPED_TEST(OtherKernels, MaxPool) {
     const auto dy = random_matrix<T>(images * high * wide, channels, 2),
                more = random_matrix<T>(dy.rows, channels, 3);
     Matrix<T> y(dy.rows, channels), dx(x.rows, channels);
-    std::vector<std::uint8_t> chosen(y.data.size());
+    Vector<std::uint8_t> chosen(y.data.size());
     max_pool_forward(kElement<T>, shape, x.data.data(), y.data.data(), chosen.data(), {});
     max_pool_backward(kElement<T>, shape, {dy.data.data(), more.data.data(), chosen.data(), dx.data.data()},
                       {});
+    finish();
     std::vector<double> expected(dx.data.size());
     for (std::int64_t n = 0; n < images; ++n)
       for (std::int64_t r = 0; r < high; ++r)
@@ -168,11 +171,12 @@ TYPED_TEST(OtherKernels, MaxPool) {
   }
 }
 
-TEST(CrossEntropyKernel, ATargetThatIsNoClassIsLoud) {
+using CrossEntropyKernel = KernelTest;
+TEST_F(CrossEntropyKernel, ATargetThatIsNoClassIsLoud) {
   const auto logits = random_matrix<float>(2, 8, 1);
   for (const std::int64_t wrong : {std::int64_t{8}, std::int64_t{-1}}) {
-    const std::vector<std::int64_t> target{0, wrong};
-    std::vector<float> log_sum(2), losses(2), mean(2);
+    const Vector<std::int64_t> target{0, wrong};
+    Vector<float> log_sum(2), losses(2), mean(2);
     cross_entropy_forward({.element = Element::f32,
                            .rows = 2,
                            .classes = 8,
@@ -182,6 +186,7 @@ TEST(CrossEntropyKernel, ATargetThatIsNoClassIsLoud) {
                            .losses = losses.data(),
                            .mean = mean.data()},
                           {});
+    finish();
     EXPECT_TRUE(std::isnan(mean[0]));
   }
 }

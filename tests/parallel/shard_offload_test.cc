@@ -1,0 +1,139 @@
+// A worker's parts of parameters on disk, against DataParallel: the same bits whatever the optimizer, and a
+// disk that fails.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "comm/expect_error.h"
+#include "lockstep/optim/layerwise.h"
+#include "lockstep/parallel/sharded.h"
+#include "parallel/shard_store.h"
+#include "parallel/unit_models.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::equal;
+using testing::expect_error;
+using testing::on_threads;
+using testing::train_ddp;
+using testing::train_units;
+using testing::UnitNet;
+using testing::UnitRun;
+
+class ShardOffload : public ::testing::Test {
+ protected:
+  ShardOffload() {
+    std::string name = (fs::temp_directory_path() / "lockstep-shard-XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~ShardOffload() override { fs::remove_all(folder_); }
+
+  UnitRun on_disk(UnitRun run = {}) const {
+    run.options.offload_params = {.folder = folder_};
+    return run;
+  }
+  // The optimizer's state too.
+  testing::MakeOptimizer adamw_on_disk() const {
+    return [folder = folder_](GradientSource& source) -> std::unique_ptr<Optimizer> {
+      return std::make_unique<AdamW>(source, AdamWOptions{.lr = 0.02, .offload = {.folder = folder}});
+    };
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(ShardOffload, HasTheBitsOfDataParallelOnAnyNumberOfWorkers) {
+  const auto expected = train_ddp();
+  for (const int workers : {1, 2, 3}) {
+    EXPECT_TRUE(equal(train_units(on_disk(), workers), expected)) << workers << " workers";
+    EXPECT_TRUE(equal(train_units(on_disk({.make = adamw_on_disk()}), workers), expected))
+        << workers << " workers, state too";
+  }
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(ShardOffload, ServesWorkersWithMoreLanesAndRecomputes) {
+  EXPECT_TRUE(equal(train_units(on_disk({.lanes = 9}), 5), train_ddp({.lanes = 9})));
+  EXPECT_TRUE(
+      equal(train_units(on_disk({.recompute = true, .in_parts = true}), 2), train_ddp({.recompute = true})));
+}
+
+TEST_F(ShardOffload, HasTheSameBitsUnderEveryOptimizerAndWithClipping) {
+  const auto momentum = [](GradientSource& source) -> std::unique_ptr<Optimizer> {
+    return std::make_unique<SGD>(source, SGDOptions{.lr = 0.05, .momentum = 0.9});
+  };
+  for (const fs::path& state : {fs::path(), folder_}) {
+    const auto lars = [&](GradientSource& source) -> std::unique_ptr<Optimizer> {
+      return std::make_unique<LARS>(source,
+                                    LARSOptions{.lr = 0.5, .momentum = 0.9, .offload = {.folder = state}});
+    };
+    const auto lamb = [&](GradientSource& source) -> std::unique_ptr<Optimizer> {
+      return std::make_unique<LAMB>(source, LAMBOptions{.lr = 0.02, .offload = {.folder = state}});
+    };
+    for (const testing::MakeOptimizer& make : std::vector<testing::MakeOptimizer>{momentum, lars, lamb})
+      EXPECT_TRUE(equal(train_units(on_disk({.make = make, .clip = 0.3}), 2),
+                        train_ddp({.make = make, .clip = 0.3})));
+  }
+}
+
+// Each set has all parts; those of other sets' workers come over behind the update.
+TEST_F(ShardOffload, HasTheSameBitsInSets) {
+  UnitRun run = on_disk();
+  run.options.shard_workers = 2;
+  EXPECT_TRUE(equal(train_units(run, 4), train_ddp()));
+}
+
+TEST_F(ShardOffload, HoldsLittleInMemoryAndCountsWhatIsOnDisk) {
+  UnitRun run = on_disk({.steps = 2});
+  run.look = [](const Strategy& strategy, const Group&) {
+    const UnitNet whole;
+    std::size_t apart = whole.alone.nbytes();
+    for (const auto& p : whole.frozen->parameters()) apart += p.nbytes();
+    // Of these small buckets each takes a page: two that are read, and four around an update.
+    EXPECT_LE(strategy.parameter_bytes(), apart + 6 * 4096);
+    const auto figures = strategy.offload(4);
+    ASSERT_TRUE(figures.has_value());
+    EXPECT_GE(figures->bytes, (whole.blocks[0]->parameters().size()) * 4096);
+    EXPECT_GT(figures->predicted_ms, 0);
+    EXPECT_TRUE(figures->measured_ms.has_value());
+  };
+  train_units(run, 2);
+}
+
+TEST_F(ShardOffload, WritingUnderWholeReachesTheDisk) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    UnitNet net;
+    Sharded sharded(net, group, ShardStage::parameters, on_disk().options);
+    {
+      const auto whole = sharded.whole();
+      const torch::NoGradGuard no_grad;
+      net.blocks[0]->up->weight.fill_(0.25);
+    }
+    const auto whole = sharded.whole();
+    EXPECT_TRUE(net.blocks[0]->up->weight.eq(0.25).all().item<bool>());
+  });
+}
+
+TEST_F(ShardOffload, AFolderThatOneRankCannotUseIsToldToAll) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    UnitRun run = on_disk();
+    if (group.rank() == 1) run.options.offload_params.folder = folder_ / "missing";
+    expect_error<OffloadError>([&] { train_units(run, group); },
+                               {"cannot make a scratch file in", "missing: No such file"});
+  });
+}
+
+TEST_F(ShardOffload, OtherStagesRefuseIt) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    UnitNet net;
+    expect_error<UsageError>(
+        [&] { Sharded(net, group, ShardStage::gradients, {.offload_params = {.folder = folder_}}); },
+        {"offload_params", "zero3"});
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -4,6 +4,8 @@
 //   gpu_bench adamw                     AdamW on the parameters of a GPT of 163 M
 //   gpu_bench gpt [batch] [steps]       12 blocks, width 768, context 1024, vocabulary 50304, bf16 autocast
 //   gpu_bench resnet50 [batch] [steps]  224 × 224, channels last, bf16 autocast
+//   gpu_bench graph                     a small GPT, whose step is the host's: plain, and recorded
+//   (CapturedLoss)
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -20,6 +22,7 @@
 #include "lockstep/observe/histogram.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/train/captured_loss.h"
 #include "train/device.h"
 #include "train/precision.h"
 
@@ -166,6 +169,33 @@ void bench_steps_of(const std::string& name, std::int64_t batch, int steps) {
   std::printf("%s\n", row.dump().c_str());
 }
 
+void bench_graph() {
+  const std::int64_t batch = 4, context = 128;
+  const auto model = make_gpt({.blocks = 6, .width = 256, .heads = 8, .context = context});
+  move_model(*model, gpu(), false);
+  const auto longs = torch::TensorOptions().device(gpu()).dtype(torch::kLong);
+  const torch::Tensor x = torch::randint(0, 256, {batch, context}, longs), y = torch::randint_like(x, 256);
+  const auto function = [&](const std::vector<torch::Tensor>& in) {
+    return cross_entropy(model->forward(in[0]), in[1]);
+  };
+  DataParallel strategy(model, init({.device = Device::Kind::cuda}), {.check_replicas_every = 0});
+  AdamW optimizer(strategy, {.lr = 1e-4});
+  CapturedLoss recorded(model, function);
+  const auto step = [&](const CapturedLoss::Function& loss) {
+    optimizer.zero_grad();
+    loss({x, y}).backward();
+    optimizer.step();
+  };
+  const double plain_ms = median_of_blocks(8, [&] { step(function); });
+  const double recorded_ms = median_of_blocks(8, [&] { step(std::ref(recorded)); });
+  const Json row = {{"what", "graph"},
+                    {"params", elements(*model)},
+                    {"tokens", batch * context},
+                    {"plain_ms", plain_ms},
+                    {"recorded_ms", recorded_ms}};
+  std::printf("%s\n", row.dump().c_str());
+}
+
 int run(const std::vector<std::string>& words) {
   const auto number = [&](std::size_t i, std::int64_t otherwise) {
     return words.size() > i ? std::atoll(words[i].c_str()) : otherwise;
@@ -174,11 +204,12 @@ int run(const std::vector<std::string>& words) {
   torch::manual_seed(0);
   const std::string what = words.empty() ? "all" : words[0];
   const bool all = what == "all";
-  if (!all && what != "adamw" && what != "gpt" && what != "resnet50")
+  if (!all && what != "adamw" && what != "gpt" && what != "resnet50" && what != "graph")
     throw UsageError("gpu_bench '" + what +
-                     "'; accepted: all, adamw, gpt [batch] [steps], resnet50 [batch] [steps]");
+                     "'; accepted: all, adamw, graph, gpt [batch] [steps], resnet50 [batch] [steps]");
   const auto steps = static_cast<int>(number(2, 30));
   if (all || what == "adamw") bench_adamw();
+  if (all || what == "graph") bench_graph();
   if (all || what == "gpt") bench_steps_of("gpt", number(1, 16), steps);
   if (all || what == "resnet50") bench_steps_of("resnet50", number(1, 256), steps);
   return 0;

@@ -45,6 +45,7 @@
 #include "lockstep/parallel/sync_batch_norm.h"  // IWYU pragma: export
 #include "lockstep/parallel/tensor.h"           // IWYU pragma: export
 #include "lockstep/parallel/units.h"            // IWYU pragma: export
+#include "lockstep/train/captured_loss.h"       // IWYU pragma: export
 #include "lockstep/train/infer.h"               // IWYU pragma: export
 #include "lockstep/train/step_bench.h"          // IWYU pragma: export
 #include "lockstep/train/trainer.h"             // IWYU pragma: export

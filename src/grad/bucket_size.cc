@@ -40,7 +40,9 @@ BucketSize choose_bucket_size(const std::function<double(std::size_t)>& seconds)
 }
 
 double bucket_mb_for(const Group& group, const std::string& algorithm, Order order) {
-  if (group.size() == 1 || group.engine() == std::string_view("shm")) return kLargestBucketMb;
+  // Of the engines for GPUs nothing is known but what their carrier costs.
+  const std::string_view engine = group.engine();
+  if (group.size() == 1 || engine == "shm" || engine == "ipc" || engine == "nccl") return kLargestBucketMb;
   std::vector<double> mb = {kLargestBucketMb};
   if (group.rank() == 0) {
     const BucketSize choice = choose_bucket_size([&](std::size_t bytes) {

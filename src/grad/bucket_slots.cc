@@ -1,12 +1,30 @@
 #include "grad/bucket_slots.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace lockstep {
 
+// On a device the memory goes on in the order of the streams as soon as the exchange has been put there:
+// nobody waits for its end.
+bool BucketSlots::is_over(const Work& exchange) {
+  if (exchange.done()) return true;
+  if (leaving_.size() < (bounded() ? under_way_ : kUnderWay)) return false;
+  if (bounded()) {
+    exchange.wait();
+    return true;
+  }
+  if (device_.kind == Device::Kind::cpu) return false;
+  const bool over =
+      exchange.wait_for(std::exchange(waited_in_vain_, true) ? std::chrono::milliseconds(0) : kPatience);
+  waited_in_vain_ = !over;
+  return over;
+}
+
 CommMemory BucketSlots::take(std::size_t bytes) {
-  while (!leaving_.empty() && (leaving_.size() >= under_way_ || leaving_.front().exchange.done())) {
+  while (!leaving_.empty()) {
     try {
+      if (!is_over(leaving_.front().exchange)) break;
       leaving_.front().exchange.wait();
     } catch (...) {  // NOLINT(bugprone-empty-catch): the end of the step's exchange throws it
     }

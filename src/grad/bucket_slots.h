@@ -3,8 +3,10 @@
 // is still in cache. So a few buckets' memory carries all of them.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <deque>
+#include <limits>
 #include <vector>
 
 #include "lockstep/comm/group.h"
@@ -16,6 +18,11 @@ class BucketSlots {
   // Exchanges that may be under way while another bucket is filled. Fewer would wait for links, more would
   // only wait elsewhere.
   static constexpr std::size_t kUnderWay = 2;
+
+  // As many as there are, since a worker may not wait for the others there: they may need it elsewhere. On a
+  // device it does for a moment, and goes on with more memory where that was in vain.
+  static constexpr std::size_t kUnbounded = std::numeric_limits<std::size_t>::max();
+  static constexpr std::chrono::milliseconds kPatience{20};
 
   // `under_way`: another number of them.
   BucketSlots(Group group, Device device, std::size_t under_way = kUnderWay)
@@ -31,6 +38,8 @@ class BucketSlots {
   std::size_t bytes() const { return bytes_; }
 
  private:
+  bool bounded() const { return under_way_ != kUnbounded; }
+  bool is_over(const Work& exchange);
   struct Leaving {
     CommMemory slot;
     Work exchange;
@@ -42,6 +51,7 @@ class BucketSlots {
   std::deque<Leaving> leaving_;  // in the order in which their exchanges began, and end
   std::vector<CommMemory> free_;
   std::size_t bytes_ = 0;
+  bool waited_in_vain_ = false;  // the last time
 };
 
 }  // namespace lockstep

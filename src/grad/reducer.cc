@@ -23,7 +23,7 @@ std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& parameters
 // How many exchanges may be under way while a bucket is filled; none: each bucket keeps its memory.
 std::optional<std::size_t> slots_of(const ReducerOptions& options) {
   if (!options.reuse_buckets) return std::nullopt;
-  return options.peers_meet_in_backward ? std::numeric_limits<std::size_t>::max() : BucketSlots::kUnderWay;
+  return options.peers_meet_in_backward ? BucketSlots::kUnbounded : BucketSlots::kUnderWay;
 }
 
 // Whether a single rank's gradients may stay where they are: in the type in which they are reduced.

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "optim/crew.h"
+#include "optim/host_copies.h"
 #include "optim/layout.h"
 
 namespace lockstep {
@@ -44,9 +45,6 @@ void Optimizer::make_slots_on_disk() {
   const std::size_t states = traits_.state_names.size();
   std::vector<StateShape> shapes;
   for (Slot& slot : slots_) {
-    if (!slot.parameter.is_cpu())
-      throw UsageError(fmt::format("{}: offload: parameter '{}' is on {}; accepted: cpu", traits_.name,
-                                   slot.name, slot.parameter.device().str()));
     const std::size_t arrays = states + (slot.has_master ? 1 : 0);
     slot.on_disk = arrays > 0;
     slot.made_for = order_of_state(slot.parameter);
@@ -62,7 +60,7 @@ void Optimizer::make_slots_on_disk() {
             .copy_(some_of(in_state_order(slot.parameter), part));
   });
   if (SliceStore* const store = source_->store()) store->let_go();
-  if (traits_.master_weights == MasterWeights::f32) remember_writes();
+  if (traits_.master_weights == MasterWeights::f32 || host_copies_) remember_writes();
 }
 
 void Optimizer::hold(std::span<const StateInMemory> parts, SliceStore::Use use) const {
@@ -115,6 +113,7 @@ void Optimizer::run_on_disk(const std::vector<Update>& updates) {
         hold(parts, SliceStore::Use::update);
         std::vector<Piece> pieces;
         for (const StateInMemory& part : parts) {
+          if (host_copies_) host_copies_->await(part.slice);
           const Update& update = *updated[part.slice];
           const kernel::Elements elements = elements_in(part, update, states);
           for (std::size_t begin = 0; begin < part.count; begin += kPartElements)
@@ -133,7 +132,10 @@ void Optimizer::run_on_disk(const std::vector<Update>& updates) {
                            part.begin * c10::elementSize(narrow);
           on_memory(to, part.count, narrow).copy_(on_memory(part.array(states), part.count, torch::kFloat32));
         }
+        for (const StateInMemory& part : parts)
+          if (host_copies_) host_copies_->send(part.slice, part.begin, part.count);
       });
+  if (host_copies_) send_what_is_in_memory(updates);
 }
 
 torch::Tensor Optimizer::fetch(const Slot& slot, std::size_t array) const {
@@ -147,7 +149,7 @@ torch::Tensor Optimizer::fetch(const Slot& slot, std::size_t array) const {
 }
 
 std::optional<OffloadFigures> Optimizer::offload() const {
-  if (!disk_) return std::nullopt;
+  if (!disk_) return host_copies_ ? std::optional(host_figures()) : std::nullopt;
   OffloadFigures figures = disk_->figures();
   const bool masters =
       std::ranges::any_of(slots_, [](const Slot& slot) { return slot.on_disk && slot.has_master; });
@@ -156,6 +158,12 @@ std::optional<OffloadFigures> Optimizer::offload() const {
                                                                     : StepNorms::none;
   figures.predicted_ms =
       disk_->predicted_ms(passes_of_step(norms, masters ? StepMasters::on_disk : StepMasters::none));
+  if (!host_copies_) return figures;
+  // The disk, the bus and the update go on beside each other.
+  const OffloadFigures host = host_figures();
+  figures.predicted_ms = std::max(figures.predicted_ms, host.predicted_ms);
+  figures.measured_ms = host.measured_ms;
+  figures.host_bytes = host.host_bytes + figures.staging_bytes;
   return figures;
 }
 

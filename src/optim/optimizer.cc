@@ -16,6 +16,7 @@
 #include "lockstep/base/error.h"
 #include "optim/crew.h"
 #include "optim/disk_state.h"
+#include "optim/host_copies.h"
 #include "optim/layout.h"
 #include "optim/listed_parameters.h"
 #include "optim/require.h"
@@ -77,7 +78,15 @@ void Optimizer::make_slots() {
         traits_.master_weights == MasterWeights::f32 && slice.parameter.element_size() == 2;
     updated.push_back(slice.parameter);
   }
-  if (traits_.offload) return make_slots_on_disk();
+  if (traits_.offload && !updated.empty() && !updated.front().is_cpu()) {
+    leave_device();
+    for (std::size_t k = 0; k < slots_.size(); ++k) updated[k] = slots_[k].parameter;
+  } else if (traits_.offload.host && !updated.empty()) {
+    throw UsageError(traits_.name +
+                     ": offload: state of parameters on cpu is in the host's memory; accepted: "
+                     "a folder, or parameters on a GPU");
+  }
+  if (!traits_.offload.folder.empty()) return make_slots_on_disk();
   auto state = allocate_state(updated, traits_.state_names.size(), traits_.master_weights);
   for (std::size_t k = 0; k < slots_.size(); ++k) slots_[k].state = std::move(state[k]);
   if (traits_.master_weights == MasterWeights::f32) make_masters();
@@ -123,6 +132,8 @@ void Optimizer::remember_writes() {
 }
 
 void Optimizer::take_over() {
+  if (host_copies_) take_over_from_device();
+  if (traits_.master_weights != MasterWeights::f32) return;
   const std::vector<NamedTensor> parameters = source_->parameters();
   const auto written = [&](std::size_t k) {
     return slots_[k].master.defined() && parameters[k].tensor._version() != slots_[k].version;
@@ -210,12 +221,13 @@ void Optimizer::step(double gradient_scale) {
   const std::span<const Slice> slices = source_->slices();
   const SliceStore* const store = source_->store();
   for (const Slot& slot : slots_) slot.check_on_disk(traits_.name);
-  if (traits_.master_weights == MasterWeights::f32) take_over();
+  take_over();
+  if (host_copies_) host_copies_->bring(slices);
   std::vector<Update> updates;
   updates.reserve(slots_.size());
   for (std::size_t k = 0; k < slots_.size(); ++k) {
     Slot& slot = slots_[k];
-    const torch::Tensor& gradient = slices[k].gradient;
+    const torch::Tensor& gradient = host_copies_ ? host_copies_->gradient(k) : slices[k].gradient;
     if (!gradient.defined()) continue;
     check_gradient(slot, gradient);
     // A gradient of f32 updates the master as any f32 parameter, and that is rounded behind it.
@@ -244,6 +256,8 @@ void Optimizer::step(double gradient_scale) {
                        .to_stored_master = wide && slot.on_disk,
                        .parameter_comes = store != nullptr && store->has(k) && !(wide && !slot.on_disk)});
   }
+  if (host_copies_ && traits_.adapts != Adapts::to_nothing)
+    for (std::size_t k = 0; k < slots_.size(); ++k) host_copies_->await(k);
   adapt(updates);
   source_->begin_updates();
   run(updates);
@@ -253,7 +267,7 @@ void Optimizer::step(double gradient_scale) {
     each.slot.parameter.unsafeGetTensorImpl()->bump_version();  // a graph that saved it must notice
   }
   source_->share_updates();
-  if (traits_.master_weights == MasterWeights::f32) remember_writes();
+  if (traits_.master_weights == MasterWeights::f32 || host_copies_) remember_writes();
   if (disk_) disk_->end_step();
   source_->end_step();
   updated();
@@ -276,12 +290,14 @@ void Optimizer::run_on_devices(const std::vector<Update>& updates) {
 }
 
 void Optimizer::run(const std::vector<Update>& updates) {
+  if (host_copies_ && !disk_) return run_on_host(updates);
   run_on_devices(updates);
   std::vector<const Update*> here(slots_.size(), nullptr);  // on the processor, with their state in memory
   bool any = false;
   for (const Update& each : updates) {
-    if (each.elements.device.kind == Device::Kind::cpu && !each.slot.on_disk)
-      here[static_cast<std::size_t>(&each.slot - slots_.data())] = &each;
+    const auto k = static_cast<std::size_t>(&each.slot - slots_.data());
+    if (each.elements.device.kind == Device::Kind::cpu && !each.slot.on_disk) here[k] = &each;
+    if (host_copies_ && here[k] != nullptr) host_copies_->await(k);
     any = any || !each.slot.on_disk;
   }
   if (any)

@@ -4,6 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "optim/disk_state.h"
+#include "optim/host_copies.h"
 #include "optim/layout.h"
 #include "optim/slot.h"
 
@@ -51,6 +52,7 @@ StateDict Optimizer::state_dict(bool wanted) const {
 }
 
 std::size_t Optimizer::state_bytes() const {
+  if (host_copies_) return 0;  // it is not where the parameters are
   std::size_t bytes = disk_ ? disk_->staging_bytes() : 0;
   for (const Slot& slot : slots_)
     for (const torch::Tensor& state : slot.state) bytes += static_cast<std::size_t>(state.nbytes());

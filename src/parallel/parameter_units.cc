@@ -7,16 +7,6 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep {
-namespace {
-
-constexpr std::size_t kPartAlignment = 256;  // in memory of a device
-
-std::size_t aligned_part(std::size_t bytes) {
-  return (std::max<std::size_t>(1, bytes) + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
-}
-
-}  // namespace
-
 void ParameterUnits::Held::fill(std::byte* with) {
   gathered = with;
   for (std::size_t i = 0; i < storages.size(); ++i)
@@ -33,6 +23,7 @@ ParameterUnits::ParameterUnits(Group group, int sharers, std::size_t budget_byte
       budget_bytes_(budget_bytes),
       device_(device),
       offload_(std::move(offload)),
+      row_(group_, device),
       line_(std::make_shared<GatherLine>(group_.split(group_.rank() / sharers), device)) {}
 
 // What is left of the module has neither memory nor sizes, so that who uses it is told so by libtorch.
@@ -69,22 +60,10 @@ std::size_t ParameterUnits::part_bytes(const Bucket& bucket, DType dtype) const 
 }
 
 void ParameterUnits::reserve(std::span<const Bucket> buckets, const std::vector<NamedTensor>& parameters) {
-  if (device_.kind == Device::Kind::cpu) return;
-  std::size_t bytes = 0;
   for (const Bucket& bucket : buckets)
     if (has(bucket))
-      bytes += aligned_part(
-          static_cast<std::size_t>(sets_) *
-          part_bytes(bucket, dtype_of(parameters[bucket.tensors.front().parameter].tensor, "it")));
-  reserved_ = group_.allocate(std::max<std::size_t>(1, bytes), device_);
-}
-
-CommMemory ParameterUnits::place_for(std::size_t bytes) {
-  if (reserved_.data() == nullptr) return group_.allocate(std::max<std::size_t>(1, bytes), device_);
-  auto* const place =
-      reserved_.as<std::byte>() + std::exchange(reserved_used_, reserved_used_ + aligned_part(bytes));
-  return {std::shared_ptr<void>(place, [all = reserved_](void*) {}), std::max<std::size_t>(1, bytes),
-          device_};
+      row_.reserve(static_cast<std::size_t>(sets_) *
+                   part_bytes(bucket, dtype_of(parameters[bucket.tensors.front().parameter].tensor, "it")));
 }
 
 // On a device in the order of the current stream.
@@ -112,7 +91,7 @@ CommMemory ParameterUnits::add(const Bucket& bucket, DType dtype,
   held->bucket = bucket.index;
   held->part_bytes = part_bytes(bucket, dtype);
   std::vector<std::byte> on_its_way(store_ ? sets * held->part_bytes : 0);  // to the disk
-  if (!store_) held->memory = place_for(sets * held->part_bytes);
+  if (!store_) held->memory = row_.take(sets * held->part_bytes);
   auto* const memory = store_ ? on_its_way.data() : held->memory.as<std::byte>();
   for (const BucketTensor& place : bucket.tensors) {
     const NamedTensor& parameter = parameters[place.parameter];

@@ -18,6 +18,7 @@
 #include "lockstep/comm/group.h"
 #include "lockstep/grad/exchange.h"
 #include "lockstep/grad/gradient_source.h"
+#include "parallel/comm_row.h"
 #include "parallel/gather_line.h"
 #include "parallel/shard_store.h"
 #include "parallel/unit_layout.h"
@@ -27,9 +28,10 @@ namespace lockstep {
 
 class ParameterUnits {
  public:
-  // `sharers`: S, of which the group's size is a multiple. `device`: where all parameters are. `offload`: where
-  // parts lie that are on disk (of the processor's alone). Collective.
-  ParameterUnits(Group group, int sharers, std::size_t budget_bytes, Device device = {}, Offload offload = {});
+  // `sharers`: S, of which the group's size is a multiple. `device`: where all parameters are. `offload`:
+  // where parts lie that are on disk (of the processor's alone). Collective.
+  ParameterUnits(Group group, int sharers, std::size_t budget_bytes, Device device = {},
+                 Offload offload = {});
   ~ParameterUnits();
   ParameterUnits(const ParameterUnits&) = delete;
   ParameterUnits& operator=(const ParameterUnits&) = delete;
@@ -44,8 +46,7 @@ class ParameterUnits {
   // All buckets that will move in, and types of their parameters: makes the file where parts are on disk.
   // Throws OffloadError, on all workers where it does on one. Collective.
   void make_room(std::span<const Bucket> buckets, const std::vector<NamedTensor>& parameters);
-  // On a device, whose comm memory comes in large pieces: one of them for the parts of all of these. Before
-  // the first add().
+  // Room for the parts of these. Before the first add().
   void reserve(std::span<const Bucket> buckets, const std::vector<NamedTensor>& parameters);
   // A bucket of units moves in: this worker keeps its parts, and its parameters have memory only while they
   // are gathered. Returns where those parts lie.
@@ -93,7 +94,6 @@ class ParameterUnits {
   int place_of(const Bucket& bucket) const;                     // in held_
   void share_stored_updates() const;
   std::size_t part_bytes(const Bucket& bucket, DType dtype) const;
-  CommMemory place_for(std::size_t bytes);
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) const;
   void copy_common(const torch::Tensor& tensor, std::size_t offset, std::size_t first, std::size_t count,
                    std::byte* to) const;
@@ -106,8 +106,7 @@ class ParameterUnits {
   Device device_;
   Offload offload_;
   std::unique_ptr<ShardStore> store_;
-  CommMemory reserved_;
-  std::size_t reserved_used_ = 0;
+  CommRow row_;  // of all parts
   std::shared_ptr<GatherLine> line_;
   UnitLayout layout_;
   std::vector<std::unique_ptr<Held>> held_;

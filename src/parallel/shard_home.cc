@@ -60,8 +60,9 @@ ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOption
     throw UsageError("Sharded: `parameters` says mapped, and they are on " + to_string(device) +
                      ", where workers have no memory in common; accepted: gathered, or on cpu");
   if (options.offload_params && !on_host)
-    throw UsageError("Sharded: `offload_params` is of parameters in the processor's memory, and they are on " +
-                     to_string(device) + "; accepted: without it, or on cpu");
+    throw UsageError(
+        "Sharded: `offload_params` is of parameters in the processor's memory, and they are on " +
+        to_string(device) + "; accepted: without it, or on cpu");
   if (options.parameters == ParameterAccess::mapped) {
     if (sharers != group.size() || budget != 0 || options.offload_params)
       throw UsageError(

@@ -7,6 +7,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/construction.h"
+#include "parallel/comm_row.h"
 #include "parallel/module_tensors.h"
 #include "parallel/one_copy.h"
 #include "parallel/parameter_units.h"
@@ -118,6 +119,11 @@ void Sharded::move_in() {
     units_->make_room(buckets, parameters_);
     units_->reserve(buckets, parameters_);
   }
+  CommRow row(group(), buckets.empty() ? Device() : buckets.front().data.device);
+  for (const Bucket& bucket : buckets)
+    if (!copy_ && !(units_ && units_->has(bucket)))
+      row.reserve(bucket.data.count *
+                  size_of(dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it")));
   for (const Bucket& bucket : buckets) {
     const bool in_unit = units_ && units_->has(bucket);
     const DType dtype = dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it");
@@ -126,7 +132,7 @@ void Sharded::move_in() {
     shards_.push_back({bucket, dtype,
                        in_unit ? units_->add(bucket, dtype, parameters_)
                        : copy_ ? copy_->allocate(bytes)
-                               : group().allocate(bytes, bucket.data.device),
+                               : row.take(bytes),
                        in_unit});
     cut.hold(shards_.back().memory.bytes() / static_cast<std::size_t>(copy_ ? copy_->workers() : 1));
     if (cut.empty()) continue;  // all of it is there, then: nothing moves halfway

@@ -82,7 +82,7 @@ StateBytes state_bytes(const ModelSize& model, const StateForm& form) {
   held.parameters += frozen;
   if (form.staging_bytes > 0) {
     held.on_disk = held.optimizer;
-    held.optimizer = std::min(held.on_disk, form.staging_bytes);
+    held.optimizer = form.on_gpus ? 0 : std::min(held.on_disk, form.staging_bytes);
   }
   return held;
 }

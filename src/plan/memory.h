@@ -68,7 +68,9 @@ struct StateForm {
   int master_bytes = 0;          // kept of each 16-bit parameter; 0: none
   int least_gradient_bytes = 0;  // 4 where 16-bit gradients are added up in f32
   double bucket_bytes = kBucketBytes;
-  double staging_bytes = 0;  // memory in the place of the optimizer's state, which is on disk; 0: it is not
+  // Memory in the place of the optimizer's state, which is on disk; 0: it is not. On GPUs it is on disk, or
+  // in the host's memory, and takes none of theirs.
+  double staging_bytes = 0;
   bool params_on_disk = false;    // stage 3: a worker's part of the parameters, too
   bool gathers = params_on_disk;  // stage 3: units though workers of a machine have memory in common
   bool on_gpus = false;
@@ -85,7 +87,7 @@ struct StateBytes {
   double gradients = 0;  // all sets of buckets
   double optimizer = 0;  // master weights included; of what is on disk, what takes its place
   double in_flight = 0;  // at most: buckets of gradients and parameters on their way, gathered units
-  double on_disk = 0;    // of the optimizer's state
+  double on_disk = 0;    // of the optimizer's state; of GPUs' on disk or in the host's memory
   double params_on_disk = 0;
   double state() const { return parameters + gradients + optimizer; }
   double total() const { return state() + in_flight; }

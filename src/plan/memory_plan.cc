@@ -41,19 +41,21 @@ std::string lanes_note(const StateForm& form) {
 
 std::string parameters_note(const MemoryQuestion& q) {
   const StateForm& form = q.form;
-  if (form.machine_workers > 1 && !form.gathers)
+  if (form.machine_workers > 1 && !form.gathers && !form.on_gpus)
     return fmt::format(
         "zero3: the {} workers of a machine have one copy of the parameters between them, of which each "
         "counts its part; {}",
         form.machine_workers,
         form.machine_workers == form.workers ? "nothing is gathered (--machines: how many there are)"
                                              : "what other machines' workers updated arrives in buckets");
-  return fmt::format(
-      "zero3: {} gathers {}",
-      form.gathers ? "what is on disk is in parts, so it" : "no two workers are on one machine, so it",
-      q.size.largest_unit_bytes > 0 ? fmt::format("{} units of up to {} at a time", kGatheredUnits,
-                                                  decimal_bytes(q.size.largest_unit_bytes))
-                                    : "units, whose size is not known (--unit-params says it), not counted");
+  return fmt::format("zero3: {} gathers {}",
+                     form.gathers   ? "what is on disk is in parts, so it"
+                     : form.on_gpus ? "GPUs have no memory in common, so it"
+                                    : "no two workers are on one machine, so it",
+                     q.size.largest_unit_bytes > 0
+                         ? fmt::format("{} units of up to {} at a time", kGatheredUnits,
+                                       decimal_bytes(q.size.largest_unit_bytes))
+                         : "units, whose size is not known (--unit-params says it), not counted");
 }
 
 std::string offload_note(const MemoryQuestion& q) {
@@ -64,7 +66,8 @@ std::string offload_note(const MemoryQuestion& q) {
       : state                ? "the optimizer's state, and zero3's parameters, are"
                              : "zero3's parameters are",
       q.offload, q.disk_rate / 1e9, path_text(q.disk_path), counted(q.form.machine_workers, "worker"));
-  if (state) note += fmt::format("; in memory are {} in its place", decimal_bytes(q.form.staging_bytes));
+  if (state && !q.form.on_gpus)
+    note += fmt::format("; in memory are {} in its place", decimal_bytes(q.form.staging_bytes));
   if (q.form.params_on_disk)
     note += fmt::format("; parameters are read twice for each of {} and once to be updated",
                         counted(q.form.lanes, "lane"));
@@ -78,6 +81,8 @@ std::vector<std::string> notes_on(const MemoryQuestion& q) {
     notes.push_back(
         fmt::format("zero2, zero3: up to {} buckets of gradients are in flight", kBucketsInFlight));
   if (q.form.workers > 1 && shows(q, 3)) notes.push_back(parameters_note(q));
+  if (q.form.on_gpus && q.offload.empty() && q.form.staging_bytes > 0)
+    notes.emplace_back("the optimizer's state is in the host's memory, which updates it");
   if (!q.offload.empty()) notes.push_back(offload_note(q));
   notes.emplace_back(
       "not counted: activations, which grow with --lane-batch, batches, and the program itself with "

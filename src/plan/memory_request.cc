@@ -82,9 +82,16 @@ void settle(MemoryRequest& request, const Given& given) {
                                  kMostPlannedWorkers));
   o.workers = 0;                                 // more than one launcher starts can be planned for
   if (offloads_params(o)) o.strategy = "zero3";  // of all stages it is the one that has them there
+  // In the host's memory: on GPUs alone, of which the machine that plans may have none.
+  const std::string offload = o.offload;
+  if (request.gpu && offloads_params(o))
+    throw UsageError(fmt::format("--gpu: --offload-what {} is of the processor's memory; accepted: state",
+                                 o.offload_what));
+  if (request.gpu && offload == kHostOffload) o.offload = "none";
   check_options(o);
   check_of_use(o, given);
   check_lanes(o, workers);
+  if (request.gpu && offload == kHostOffload) o.offload = offload;
   o.workers = workers;
   if (o.lanes == 0) o.lanes = workers;
   if (request.machines < 1 || workers % request.machines != 0)
@@ -101,13 +108,17 @@ void settle(MemoryRequest& request, const Given& given) {
 }
 
 Json to_json(const MemoryRequest& request) {
-  Json json = {{"options", to_json(request.options)}, {"json", request.json}, {"machines", request.machines}};
+  Json json = {{"options", to_json(request.options)},
+               {"json", request.json},
+               {"gpu", request.gpu},
+               {"machines", request.machines}};
   visit_texts(request, [&](const char* name, const std::string& text) { json[name] = text; });
   return json;
 }
 
 MemoryRequest memory_request(const Json& json) {
   MemoryRequest request{.machines = json.at("machines").get<std::int64_t>(),
+                        .gpu = json.value("gpu", false),
                         .json = json.value("json", false)};
   merge_json(request.options, json.at("options"), "the request");
   visit_texts(request, [&](const char* name, std::string& text) { text = json.value(name, ""); });
@@ -139,10 +150,13 @@ std::string answer(const MemoryRequest& request, ModelSize size, bool colours) {
                .lanes = most_lanes_of_a_worker(workers, lanes),
                .moments = moments_of(o.optimizer, o.momentum),
                .master_bytes = narrow ? 4 : 0,
-               .least_gradient_bytes = o.reduce_precision == "fp32" ? 4 : 0},
+               .least_gradient_bytes = o.reduce_precision == "fp32" ? 4 : 0,
+               .on_gpus = request.gpu},
       .memory_bytes = memory_given ? memory_of(request.memory) : machine_memory() / machine_workers,
       .memory_given = memory_given};
-  if (offloads(o)) {
+  if (o.offload == kHostOffload) {
+    question.form.staging_bytes = static_cast<double>(Offload().staging_bytes);
+  } else if (offloads(o)) {
     const Offload offload{.folder = o.offload};
     question.offload = o.offload;
     const DiskRates rates = rates_of(offload);

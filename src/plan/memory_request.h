@@ -23,6 +23,7 @@ struct MemoryRequest {
   std::string memory = {};    // "24G" a worker; empty: this machine's, in equal parts
   std::int64_t machines = 1;  // with as many workers each
   std::string stage = {};     // empty: all
+  bool gpu = false;           // the memory is that of GPUs
   bool json = false;
 };
 

@@ -85,7 +85,12 @@ void check_onebit_adam(const TrainOptions& o) {
 // has to find it.
 void settle_offload(TrainOptions& o) {
   if (!offloads(o)) return;
-  if (o.offload.empty()) throw UsageError("--offload ''; accepted: a folder on a local disk, or none");
+  if (o.offload.empty())
+    throw UsageError("--offload ''; accepted: a folder on a local disk, host (with --device cuda), or none");
+  if (offloads_params(o) && (o.device != "cpu" || o.offload == kHostOffload))
+    throw UsageError(fmt::format(
+        "--offload-what {} is of parameters in the processor's memory; accepted with --device {}: state",
+        o.offload_what, o.device));
   if (offloads_params(o) && o.strategy != "zero3" && o.strategy != "hybrid-shard")
     throw UsageError(
         fmt::format("--offload-what {} is of parameters in shards, and --strategy is {}; accepted: zero3, "
@@ -101,10 +106,12 @@ void settle_offload(TrainOptions& o) {
         "--offload {} with --optimizer {}, whose exchange keeps momenta and errors in memory, is not "
         "there; accepted: {}, or --offload none",
         o.offload, o.optimizer, kOwnOptimizers));
-  if (o.device != "cpu")
+  if (o.offload == kHostOffload && o.device == "cpu")
     throw UsageError(
-        fmt::format("--offload {} is for state in the processor's memory, and --device is {}; accepted: cpu",
-                    o.offload, o.device));
+        "--offload host: with --device cpu the optimizer's state is in the host's memory; accepted: a folder "
+        "on a "
+        "local disk (./host for one of that name), or --device cuda");
+  if (o.offload == kHostOffload) return;
   o.offload = std::filesystem::absolute(o.offload).lexically_normal().string();
 }
 

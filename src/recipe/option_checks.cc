@@ -56,9 +56,8 @@ void check_ranges(const TrainOptions& o) {
   within("--warmup-epochs", o.warmup_epochs, 0.0, 1e9);
   within("--min-lr", o.min_lr, 0.0, 1e6);
   if (o.lr && o.min_lr > *o.lr)
-    throw UsageError(
-        fmt::format("--min-lr {} is above --lr {}, from which the rate falls; accepted: 0 to {}", o.min_lr,
-                    *o.lr, *o.lr));
+    throw UsageError(fmt::format("--min-lr {} is above --lr {}, from which the rate falls; accepted: 0 to {}",
+                                 o.min_lr, *o.lr, *o.lr));
   within("--lr-power", o.lr_power, 0.0, 1e3);
   within<I>("--lr-every", o.lr_every, 0, kMany);
   within("--lr-factor", o.lr_factor, 0.0, 1e6);
@@ -70,6 +69,25 @@ void check_ranges(const TrainOptions& o) {
   within<I>("--keep", o.keep, 0, 1 << 20);
   within<I>("--eval-every", o.eval_every, 0, kMany);
   within<I>("--trace-steps", o.trace_steps, 0, 10000);
+  if (o.gpu_memory_mb != 0) within("--gpu-memory-mb", o.gpu_memory_mb, 1, 1e9, ", or 0 (auto)");
+}
+
+// What a record of forward and backward can't have. How many lanes a worker gets is for the workers to see.
+void check_cuda_graph(const TrainOptions& o) {
+  if (!o.cuda_graph) return;
+  const auto refuse = [](const std::string& what, const char* why, const char* accepted) {
+    throw UsageError(fmt::format("--cuda-graph with {}: {}; accepted: {}", what, why, accepted));
+  };
+  if (o.model == "gpt" && o.dropout > 0)
+    refuse(fmt::format("--dropout {}", o.dropout), "the same numbers would be drawn in every step",
+           "--dropout 0");
+  if (o.norm == "sync") refuse("--norm sync", "the workers meet inside forward", "--norm batch or group");
+  if (o.strategy == "zero3" || o.strategy == "hybrid-shard")
+    refuse("--strategy " + o.strategy, "parameters are gathered inside forward and backward",
+           "ddp, zero1, zero2");
+  if (o.recompute) refuse("--recompute", "forward runs inside backward", "without it");
+  if (o.precision == "bf16-autocast")
+    refuse("--precision bf16-autocast", "its copies of the weights would be recorded", "fp32, bf16 or fp16");
 }
 
 void check_arithmetic(const TrainOptions& o) {
@@ -78,9 +96,13 @@ void check_arithmetic(const TrainOptions& o) {
       throw UsageError(
           fmt::format("--compress {} is computed on the processor; accepted with --device {}: none, bf16",
                       o.compress, o.device));
+    check_cuda_graph(o);
     return;
   }
-  for (const auto& [flag, on] : {std::pair("--deterministic", o.deterministic), {"--tf32", o.tf32}})
+  for (const auto& [flag, on] : {std::pair("--deterministic", o.deterministic),
+                                 {"--tf32", o.tf32},
+                                 {"--cuda-graph", o.cuda_graph},
+                                 {"--gpu-memory-mb", o.gpu_memory_mb != 0}})
     if (on)
       throw UsageError(
           fmt::format("{} changes nothing with --device cpu; accepted: with --device cuda", flag));

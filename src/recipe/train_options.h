@@ -75,7 +75,7 @@ struct TrainOptions {
   std::string strategy = "ddp";
   double gathered_mb = 0;  // 0: auto
   bool recompute = false;
-  std::string offload = "none";  // or a folder
+  std::string offload = "none";  // a folder, or host
   std::string offload_what = "state";
   std::string compress = "none";
   std::int64_t compress_groups = 0;  // 0: auto
@@ -89,7 +89,9 @@ struct TrainOptions {
   std::string device = "cpu";
   bool deterministic = false;
   bool tf32 = false;
+  double gpu_memory_mb = 0;  // 0: auto
   bool channels_last = false;
+  bool cuda_graph = false;
 
   std::string out;
   std::string resume;
@@ -104,6 +106,8 @@ struct TrainOptions {
 };
 
 inline bool offloads(const TrainOptions& o) { return o.offload != "none"; }
+// With a GPU: in the host's memory.
+inline constexpr const char* kHostOffload = "host";
 inline bool offloads_state(const TrainOptions& o) { return offloads(o) && o.offload_what != "params"; }
 inline bool offloads_params(const TrainOptions& o) { return offloads(o) && o.offload_what != "state"; }
 
@@ -279,7 +283,7 @@ void visit_options(Options& o, Visit&& visit) {
       o.recompute);
   visit(OptionInfo{"offload", comm, Role::stays,
                    "keep the optimizer's state in a file in this folder, on a local disk, and not in memory "
-                   "(none: in memory)"},
+                   "(none: in memory; host, with --device cuda: in the host's memory)"},
         o.offload);
   visit(OptionInfo{"offload_what", comm, Role::stays,
                    "what --offload keeps there: state (the optimizer's), params (a worker's parts of "
@@ -332,9 +336,19 @@ void visit_options(Options& o, Visit&& visit) {
         o.deterministic);
   visit(OptionInfo{"tf32", device, Role::defines, "cuda: products of f32 may round their factors to 10 bits"},
         o.tf32);
+  visit(
+      OptionInfo{
+          "gpu_memory_mb", device, Role::runs,
+          "cuda: MiB that a worker may take of its GPU, for tensors and comm memory together (auto: all)",
+          "auto"},
+      o.gpu_memory_mb);
   visit(OptionInfo{"channels_last", device, Role::defines,
                    "images and weights of convolutions with their channels side by side"},
         o.channels_last);
+  visit(
+      OptionInfo{"cuda_graph", device, Role::runs,
+                 "cuda: forward and backward are recorded once and replayed; one lane a worker, no dropout"},
+      o.cuda_graph);
 
   const char* const folder = "Run folder";
   visit(OptionInfo{"out", folder, Role::runs, "the run's folder (default: runs/MODEL-DATA)"}, o.out);

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "base/option_name.h"
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
@@ -71,8 +72,24 @@ void set_arithmetic(torch::Device device, GpuArithmetic arithmetic) {
 
 torch::Device begin_device(const TrainerOptions& o) {
   const torch::Device device = find_device(o.device, Identity::from_environment().local_rank);
+  const std::string graph = option_text("cuda_graph", "true");
+  if (o.cuda_graph && device.is_cpu())
+    throw UsageError(graph + ": a GPU's work is recorded; accepted: with " + option_text("device", "cuda"));
+  if (o.cuda_graph && o.precision == "bf16-autocast")
+    throw UsageError(
+        graph + " with " + option_text("precision", o.precision) +
+        ": autocast keeps copies of the weights, which a record would use for ever; accepted: fp32, "
+        "bf16, fp16");
+  if (o.cuda_graph && (o.strategy == "zero3" || o.strategy == "hybrid-shard"))
+    throw UsageError(graph + " with " + option_text("strategy", o.strategy) +
+                     ": parameters are gathered inside forward and backward; accepted: ddp, zero1, zero2");
   set_arithmetic(device, {o.deterministic, o.tf32});
+  limit_memory(device, o);
   return device;
+}
+
+void limit_memory(torch::Device device, const TrainerOptions& o) {
+  if (o.gpu_memory_mb > 0) limit_gpu_memory(device.index(), o.gpu_memory_mb * 0x1p20);
 }
 
 void move_model(torch::nn::Module& model, torch::Device device, bool channels_last) {

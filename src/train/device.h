@@ -34,6 +34,8 @@ void set_arithmetic(torch::Device device, GpuArithmetic arithmetic);
 // This worker's by the options, with its libraries set to compute as they say. Throws UsageError as
 // find_device does.
 torch::Device begin_device(const TrainerOptions& o);
+// To TrainerOptions::gpu_memory_mb. What comm memory has then counts; so once more when there is more of it.
+void limit_memory(torch::Device device, const TrainerOptions& o);
 
 // Parameters and buffers move there; with `channels_last` those of four dimensions are then laid out so.
 void move_model(torch::nn::Module& model, torch::Device device, bool channels_last);

@@ -41,9 +41,11 @@ std::uint64_t sum_of(const DiskPart& part) {
 }
 
 nlohmann::ordered_json json_of(const DiskPart& use) {
-  return {{"folder", use.own.folder.string()},
+  return {{"folder", use.own.folder.empty() ? nlohmann::ordered_json()
+                                            : nlohmann::ordered_json(use.own.folder.string())},
           {"bytes", use.bytes},
           {"staging_bytes", use.own.staging_bytes},
+          {"host_bytes", use.own.host_bytes},
           {"io", use.own.io},
           {"direct", use.own.path == OffloadPath::direct},
           {"in_memory", use.own.path == OffloadPath::memory},
@@ -77,6 +79,11 @@ std::string describe(const DiskUse& use) {
     predicted_ms += (*part)->predicted_ms;
   }
   if (first == nullptr) return "offload: the optimizer keeps no state, so nothing is on disk";
+  if (first->own.folder.empty())
+    return fmt::format(
+        "offload: {} in the host's memory, updated there; {:.2f} GB/s from the GPU, {:.2f} GB/s to it a "
+        "worker: about {:.3g} ms a step more",
+        fmt::join(what, " and "), first->read_rate / 1e9, first->write_rate / 1e9, predicted_ms);
   return fmt::format(
       "offload: {} on disk in {} ({}{}), {:.2f} GB/s read, {:.2f} GB/s write a worker: "
       "about {:.3g} ms a step more",

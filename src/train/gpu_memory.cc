@@ -5,6 +5,9 @@
 #ifdef LOCKSTEP_HAS_TORCH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
+#include <torch/types.h>
+
+#include <algorithm>
 
 #include "comm/cuda/check.h"
 #include "comm/cuda/runtime.h"
@@ -34,6 +37,14 @@ GpuMemory gpu_memory(int index) {
   return memory;
 }
 
+void limit_gpu_memory(int index, double bytes) {
+  (void)torch::empty({1}, torch::TensorOptions().device(torch::kCUDA, index));  // the allocator is there
+  const GpuMemory now = gpu_memory(index);
+  const double left = std::max(0.0, bytes - static_cast<double>(now.comm_bytes));
+  c10::cuda::CUDACachingAllocator::setMemoryFraction(
+      std::min(1.0, left / static_cast<double>(now.total_bytes)), static_cast<c10::DeviceIndex>(index));
+}
+
 }  // namespace lockstep
 #else
 namespace lockstep {
@@ -41,6 +52,7 @@ namespace lockstep {
 int gpu_count() { return 0; }
 std::string gpu_name(int) { throw UsageError("this build has no CUDA"); }
 GpuMemory gpu_memory(int) { throw UsageError("this build has no CUDA"); }
+void limit_gpu_memory(int, double) { throw UsageError("this build has no CUDA"); }
 
 }  // namespace lockstep
 #endif

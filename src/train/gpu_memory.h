@@ -20,4 +20,7 @@ struct GpuMemory {
 };
 GpuMemory gpu_memory(int index);
 
+// From now on libtorch takes no more there than that, less what comm memory has: beyond it is out of memory.
+void limit_gpu_memory(int index, double bytes);
+
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/option_name.h"
 #include "base/wire_bytes.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -59,6 +60,30 @@ StepLoop::StepLoop(const TrainerOptions& options, const Task& task, Strategy& st
   const int workers = strategy.group().size();
   for (int rank = 0; rank < workers; ++rank)
     most_lanes_ = std::max(most_lanes_, lanes_of(rank, workers, options.lanes).count);
+  if (!options.cuda_graph) return;
+  if (most_lanes_ > 1)
+    throw UsageError(fmt::format(
+        "{}: {} lanes on {} workers are {} on one of them, and what is recorded is one; accepted: {} lanes",
+        option_text("cuda_graph", "true"), options.lanes, workers, most_lanes_, workers));
+  captured_.emplace(strategy.module(), [this](const std::vector<torch::Tensor>& inputs) {
+    Batch batch{.data = inputs[0], .target = inputs[1]};
+    for (std::size_t i = 0; i < captured_names_.size(); ++i)
+      batch.more.emplace(captured_names_[i], inputs[i + 2]);
+    return task_.loss(task_.forward(batch), batch);
+  });
+}
+
+torch::Tensor StepLoop::loss_of(const Batch& batch) {
+  if (!captured_) return task_.loss(task_.forward(batch), batch);
+  std::vector<torch::Tensor> inputs{batch.data, batch.target};
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : batch.more) {
+    names.push_back(name);
+    inputs.push_back(tensor);
+  }
+  if (captured_->replays() == 0) captured_names_ = names;
+  if (names != captured_names_) return task_.loss(task_.forward(batch), batch);
+  return (*captured_)(inputs);
 }
 
 Step* StepLoop::next() {
@@ -94,7 +119,7 @@ StepResult StepLoop::train(Step& step) {
     const std::int64_t begin = now_ns();
     if (feed_ != nullptr) feed_->arrive(lane);
     const Batch batch = batch_of(lane);
-    const torch::Tensor loss = task_.loss(task_.forward(batch), batch);
+    const torch::Tensor loss = loss_of(batch);
     lane_losses_.add(loss);
     const std::int64_t middle = now_.backward_begin_ns = now_ns();
     optimizer_.scaled(loss).backward();

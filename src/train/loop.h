@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/strategy.h"
 #include "lockstep/report/trace.h"
+#include "lockstep/train/captured_loss.h"
 #include "lockstep/train/trainer.h"
 #include "report/step_figures.h"
 #include "train/device_feed.h"
@@ -50,6 +52,7 @@ class StepLoop {
   std::optional<std::uint64_t> wire_bytes() const { return wire_bytes_; }
 
  private:
+  torch::Tensor loss_of(const Batch& batch);
   void add_span(const char* name, std::int64_t begin, std::int64_t end, std::int64_t step, int lane = -1);
   void take_buckets(std::int64_t step);
   void step_and_share(std::int64_t step);
@@ -70,6 +73,8 @@ class StepLoop {
   std::vector<int> bad_lanes_;  // whose loss was not finite in the last step
   int stop_ = 0;
   LaneLosses lane_losses_;
+  std::optional<CapturedLoss> captured_;     // TrainerOptions::cuda_graph
+  std::vector<std::string> captured_names_;  // of Batch::more
   Saver* saver_ = nullptr;
   std::vector<double> standings_;
   std::optional<std::uint64_t> wire_bytes_;

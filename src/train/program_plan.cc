@@ -70,11 +70,16 @@ void check_values(const TrainerOptions& o) {
     throw UsageError("optimizer: " + o.optimizer +
                      " keeps no master weights and no scale of the loss, which precision = " + o.precision +
                      ", loss_scaling = " + o.loss_scaling + " needs; accepted: sgd, adam, adamw, lars, lamb");
-  if (o.offload && (o.optimizer.starts_with("torch-") || o.optimizer == "onebit-adam" || o.device != "cpu"))
+  if (o.offload && (o.optimizer.starts_with("torch-") || o.optimizer == "onebit-adam"))
+    throw UsageError(fmt::format(
+        "offload: optimizer = {} keeps its state where it computes; accepted: sgd, adam, adamw, lars, lamb",
+        o.optimizer));
+  if (o.offload.host && o.device == "cpu")
     throw UsageError(
-        fmt::format("offload: {} keeps its state where it computes; accepted: sgd, adam, adamw, lars, lamb "
-                    "with device = cpu",
-                    o.device == "cpu" ? "optimizer = " + o.optimizer : "device = " + o.device));
+        "offload: host is for parameters on a GPU, and device = cpu; accepted: a folder, or device = cuda");
+  if (o.gpu_memory_mb != 0 && (o.device == "cpu" || !(o.gpu_memory_mb > 0)))
+    throw UsageError(fmt::format("gpu_memory_mb = {} with device = {}; accepted: 0 (all), or more with cuda",
+                                 o.gpu_memory_mb, o.device));
   expect_one_of("measure:", o.measure, {"none", "noise"});
   if (o.optimizer == "onebit-adam" &&
       (scales_loss(o) || o.clip_norm != 0 || o.clip_value != 0 || o.measure == "noise"))
@@ -147,6 +152,7 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"deterministic", o.deterministic},
           {"tf32", o.tf32},
           {"channels_last", o.channels_last},
+          {"cuda_graph", o.cuda_graph},
           {"scaler",
            {o.scaler.init_scale, o.scaler.growth_factor, o.scaler.backoff_factor, o.scaler.growth_interval}},
           {"on_nan", o.on_nan},

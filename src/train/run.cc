@@ -75,6 +75,7 @@ TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Mod
       options_(plan_->options),
       world_(std::move(world)),
       device_(begin_device(options_)),
+      recording_(options_.cuda_graph ? std::make_unique<RecordingStream>(device_) : nullptr),
       task_(in_precision(std::move(task), parse_precision(plan_->options.precision), device_)),
       data_record_(record_data(*plan_, task_)),
       rss_before_(plan_->resident_before >= 0 ? plan_->resident_before : memory_bytes("VmRSS")),
@@ -91,6 +92,7 @@ TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Mod
       loop_(options_, task_, *strategy_, *optimizer_, loader_, finite_, feed_ ? &*feed_ : nullptr),
       state_{.step = plan_->first_step, .epoch = 0, .best_accuracy = plan_->best_accuracy} {
   owners_.emplace(*strategy_);
+  limit_memory(device_, options_);
   if (!plan_->checkpoint.empty()) {
     optimizer_->load(plan_->checkpoint, *owners_, world_);
     about_exchange_ = load_exchange(plan_->checkpoint, strategy_->exchange(), world_);
@@ -256,6 +258,7 @@ void TrainRun::checkpoint() {
     tell({{"event", "note"}, {"text", found + "; no checkpoint is written"}});
     return;
   }
+  if (recording_) wait_for_device(device_);  // the saver's thread reads on another stream
   saver_->begin(state_.step, training_state(*plan_, data_record_, state_, *strategy_, *optimizer_, *owners_),
                 *owners_, since);
 }

@@ -9,6 +9,7 @@
 
 #include "lockstep/data/loader.h"
 #include "lockstep/parallel/strategy.h"
+#include "lockstep/train/captured_loss.h"
 #include "train/checkpoint.h"
 #include "train/device.h"
 #include "train/device_feed.h"
@@ -68,6 +69,7 @@ class TrainRun {
   const TrainerOptions& options_;
   Group world_;
   torch::Device device_;
+  std::unique_ptr<RecordingStream> recording_;  // of a run whose steps are recorded: all of it is there
   Task task_;
   DataRecord data_record_;
   std::int64_t rss_before_;  // before the model was made

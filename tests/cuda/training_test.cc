@@ -9,12 +9,14 @@
 #include "cuda/gpu_here.h"
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/models/cross_entropy.h"
 #include "lockstep/models/models.h"
 #include "lockstep/optim/grad_scaler.h"
 #include "lockstep/parallel/construction.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/strategies.h"
 #include "lockstep/parallel/units.h"
+#include "lockstep/train/captured_loss.h"
 #include "lockstep/train/trainer.h"
 #include "train/device.h"
 
@@ -215,6 +217,77 @@ TEST_F(TrainingOnGpu, UnitsThatComeAndGoChangeNoBit) {
   for (const char* const model : {"gpt", "resnet"})
     for (const bool again : {false, true})
       EXPECT_EQ(trained(model, "zero3", again), trained(model, "ddp", again)) << model << again;
+}
+
+// One whose last step of an epoch is short, so that it is computed without the graph.
+TEST_F(TrainingOnGpu, ARecordedStepHasTheSameBits) {
+  struct Plain : GpuNet {
+    torch::Tensor forward(const torch::Tensor& x) { return second(torch::relu(norm(first(x)))); }
+  };
+  const auto trained = [&](const std::string& out, const std::string& precision, bool recorded) {
+    TrainerOptions o{.lanes = 1,
+                     .lane_batch = 24,
+                     .last_step = LastStep::short_,
+                     .epochs = 3,
+                     .cuda_graph = recorded,
+                     .out = (folder_ / out).string(),
+                     .quiet = true};
+    o.schedule.lr = 0.01;
+    o.precision = precision;
+    o.device = "cuda";
+    o.deterministic = true;
+    const Task task{
+        .train = std::make_shared<Line>(),
+        .test = std::make_shared<Line>(),
+        .loss = [](const torch::Tensor& y, const Batch& b) { return (y - b.target).pow(2).mean(); }};
+    return Trainer(std::make_shared<Plain>(), task, o, one_worker()).run().params_sha256;
+  };
+  for (const std::string precision : {"fp32", "bf16", "fp16"})
+    EXPECT_EQ(trained(precision + "-graph", precision, true), trained(precision, precision, false))
+        << precision;
+}
+
+TEST_F(TrainingOnGpu, RecordedModelsHaveTheSameBits) {
+  const RecordingStream stream(gpu());
+  const auto trained = [&](bool images, bool recorded) {
+    torch::manual_seed(3);
+    const std::shared_ptr<Model> net = images
+                                           ? make_resnet({.channels = 16, .cifar_stem = true})
+                                           : make_gpt({.blocks = 2, .width = 64, .heads = 4, .context = 32});
+    move_model(*net, gpu(), images);
+    const torch::Tensor x = images ? torch::rand({8, 3, 32, 32}) : torch::randint(0, 256, {4, 32});
+    const torch::Tensor y = images ? torch::randint(0, 10, {8}) : torch::randint(0, 256, {4, 32});
+    const auto function = [&](const std::vector<torch::Tensor>& in) {
+      const torch::Tensor out = net->forward(in[0]);
+      return cross_entropy(out.reshape({-1, out.size(-1)}), in[1].reshape({-1}));
+    };
+    DataParallel ddp(net, one_worker());
+    AdamW optimizer(ddp, {.lr = 0.01});
+    CapturedLoss loss(net, function);
+    for (int step = 0; step < 4; ++step) {
+      const std::vector<torch::Tensor> batch{x.to(gpu()), y.to(gpu())};
+      (recorded ? loss(batch) : function(batch)).backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    EXPECT_EQ(loss.replays(), recorded ? 4 : 0);
+    wait_for_device(gpu());
+    return params_sha256(*net);
+  };
+  for (const bool images : {false, true})
+    EXPECT_EQ(trained(images, true), trained(images, false)) << (images ? "ResNet" : "GPT");
+}
+
+TEST_F(TrainingOnGpu, WhatIsOnTheDefaultStreamCantBeRecorded) {
+  auto net = std::make_shared<GpuNet>();
+  move_model(*net, gpu(), false);
+  CapturedLoss loss(net, [&](const std::vector<torch::Tensor>& in) { return net->first(in[0]).sum(); });
+  try {
+    (void)loss({inputs(0, 0).to(gpu())});
+    ADD_FAILURE() << "it was recorded";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("RecordingStream"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(TrainingOnGpu, WhatGpusHaveNotIsRefusedAtTheStart) {

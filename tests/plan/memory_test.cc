@@ -115,6 +115,22 @@ TEST(StateBytes, KnowMachines) {
   EXPECT_FALSE((StateForm{.stage = 2, .workers = 2, .machine_workers = 1}).has_to_gather());
 }
 
+// They have no memory in common, and state that is elsewhere takes none of theirs.
+TEST(StateBytes, GpusGatherAndKeepNothingOfWhatIsOffloaded) {
+  ModelSize large = narrow(7.5e9);
+  large.largest_unit_bytes = 2 * 200e6;
+  StateForm form = adam(3, 64);
+  form.on_gpus = true;
+  EXPECT_EQ(state_bytes(large, form).parameters, 15e9 / 64);
+  EXPECT_EQ(state_bytes(large, form).in_flight, 3 * 25 * kMiB + 2 * 400e6);
+  EXPECT_EQ(state_bytes(large, form).optimizer, 7.5e9 * 12 / 64);
+  form.staging_bytes = 24 * kMiB;
+  EXPECT_EQ(state_bytes(large, form).optimizer, 0);
+  EXPECT_EQ(state_bytes(large, form).on_disk, 7.5e9 * 12 / 64);
+  form.workers = form.machine_workers = 1;
+  EXPECT_FALSE(form.has_to_gather());
+}
+
 // Sums of lanes wait for each other in whole buckets, which no stage divides.
 TEST(StateBytes, LanesKeepGradientsWhole) {
   const int sets[] = {1, 1, 1, 2, 2, 2, 2, 3, 3};  // by the number of lanes; 0: a worker without any

@@ -187,6 +187,9 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
     expect_words(message([&](auto& o) { o.device = name; }), {"--device", "is not understood", "cpu"});
   expect_words(message([](auto& o) { o.deterministic = true; }), {"--deterministic", "--device cuda"});
   expect_words(message([](auto& o) { o.tf32 = true; }), {"--tf32", "--device cuda"});
+  expect_words(message([](auto& o) { o.cuda_graph = true; }), {"--cuda-graph", "--device cuda"});
+  expect_words(message([](auto& o) { o.gpu_memory_mb = 100; }), {"--gpu-memory-mb", "--device cuda"});
+  expect_words(message([](auto& o) { o.offload = "host"; }), {"--offload host", "--device cuda", "a folder"});
   expect_words(message([](auto& o) { o.strategy = "zero4"; }),
                {"--strategy", "zero4", "ddp, zero1, zero2, zero3"});
   expect_words(message([](auto& o) { o.norm = "layer"; }), {"--norm", "layer", "batch, sync, group"});
@@ -201,7 +204,8 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
   expect_words(message([](auto& o) { o.lr = NAN; }), {"--lr", "nan"});
   expect_words(message([](auto& o) { o.lr = INFINITY; }), {"--lr", "inf"});
   expect_words(message([](auto& o) { o.base_lr = NAN; }), {"--base-lr", "nan"});
-  expect_words(message([](auto& o) { o.lr = 0.1, o.min_lr = 0.2; }), {"--min-lr 0.2", "--lr 0.1", "0 to 0.1"});
+  expect_words(message([](auto& o) { o.lr = 0.1, o.min_lr = 0.2; }),
+               {"--min-lr 0.2", "--lr 0.1", "0 to 0.1"});
   for (double TrainOptions::*number :
        {&TrainOptions::dropout, &TrainOptions::label_smoothing, &TrainOptions::momentum,
         &TrainOptions::trust_coefficient, &TrainOptions::trust_clip, &TrainOptions::clip_norm,

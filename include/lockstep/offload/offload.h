@@ -31,26 +31,33 @@ enum class OffloadPath : std::uint8_t { direct, page_cache, memory };
 
 struct Offload {
   std::filesystem::path folder = {};  // on a local disk, there already; empty: state stays in memory
+  // Of parameters on a GPU: state is in the host's memory, and updated there by the processor. With a folder
+  // it is on disk, and updated by the processor, too.
+  bool host = false;
   // Memory for pages on their way: 384 KiB or more. More than 24 MiB makes nothing faster.
   std::size_t staging_bytes = std::size_t{24} << 20;
   OffloadIo io = OffloadIo::automatic;
 
-  explicit operator bool() const { return !folder.empty(); }
+  explicit operator bool() const { return host || !folder.empty(); }
 };
 
 // What this process keeps on disk, and how fast that is.
 struct OffloadFigures {
   std::filesystem::path folder;
-  std::uint64_t bytes = 0;        // on disk
+  std::uint64_t bytes = 0;        // on disk; without a folder in the host's memory
   std::size_t staging_bytes = 0;  // memory in their place
+  std::size_t host_bytes = 0;     // of parameters on a GPU: what the host holds beside the state
   std::string io;                 // "io_uring" or "threads"
   OffloadPath path = OffloadPath::page_cache;
   // Measured on the file when it was made, bytes a second: alone, and both at once in each direction.
   double read_rate = 0;
   double write_rate = 0;
   double both_rate = 0;
-  double predicted_ms = 0;  // of a step, for its transfers, were nothing computed beside them
-  // That steps waited for transfers, the median of the last 1000; nullopt: there was no step.
+  // Of a step, for its transfers, were nothing computed beside them. Of parameters on a GPU: for transfers
+  // and the update.
+  double predicted_ms = 0;
+  // That steps waited for transfers, the median of the last 1000; nullopt: there was no step. Of parameters
+  // on a GPU: from when gradients were there until the updated parameters were.
   std::optional<double> measured_ms = {};
 };
 

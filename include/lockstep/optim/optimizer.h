@@ -51,6 +51,7 @@ namespace lockstep {
 
 class Crew;
 class DiskState;
+class HostCopies;
 struct StateInMemory;
 namespace kernel {
 struct Elements;
@@ -136,9 +137,9 @@ class Optimizer {
   // Has `read` fill the tensor of every part; one that was read has been checked. Parts on disk have a tensor
   // meanwhile, one at a time.
   void load_parts(const std::function<void(const StatePart& part)>& read);
-  // Memory that this worker holds for it.
+  // Memory that this worker holds for it where its parameters are.
   std::size_t state_bytes() const;
-  // What this worker keeps on disk; nullopt: nothing.
+  // What this worker keeps on disk, or of parameters on a GPU on the host; nullopt: nothing.
   std::optional<OffloadFigures> offload() const;
   GradientSource& source() const { return *source_; }
 
@@ -202,6 +203,13 @@ class Optimizer {
   void take_over_on_disk(const std::vector<NamedTensor>& parameters);
   void run_on_disk(const std::vector<Update>& updates);
   torch::Tensor fetch(const Slot& slot, std::size_t array) const;
+  // The same for parameters on a GPU, whose state is the host's (optim/host_update.cc).
+  void leave_device();
+  void take_over_from_device();
+  void run_on_host(const std::vector<Update>& updates);
+  void send_what_is_in_memory(const std::vector<Update>& updates);
+  OffloadFigures host_figures() const;
+  double host_update_rate() const;
   Crew& crew();
 
   std::unique_ptr<GradientSource> own_source_;  // of a plain list of parameters
@@ -210,7 +218,9 @@ class Optimizer {
   double lr_;
   std::vector<Slot> slots_;
   std::unique_ptr<Crew> crew_;
-  std::unique_ptr<DiskState> disk_;  // null: state is in memory
+  std::unique_ptr<DiskState> disk_;          // null: state is in memory
+  std::unique_ptr<HostCopies> host_copies_;  // of parameters on a GPU that the host updates; null: none
+  mutable std::optional<OffloadFigures> host_rates_;  // measured once
 };
 
 struct SGDOptions {

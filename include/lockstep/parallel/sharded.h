@@ -32,7 +32,7 @@
 // written), and write nothing else. The module stays there when this is gone, to be read; the next strategy
 // gives each worker its own. Where workers have no memory in common (tcp, mpi), or a budget is given
 // (StrategyOptions::gathered_mb), parameters are gathered in the model's units (units.h) instead, and are
-// empty when this is gone. Devices are refused.
+// empty when this is gone; so they are on devices, but for one worker alone, which has them all.
 //
 // A model that no worker has the memory for is built under a ShardedConstruction (construction.h).
 //

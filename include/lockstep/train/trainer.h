@@ -127,10 +127,17 @@ struct TrainerOptions {
   std::int64_t steps = 0;
 
   // How it is done.
+  // cuda: forward and backward are recorded once and replayed (train/captured_loss.h), for models that keep
+  // the GPU waiting for the host; the same bits. With one lane a worker, and without random numbers in the
+  // model.
+  bool cuda_graph = false;
   std::string strategy = "ddp";   // parallel/strategies.h
   StrategyOptions parallel = {};  // a run that goes on has to have its `order`, and an exchange of its name
-  // Where the optimizer's state lies (sgd, adam, adamw, lars, lamb on the processor); each worker's own.
+  // Where the optimizer's state lies (sgd, adam, adamw, lars, lamb); each worker's own.
   Offload offload = {};
+  // cuda: what a worker may take of its GPU, MiB, for tensors and comm memory together; 0: all. More is an
+  // error that says "out of memory".
+  double gpu_memory_mb = 0;
   std::string on_nan = "stop";  // when the loss is not finite: stop, skip the step, or go-on
   // noise: the gradient noise scale from the lanes' gradients, of which there are two at least
   // (report/noise_scale.h); none

@@ -23,6 +23,12 @@ double optimizer_bytes(const ParameterKind& kind, const StateForm& form) {
          (has_master ? form.master_bytes * (1 + form.moments) : kind.element_bytes * form.moments);
 }
 
+// Buckets of units end where units end.
+double most_of_bucket(const ModelSize& model, const StateForm& form) {
+  const bool ends = form.has_to_gather() && model.largest_unit_bytes > 0;
+  return ends ? std::min(form.bucket_bytes, model.largest_unit_bytes) : form.bucket_bytes;
+}
+
 }  // namespace
 
 int stage_of(const std::string& strategy) {
@@ -57,7 +63,7 @@ StateBytes state_bytes(const ModelSize& model, const StateForm& form) {
   held.gradients = all.gradients * gradient_sets(form.lanes);
   if (form.stage >= kFirstOptimizerStage) held.optimizer = all.optimizer / form.workers;
   if (form.stage >= kFirstGradientStage) {
-    const double bucket = std::max(form.bucket_bytes, gradient_bytes(model.largest_tensor, form));
+    const double bucket = std::max(most_of_bucket(model, form), gradient_bytes(model.largest_tensor, form));
     const bool one_lane = form.lanes <= 1;
     held.gradients = all.gradients / form.workers + (one_lane ? 0 : held.gradients);
     if (one_lane) held.in_flight += std::min(all.gradients, kBucketsInFlight * bucket);
@@ -74,10 +80,9 @@ StateBytes state_bytes(const ModelSize& model, const StateForm& form) {
   }
   if (form.params_on_disk && form.stage >= kFirstParameterStage) {
     const ParameterKind& tensor = model.largest_tensor;
-    const double bucket = std::max(form.bucket_bytes, tensor.count * tensor.element_bytes);
-    const double unit = model.largest_unit_bytes > 0 ? std::min(bucket, model.largest_unit_bytes) : bucket;
+    const double bucket = std::max(most_of_bucket(model, form), tensor.count * tensor.element_bytes);
     held.params_on_disk = held.parameters;
-    held.parameters = std::min(held.parameters, kPartsInMemory * unit / form.workers);
+    held.parameters = std::min(held.parameters, kPartsInMemory * bucket / form.workers);
   }
   held.parameters += frozen;
   if (form.staging_bytes > 0) {

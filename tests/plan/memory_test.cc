@@ -89,6 +89,22 @@ TEST(StateBytes, CountBucketsInFlight) {
   EXPECT_EQ(state_bytes(narrow(1000), adam(3, 4)).in_flight, 2000);
 }
 
+// Of parameters on disk a few parts of buckets are in memory, which end where units end.
+TEST(StateBytes, KnowParametersOnDisk) {
+  ModelSize large = narrow(7.5e9);
+  large.largest_unit_bytes = 10e6;
+  StateForm form = adam(3, 4);
+  form.params_on_disk = form.gathers = true;
+  EXPECT_EQ(state_bytes(large, form).params_on_disk, 15e9 / 4);
+  EXPECT_EQ(state_bytes(large, form).parameters, 4 * 10e6 / 4);
+  EXPECT_EQ(state_bytes(large, form).in_flight, 3 * 10e6 + 2 * 10e6);
+  large.largest_unit_bytes = 1e9;
+  EXPECT_EQ(state_bytes(large, form).parameters, 25 * kMiB);
+  form.stage = 2;
+  EXPECT_EQ(state_bytes(large, form).params_on_disk, 0);
+  EXPECT_EQ(state_bytes(large, form).parameters, 15e9);
+}
+
 // One copy of the parameters a machine: their share is that of its workers.
 TEST(StateBytes, KnowMachines) {
   ModelSize large = narrow(7.5e9);

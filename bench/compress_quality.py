@@ -25,9 +25,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 COMMON = "none,seed=2,fp8,int8,intsgd,qsgd:16,terngrad"
-METHODS = {"resnet": COMMON + ",powersgd:rank=4,topk:0.01,onebit,dgc:0.01:rampup={tenth}",
+METHODS = {"resnet": COMMON + ",powersgd:rank=4:warmup={tenth},topk:0.01:warmup={tenth},onebit:warmup={tenth},dgc:0.01:rampup={fifth}",
            "gpt": COMMON + ",powersgd:rank=4:warmup={tenth},topk:0.01:warmup={tenth},onebit-adam:warmup={fifth},onebit:warmup={tenth}"}
-STEPS = {"resnet": 1000, "gpt": 4000}
+STEPS = {"resnet": 1500, "gpt": 2000}
 
 
 def parse():
@@ -38,7 +38,7 @@ def parse():
     p.add_argument("--methods", help="of all tasks; default: the table's")
     p.add_argument("--steps", default="", help="task=STEPS, with commas")
     p.add_argument("--groups", type=int, default=8, help="subtrees, and lanes")
-    p.add_argument("--channels", type=int, default=16, help="of ResNet's first layer, for images of 32 x 32")
+    p.add_argument("--channels", type=int, default=8, help="of ResNet's first layer, for images of 32 x 32")
     p.add_argument("--beside", type=int, default=os.cpu_count(), help="runs at a time")
     p.add_argument("--limit", type=float, default=1e6, help="seconds in all")
     p.add_argument("--wire", action="store_true", help="also what one of --groups workers sends in a step, over TCP: short runs, one after the other")

@@ -69,7 +69,7 @@ void check_ranges(const TrainOptions& o) {
   within<I>("--keep", o.keep, 0, 1 << 20);
   within<I>("--eval-every", o.eval_every, 0, kMany);
   within<I>("--trace-steps", o.trace_steps, 0, 10000);
-  if (o.gpu_memory_mb != 0) within("--gpu-memory-mb", o.gpu_memory_mb, 1, 1e9, ", or 0 (auto)");
+  if (o.gpu_memory_mb != 0) within("--gpu-memory-mb", o.gpu_memory_mb, 1.0, 1e9, ", or 0 (auto)");
 }
 
 // What a record of forward and backward can't have. How many lanes a worker gets is for the workers to see.

@@ -290,9 +290,8 @@ void TrainRun::stop_early() {
 
 // The summary, on rank 0.
 Json TrainRun::finish() {
-  // First: what follows has all parameters in one place.
-  const Json memory = memory_figures(options_, *strategy_, *optimizer_, rss_before_);
-  const Json device = device_.is_cpu() ? Json() : device_figures(device_, arithmetic());
+  Json memory = memory_figures(options_, *strategy_, *optimizer_, rss_before_);  // then all is in one place
+  if (!device_.is_cpu()) memory["device"] = device_figures(device_, arithmetic());
   const std::string hash = hash_parameters();
   Json rest = {{"accuracy", or_null(accuracy_of(task_, evaluation_))},
                {"validation_loss", evaluation_ ? Json(evaluation_->loss) : Json()},
@@ -311,7 +310,6 @@ Json TrainRun::finish() {
   profiler_.add_prediction(*strategy_, rest);
   rest["bucket_cap_mb"] = strategy_->bucket_cap_mb();
   rest["engine"] = world_.engine();
-  if (!device_.is_cpu()) rest["device"] = device;
   const auto copied = world_.all_gather(static_cast<std::int64_t>(saves_.copied_bytes));
   if (saves_.count > 0)
     rest.update({{"checkpoints_written", saves_.count},

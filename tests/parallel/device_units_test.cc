@@ -3,6 +3,7 @@
 #include "comm/expect_error.h"
 #include "comm/test_device.h"
 #include "comm/thread_ranks.h"
+#include "grad/bucket_slots.h"
 #include "lockstep/optim/clip.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/construction.h"
@@ -150,6 +151,25 @@ TEST(DeviceUnits, OnlyTheOwnPartIsThereBetweenSteps) {
     EXPECT_FALSE(has_memory(net->layers[0]->weight));
     EXPECT_LT(strategy->parameter_bytes(), whole * 6 / 10);
   });
+}
+
+// However far the device is behind the host.
+TEST(DeviceUnits, BucketsOfGradientsAreUsedAgain) {
+  on_threads(test_device_groups(2), [](const Group& g) {
+    const Device device = test_device(g);
+    TestDevice& there = TestDevice::get();
+    BucketSlots slots(g, device, BucketSlots::kUnbounded);
+    for (int bucket = 0; bucket < 10; ++bucket) {
+      const CommMemory memory = slots.take(4096);
+      for (int i = 0; i < 20; ++i)  // slow
+        there.fill(memory.data(), std::byte{0}, 4096, there.current_stream(device.index));
+      slots.leave(memory, g.all_reduce_async(Buffer{memory.data(), 1024, DType::f32, device}));
+    }
+    EXPECT_LE(slots.bytes(), 3 * 4096U);
+    g.barrier();
+    there.wait_uncounted(there.current_stream(device.index));
+  });
+  EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
 }
 
 TEST(DeviceUnits, MemoryInCommonIsRefused) {

@@ -60,8 +60,9 @@ TEST_P(MoverTest, AFileThatIsShorterThanItWasIsAnErrorThatStays) {
       mover.wait(ticket);
       ADD_FAILURE() << "all of it came";
     } catch (const OffloadError& error) {
-      if (i == 0)
+      if (i == 0) {
         EXPECT_NE(std::string(error.what()).find("it ends at byte"), std::string::npos) << error.what();
+      }
     }
 }
 

@@ -117,19 +117,20 @@ void GatherLine::work() {
 }
 
 void GatherLine::round(const Wish* own, std::int32_t next) {
-  const std::int32_t wanted = own != nullptr ? own->bucket : kServes;
+  const std::int32_t wanted = own != nullptr ? own->bucket : broken_ ? kServesZeros : kServes;
   if (store_ != nullptr && own != nullptr) store_->expect(own->bucket);
   group_.all_gather(ConstBuffer(&wanted, 1, DType::i32), Buffer(said_.data(), said_.size(), DType::i32),
                     {.purpose = own != nullptr ? sources_[static_cast<std::size_t>(wanted)].what
                                                : "until no worker gathers parameters"});
-  const auto first = std::ranges::find_if(said_, [](std::int32_t said) { return said != kServes; });
+  const auto first = std::ranges::find_if(said_, [](std::int32_t said) { return said >= 0; });
   if (first == said_.end()) {
+    if (std::ranges::count(said_, kServesZeros) > 0) tell_broken();
     const std::lock_guard lock(mutex_);
     serving_ = false;
     return;
   }
   const auto other =
-      std::ranges::find_if(said_, [&](std::int32_t said) { return said != kServes && said != *first; });
+      std::ranges::find_if(said_, [&](std::int32_t said) { return said >= 0 && said != *first; });
   if (other != said_.end()) {
     const auto says = [&](auto which) {
       return group_.named(static_cast<int>(which - said_.begin())) + " needs " +
@@ -151,7 +152,7 @@ void GatherLine::round(const Wish* own, std::int32_t next) {
   } else {
     behind = own->asked;
   }
-  gather(*first, own != nullptr ? own->memory : scratch_.as<std::byte>(), next, behind);
+  gather(*first, own, next, behind);
   DeviceEvent end = point_of_stream();
   const std::lock_guard lock(mutex_);
   last_ = end;
@@ -160,10 +161,37 @@ void GatherLine::round(const Wish* own, std::int32_t next) {
   wishes_.pop_front();
 }
 
-void GatherLine::gather(int bucket, std::byte* memory, std::int32_t next, const DeviceEvent& behind) const {
+void GatherLine::tell_broken() {
+  std::string why;
+  try {
+    if (broken_) std::rethrow_exception(broken_);
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  const std::vector<std::string> all = group_.all_gather(why);
+  if (broken_) std::rethrow_exception(broken_);
+  for (int rank = 0; rank < group_.size(); ++rank)
+    if (const std::string& said = all[static_cast<std::size_t>(rank)]; !said.empty())
+      throw PeerError(rank, group_.named(rank) + " has lost its parts of the parameters: " + said);
+}
+
+const std::byte* GatherLine::stored(int bucket, bool serves) {
+  if (broken_ && !serves) std::rethrow_exception(broken_);
+  try {
+    if (!broken_) return store_->fetch(bucket);
+  } catch (const OffloadError&) {
+    if (!serves) throw;
+    broken_ = std::current_exception();
+  }
+  zeros_.assign(sources_[static_cast<std::size_t>(bucket)].parts * store_->stride(bucket), std::byte{0});
+  return zeros_.data();
+}
+
+void GatherLine::gather(int bucket, const Wish* wish, std::int32_t next, const DeviceEvent& behind) {
   come_behind(behind);
   const Source& source = sources_[static_cast<std::size_t>(bucket)];
-  const std::byte* const own = store_ != nullptr ? store_->fetch(bucket) : source.own;
+  std::byte* const memory = wish != nullptr ? wish->memory : scratch_.as<std::byte>();
+  const std::byte* const own = store_ != nullptr ? stored(bucket, wish == nullptr) : source.own;
   const std::size_t stride = store_ != nullptr ? store_->stride(bucket) : source.part_bytes;
   if (store_ != nullptr && next != kServes) store_->expect(next);
   const std::size_t round = source.part_bytes * static_cast<std::size_t>(group_.size());

@@ -9,6 +9,10 @@
 //   rank 1  want 3   serve    serve      has fewer lanes
 //           gather 3 gather 2 over
 //
+// A worker that serves waits elsewhere, perhaps for those who gather: where it cannot read its parts any more
+// it gives zeros in their place, and says so when the line is over. That fails on all workers, and comes
+// before anybody uses what was computed with them.
+//
 // A thread of its own makes the calls, so that what is asked for comes while the worker computes. On a device
 // it has a stream of its own, too. A gather there comes behind what the stream of who asks holds, which has
 // updated the own part and computed with what the memory held before; what waits for it is the stream of
@@ -82,11 +86,16 @@ class GatherLine {
   void work();
   // `next`: the bucket that this worker wants then; kServes: none.
   void round(const Wish* own, std::int32_t next);
-  void gather(int bucket, std::byte* memory, std::int32_t next, const DeviceEvent& behind) const;
+  void gather(int bucket, const Wish* wish, std::int32_t next, const DeviceEvent& behind);
   DeviceEvent point_of_stream() const;
   void come_behind(const DeviceEvent& event) const;
 
+  const std::byte* stored(int bucket, bool serves);
+  // Throws what a worker could not read, on all of them.
+  void tell_broken();
+
   static constexpr std::int32_t kServes = -1;
+  static constexpr std::int32_t kServesZeros = -2;
 
   Group group_;
   Device device_;
@@ -94,6 +103,8 @@ class GatherLine {
   std::vector<Source> sources_;
   std::vector<std::int32_t> said_;  // by all of them, in this round
   CommMemory scratch_;
+  std::exception_ptr broken_;  // why it gives zeros
+  std::vector<std::byte> zeros_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/device.h"
@@ -40,6 +42,16 @@ int sharers_of(const Group& group, const StrategyOptions& options) {
   return shard_workers;
 }
 
+// Who has parts on disk makes room for them with the others, who would wait for it elsewhere.
+void check_on_all(const Group& group, const Offload& offload) {
+  const std::vector<std::int64_t> all = group.all_gather(std::int64_t{offload ? 1 : 0});
+  const auto with = std::ranges::find(all, 1), without = std::ranges::find(all, 0);
+  if (with != all.end() && without != all.end())
+    throw UsageError("Sharded: " + group.named(static_cast<int>(with - all.begin())) +
+                     " has `offload_params`, and not " +
+                     group.named(static_cast<int>(without - all.begin())) + "; accepted: on all, or none");
+}
+
 }  // namespace
 
 ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOptions& options, Device device) {
@@ -55,6 +67,7 @@ ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOption
           "accepted: without them, or the stage `parameters` (zero3)");
     return {};
   }
+  check_on_all(group, options.offload_params);
   const bool on_host = device.kind == Device::Kind::cpu;
   if (options.parameters == ParameterAccess::mapped && !on_host)
     throw UsageError("Sharded: `parameters` says mapped, and they are on " + to_string(device) +

@@ -45,7 +45,8 @@ class ShardStore final : public SliceStore {
   // This slice's parameter lies in the own part of a bucket, from this byte on.
   void add_slice(std::size_t slice, const torch::Tensor& parameter, int bucket, std::size_t offset);
 
-  // Of the line's thread. Begins to read a bucket, unless two are on their way or in use.
+  // Of the line's thread. Begins to read a bucket, unless it does already, into the memory of the last but
+  // one that was expected or fetched.
   void expect(int bucket);
   // Its parts, each stride(bucket) behind the one before; until the next but one that is fetched. Throws
   // OffloadError.

@@ -169,8 +169,9 @@ void Sharded::place(const Shard& shard) {
                                  .whole = parameter.sizes().vec(),
                                  .elements = own,
                                  .parameter = flat_at(place, own.count(), dtype, memory)};
-    if (in_unit && own.count() > 0)
-      units_->add_slice(tensor.parameter, slices_[tensor.parameter], bucket, first * size);
+    if (in_unit)  // without elements too: on every worker the same slices are on disk
+      units_->add_slice(tensor.parameter, slices_[tensor.parameter], bucket,
+                        own.count() == 0 ? 0 : first * size);
     gradients_[tensor.parameter] =
         own.count() == 0
             ? gradients.narrow(0, 0, 0)

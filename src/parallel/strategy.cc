@@ -4,6 +4,8 @@
 #include <ATen/Context.h>
 #include <torch/version.h>
 
+#include <exception>
+
 #include "base/amx.h"
 #include "lockstep/base/random.h"
 
@@ -68,7 +70,11 @@ void Strategy::EachWhole::bring(const torch::Tensor& tensor) const {
   if (owner_.wholes_ == 0 && tensor.defined()) owner_.bring(tensor);
 }
 Strategy::EachWhole::~EachWhole() noexcept(false) {
-  if (owner_.wholes_ == 0) owner_.bring(torch::Tensor());
+  if (owner_.wholes_ == 0) try {
+      owner_.bring(torch::Tensor());
+    } catch (...) {  // gathers have failed, which may be what is on its way already; they keep it
+      if (std::uncaught_exceptions() == 0) throw;
+    }
 }
 
 Strategy::NoSync::NoSync(Strategy& owner) : owner_(owner), before_(owner.set_sync(false)) {}

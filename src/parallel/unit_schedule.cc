@@ -235,6 +235,7 @@ void UnitSchedule::passes_over() {
   forget_uses();
   for (int b = 0; b < static_cast<int>(places_.size()); ++b)
     if (places_[static_cast<std::size_t>(b)].holders == 0) drop(b);
+  brought_ = kNoBucket;  // it went, too
   line_->serve();
 }
 

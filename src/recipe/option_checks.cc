@@ -55,9 +55,6 @@ void check_ranges(const TrainOptions& o) {
   within<I>("--warmup-steps", o.warmup_steps, 0, kMany);
   within("--warmup-epochs", o.warmup_epochs, 0.0, 1e9);
   within("--min-lr", o.min_lr, 0.0, 1e6);
-  if (o.lr && o.min_lr > *o.lr)
-    throw UsageError(fmt::format("--min-lr {} is above --lr {}, from which the rate falls; accepted: 0 to {}",
-                                 o.min_lr, *o.lr, *o.lr));
   within("--lr-power", o.lr_power, 0.0, 1e3);
   within<I>("--lr-every", o.lr_every, 0, kMany);
   within("--lr-factor", o.lr_factor, 0.0, 1e6);
@@ -226,6 +223,7 @@ void check_of_use(const TrainOptions& o, const Given& given) {
       {"compress_groups", compresses_by_method(o), "--compress", o.compress, "a method such as topk:0.01"},
       {"compress_max_error", o.compress == "auto", "--compress", o.compress, "auto"},
       {"compress_probe_every", o.compress == "auto", "--compress", o.compress, "auto"},
+      {"offload_what", offloads(o) || o.offload_what == "state", "--offload", o.offload, "FOLDER"},
       {"algorithm", o.compress == "none" && !onebit, onebit ? "--optimizer" : "--compress",
        onebit ? o.optimizer : o.compress, onebit ? kOwnOptimizers : "none"},
       {"reduce_precision", o.precision == "bf16" || o.precision == "fp16", "--precision", o.precision,

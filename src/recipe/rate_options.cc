@@ -63,6 +63,9 @@ void settle_rate(TrainOptions& o) {
         fmt::format("--clip-norm {} and --clip-value {} both clip gradients; accepted: one of them",
                     o.clip_norm, o.clip_value));
   if (!o.lr && !o.base_lr) o.lr = default_lr(o.optimizer);
+  if (o.lr && o.min_lr > *o.lr)
+    throw UsageError(fmt::format("--min-lr {} is above --lr {}, from which the rate falls; accepted: 0 to {}",
+                                 o.min_lr, *o.lr, *o.lr));
   if (!o.weight_decay) o.weight_decay = default_decay(o.optimizer);
   if (o.exclude.empty()) o.exclude = is_layerwise(o) ? "1-d" : "none";
 }

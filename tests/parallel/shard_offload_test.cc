@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <chrono>
 #include <filesystem>
 
 #include "comm/expect_error.h"
@@ -124,6 +125,49 @@ TEST_F(ShardOffload, AFolderThatOneRankCannotUseIsToldToAll) {
     expect_error<OffloadError>([&] { train_units(run, group); },
                                {"cannot make a scratch file in", "missing: No such file"});
   });
+}
+
+TEST_F(ShardOffload, AllRanksOrNone) {
+  for (const ParameterAccess access : {ParameterAccess::chosen, ParameterAccess::gathered})
+    on_threads(thread_groups(3, {.timeout = std::chrono::seconds(5)}), [&](const Group& group) {
+      UnitRun run = on_disk();
+      run.options.parameters = access;
+      if (group.rank() == 1) run.options.offload_params = {};
+      expect_error<UsageError>([&] { train_units(run, group); },
+                               {"rank 0 has `offload_params`", "not rank 1", "accepted: on all, or none"});
+    });
+}
+
+// Parameters in 16 bits, with masters in memory and on disk, by gradients in 16 bits and in f32; a step that
+// is not taken, and parameters that somebody else wrote.
+TEST_F(ShardOffload, HasTheBitsOfParametersInMemoryIn16Bits) {
+  for (const ReducePrecision precision : {ReducePrecision::same, ReducePrecision::f32})
+    for (const fs::path& state : {fs::path(), folder_}) {
+      std::vector<torch::Tensor> found[2];
+      for (const bool there : {false, true})
+        on_threads(thread_groups(3), [&](const Group& group) {
+          UnitNet net;
+          net.to(torch::kBFloat16);
+          StrategyOptions options = there ? on_disk().options : testing::gathered_options();
+          options.reduce_precision = precision;
+          Sharded sharded(net, group, ShardStage::parameters, options);
+          AdamW adamw(sharded,
+                      {.lr = 0.02, .master_weights = MasterWeights::f32, .offload = {.folder = state}});
+          for (int step = 0; step < 4; ++step) {
+            if (step == 2) {
+              const auto whole = sharded.whole();
+              const torch::NoGradGuard no_grad;
+              net.blocks[0]->up->weight.fill_(0.25);
+            }
+            testing::unit_lanes(group, 5, step, net, sharded);
+            step == 1 ? adamw.zero_grad() : adamw.step();
+          }
+          const auto whole = sharded.whole();
+          if (group.rank() == 0) found[there ? 1 : 0] = testing::copies(net);
+        });
+      EXPECT_FALSE(found[0].empty());
+      EXPECT_TRUE(equal(found[0], found[1])) << (state.empty() ? "masters in memory" : "masters on disk");
+    }
 }
 
 TEST_F(ShardOffload, OtherStagesRefuseIt) {

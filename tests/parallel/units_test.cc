@@ -206,6 +206,35 @@ TEST(Units, EachIsWholeInItsTurn) {
   });
 }
 
+// What goes wrong in it is told, once.
+TEST(Units, EachOfWorkersThatBringDifferentOnesIsToldSo) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    UnitNet net;
+    Sharded sharded(net, group, ShardStage::parameters, gathered_options());
+    expect_error<MismatchError>(
+        [&] {
+          const auto each = sharded.each_whole();
+          each.bring(group.rank() == 0 ? net.blocks[0]->up->weight : net.blocks[1]->up->weight);
+        },
+        {"needs the parameters of unit 'block0'", "'block1"});
+  });
+}
+
+// What others have let go meanwhile comes again.
+TEST(Units, EachIsBroughtAgainBehindWhole) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    UnitNet net;
+    const torch::Tensor expected = net.blocks[0]->up->weight.clone();
+    Sharded sharded(net, group, ShardStage::parameters, gathered_options());
+    const auto each = sharded.each_whole();
+    each.bring(net.blocks[0]->up->weight);
+    { const auto whole = sharded.whole(); }
+    each.bring(net.blocks[0]->up->weight);
+    ASSERT_TRUE(has_memory(net.blocks[0]->up->weight));
+    EXPECT_TRUE(net.blocks[0]->up->weight.equal(expected));
+  });
+}
+
 TEST(Units, WorkersThatRunDifferentUnitsAreNamed) {
   on_threads(thread_groups(2), [](const Group& group) {
     UnitNet net;

@@ -66,18 +66,21 @@ TEST(TrainOptions, EveryOptionTravelsThroughJson) {
 }
 
 TEST(TrainOptions, FlagsThatChangeNothingAreRefused) {
-  const auto refusal = [](const char* model, const char* optimizer, const char* schedule,
-                          const Given& given) {
-    TrainOptions o;
-    o.model = model;
-    o.optimizer = optimizer;
-    o.schedule = schedule;
+  const auto refusal_of = [](const TrainOptions& o, const Given& given) {
     try {
       check_of_use(o, given);
     } catch (const UsageError& error) {
       return std::string(error.what());
     }
     return std::string();
+  };
+  const auto refusal = [&](const char* model, const char* optimizer, const char* schedule,
+                           const Given& given) {
+    TrainOptions o;
+    o.model = model;
+    o.optimizer = optimizer;
+    o.schedule = schedule;
+    return refusal_of(o, given);
   };
   EXPECT_EQ(refusal("mlp", "adamw", "constant", {"blocks"}),
             "--blocks changes nothing with --model mlp; accepted: with --model gpt");
@@ -104,6 +107,12 @@ TEST(TrainOptions, FlagsThatChangeNothingAreRefused) {
   EXPECT_EQ(refusal("resnet50", "adamw", "constant", {"cifar_stem", "norm"}), "");
   EXPECT_EQ(refusal("mlp", "adamw", "constant", {"norm"}),
             "--norm changes nothing with --model mlp; accepted: with --model resnet18, resnet34 or resnet50");
+  TrainOptions on_disk;
+  on_disk.offload_what = "params";
+  expect_words(refusal_of(on_disk, {"offload_what"}),
+               {"--offload-what changes nothing with --offload none", "--offload FOLDER"});
+  on_disk.offload_what = "state";
+  EXPECT_EQ(refusal_of(on_disk, {"offload_what"}), "");
   for (const char* const name : {"loss_scale", "loss_scale_every"}) {
     expect_words(refusal("mlp", "adamw", "constant", {name}),
                  {"--loss-scale", "changes nothing with --loss-scaling auto", "--precision fp16"});
@@ -206,6 +215,7 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
   expect_words(message([](auto& o) { o.base_lr = NAN; }), {"--base-lr", "nan"});
   expect_words(message([](auto& o) { o.lr = 0.1, o.min_lr = 0.2; }),
                {"--min-lr 0.2", "--lr 0.1", "0 to 0.1"});
+  expect_words(message([](auto& o) { o.min_lr = 0.2; }), {"--min-lr 0.2", "--lr 0.0005"});
   for (double TrainOptions::*number :
        {&TrainOptions::dropout, &TrainOptions::label_smoothing, &TrainOptions::momentum,
         &TrainOptions::trust_coefficient, &TrainOptions::trust_clip, &TrainOptions::clip_norm,

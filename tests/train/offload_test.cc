@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "comm/expect_error.h"
 #include "lockstep/base/fd.h"
@@ -119,6 +120,55 @@ TEST_F(OffloadTest, ADiskUnderParametersThatBreaksOnOneRankEndsTheRunOnAll) {
     EXPECT_EQ(files, 1);
     EXPECT_TRUE(fs::is_empty(broken));
   }
+}
+
+// Its lanes are over, and it waits for the others' gradients while they gather what it cannot read.
+TEST_F(OffloadTest, ADiskThatBreaksOnARankThatOnlyServesEndsTheRunOnAll) {
+  const fs::path broken = folder_ / "1";
+  std::atomic<int> files = 0, passes = 0;
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+    const auto model = std::make_shared<UnitLine>();
+    Task what = task();
+    what.forward = [&](const Batch& batch) {
+      if (group.rank() == 0 && ++passes == 6) {  // the third step's second lane: rank 1 has one a step
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        files = cut_file(broken);
+      }
+      return model->forward(batch.data);
+    };
+    TrainerOptions how = on_disk("run", group.rank());
+    how.lanes = 3;
+    how.strategy = "zero3";
+    how.parallel.offload_params = std::exchange(how.offload, {});
+    const auto run = [&] { Trainer(model, what, how, group).run(); };
+    const auto begin = std::chrono::steady_clock::now();
+    if (group.rank() == 1)
+      expect_error<OffloadError>(run, {"it ends at byte", "the scratch file in " + broken.string()});
+    else
+      expect_error<PeerError>(run, {"rank 1", "it ends at byte"});
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  });
+  EXPECT_EQ(files, 1);
+}
+
+// Of two elements a third worker has none: nothing of its own is read for a checkpoint, while the others' is.
+TEST_F(OffloadTest, AWorkerWithoutElementsSavesParametersOnDiskWithTheOthers) {
+  std::vector<std::string> hashes;
+  for (const bool there : {false, true})
+    on_threads(thread_groups(3, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+      const auto model = std::make_shared<UnitLine>();
+      Task what = task();
+      what.forward = [&](const Batch& batch) { return model->forward(batch.data); };
+      for (torch::Tensor& p : model->parameters()) torch::nn::init::constant_(p, 0.5);
+      TrainerOptions how = on_disk(there ? "there" : "here", group.rank());
+      how.strategy = "zero3";
+      how.checkpoint_every = 2;
+      const Offload disk = std::exchange(how.offload, {});
+      if (there) how.parallel.offload_params = disk;
+      const TrainerResult result = Trainer(model, what, how, group).run();
+      if (group.rank() == 0) hashes.push_back(result.params_sha256);
+    });
+  EXPECT_EQ(hashes[0], hashes[1]);
 }
 
 // Its state is loaded by this rank's own thread, and the others are there already.

@@ -55,8 +55,8 @@ inline constexpr int kBucketsInFlight = 3;
 inline constexpr int kBucketsArriving = 2;
 // One that is computed with, and the next.
 inline constexpr int kGatheredUnits = 2;
-// Own parts of buckets in memory while the rest of a worker's parameters is on disk: around an update one each
-// that is read and written, and two where what is updated is of two buckets (parallel/shard_store.h).
+// Own parts of buckets in memory while the rest of a worker's parameters is on disk: around an update one
+// each that is read and written, and two where what is updated is of two buckets (parallel/shard_store.h).
 inline constexpr int kPartsInMemory = 4;
 
 struct StateForm {

@@ -39,6 +39,7 @@
 #include "lockstep/optim/onebit_adam.h"         // IWYU pragma: export
 #include "lockstep/optim/optimizer.h"           // IWYU pragma: export
 #include "lockstep/optim/schedule.h"            // IWYU pragma: export
+#include "lockstep/parallel/construction.h"     // IWYU pragma: export
 #include "lockstep/parallel/data_parallel.h"    // IWYU pragma: export
 #include "lockstep/parallel/sharded.h"          // IWYU pragma: export
 #include "lockstep/parallel/strategies.h"       // IWYU pragma: export

@@ -69,7 +69,9 @@ bool MethodText::flag(const std::string& key, bool otherwise) {
 }
 
 void MethodText::done() const {
-  if (!values.empty()) refuse(fmt::format("nothing takes '{}'", values.front()));
+  if (!values.empty())
+    refuse(fmt::format("nothing takes '{}'; accepted behind colons: NAME=VALUE, such as warmup=100{}",
+                       values.front(), name == "powersgd" ? " or rank=4" : ""));
   if (!options.empty())
     refuse(fmt::format("{} has no option '{}'; every method has warmup=STEPS and min=ELEMENTS", name,
                        options.begin()->first));

@@ -169,7 +169,8 @@ Starter start_workers(const StartOptions& options) {
   const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null >= 0) ::dup2(null, 0);
   ::dup2(starter.errors.get(), 1);
-  ::dup2(starter.errors.get(), 2);
+  // Who asks for a log wants to see it as it is written.
+  if (!read_filled_variable("LOCKSTEP_LOG")) ::dup2(starter.errors.get(), 2);
   if (options.with_mpi) exec_mpirun(options);
   run_launcher(options, starter.report.get());
 }

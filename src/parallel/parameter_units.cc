@@ -46,7 +46,8 @@ const std::vector<int>& ParameterUnits::lay_out(const torch::nn::Module& module,
     throw UsageError(
         "parameters in shards (zero3) are gathered in units here, and the model has none; accepted: "
         "lockstep::shard(block) where the model is built (parallel/units.h), several workers a machine over "
-        "shared memory (engine shm, or shm+tcp across machines), or zero2");
+        "shared memory (engine shm, or shm+tcp across machines) without `gathered_mb`, `shard_workers` and "
+        "`offload_params`, or zero2");
   return layout_.kinds;
 }
 

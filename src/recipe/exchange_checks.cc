@@ -27,7 +27,8 @@ void check_compress(const TrainOptions& o) {
   within<std::int64_t>("--compress-groups", o.compress_groups, 0, 1 << 20);
   within("--compress-max-error", o.compress_max_error, 1e-6, 10.0);
   if (o.compress_probe_every != 0)
-    within<std::int64_t>("--compress-probe-every", o.compress_probe_every, 10, std::int64_t{1} << 40);
+    within<std::int64_t>("--compress-probe-every", o.compress_probe_every, 10, std::int64_t{1} << 40,
+                         ", or 0 (never)");
   // It waits inside of backward, if only for what all have begun: nobody has tried that where parameters are
   // gathered there.
   if (o.compress == "auto" && (o.strategy == "zero3" || o.strategy == "hybrid-shard"))

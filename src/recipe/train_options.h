@@ -292,7 +292,7 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"compress", comm, Role::defines,
                    "gradients on the wire: none (as they are), bf16, auto (by the links), or "
                    "METHOD[:OPTIONS] such as topk:0.01, onebit, "
-                   "powersgd:rank=4, with rules by name before it: 'embed.*=topk:0.001,fp8'"},
+                   "powersgd:rank=4, with rules by name before it: 'tok.*=topk:0.001,fp8'"},
         o.compress);
   visit(
       OptionInfo{

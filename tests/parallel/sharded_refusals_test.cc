@@ -14,6 +14,17 @@ namespace {
 class ShardedRefusals : public ShardedAt {};
 INSTANTIATE_TEST_SUITE_P(Stage, ShardedRefusals, every_stage(), stage_name);
 
+TEST(DataParallelRefusals, OptionsOfShards) {
+  SmallNet net;
+  const Group group = thread_groups(1)[0];
+  for (const DataParallelOptions& options : {DataParallelOptions{.parameters = ParameterAccess::gathered},
+                                             {.gathered_mb = 1},
+                                             {.shard_workers = 1},
+                                             {.offload_params = {.folder = "/tmp"}}})
+    expect_error<UsageError>([&] { DataParallel ddp(net, group, options); },
+                             {"DataParallel", "`offload_params`", "zero3"});
+}
+
 TEST_P(ShardedRefusals, LeavesNoGradientThatIsNotTheMean) {
   on_threads(thread_groups(2), [this](const Group& group) {
     SmallNet net;

@@ -27,7 +27,7 @@
 namespace lockstep {
 
 struct CompressOptions {
-  // METHOD[:OPTIONS], and in front of it rules by name: "embed.*=topk:0.001,powersgd:rank=4". The first rule
+  // METHOD[:OPTIONS], and in front of it rules by name: "tok.*=topk:0.001,powersgd:rank=4". The first rule
   // that has the parameter's name counts. "auto": by what is measured in the first steps, and now and then
   // again (docs/compression.md).
   std::string method;

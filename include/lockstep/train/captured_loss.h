@@ -3,8 +3,8 @@
 // waits for the host. The bits are those of the function itself. TrainerOptions::cuda_graph does it in the
 // trainer.
 //
-//   const lockstep::RecordingStream stream(device);   // before the model is wrapped, and as long as all of
-//   it lockstep::CapturedLoss loss(net, [net](const std::vector<torch::Tensor>& in) mutable {
+//   const lockstep::RecordingStream stream(device);  // before the model is wrapped; outlives all of it
+//   lockstep::CapturedLoss loss(net, [net](const std::vector<torch::Tensor>& in) mutable {
 //     return lockstep::cross_entropy(net->forward(in[0]), in[1]);
 //   });
 //   for (auto& lane : step) {                        // or a plain loop

@@ -6,6 +6,8 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
+#include <mutex>
+
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/hash.h"
@@ -47,6 +49,8 @@ class Again final : public GraphMaker {
 // With batch norm, a parameter that is never used, and dropout on request.
 struct Net : torch::nn::Module {
   explicit Net(double dropout_ = 0) : dropout(dropout_) {
+    static std::mutex one_generator;  // of all threads
+    const std::lock_guard lock(one_generator);
     torch::manual_seed(1);
     first = register_module("first", torch::nn::Linear(6, 16));
     norm = register_module("norm", torch::nn::BatchNorm1d(16));
@@ -74,7 +78,10 @@ CapturedLoss loss_of(const std::shared_ptr<Net>& net, bool recorded,
 
 // Weights and statistics after five steps, of which the fourth has fewer rows.
 std::string trained(const Group& group, const std::string& strategy_name, bool recorded) {
+  // Threads have one generator: nobody seeds it while another draws, or records without drawing.
+  group.barrier();
   const auto net = std::make_shared<Net>();
+  group.barrier();
   const auto strategy = make_strategy(strategy_name, net, group, {});
   AdamW optimizer(*strategy, {.lr = 0.01});
   CapturedLoss loss = loss_of(net, recorded);
@@ -86,6 +93,7 @@ std::string trained(const Group& group, const std::string& strategy_name, bool r
                                        .total_weight = static_cast<double>(group.size()),
                                        .first = true,
                                        .last = true});
+    group.barrier();
     const torch::Tensor x = some(step * 10 + group.rank(), step == 3 ? 5 : 8);
     loss({x, x.narrow(1, 0, 3) * 2}).backward();
     strategy->synchronize();
@@ -155,6 +163,20 @@ TEST(CapturedLoss, RefusesRandomNumbersAndNormsThatMeet) {
   }
   auto norm = std::make_shared<SyncBatchNormImpl>(torch::nn::BatchNormOptions(6));
   EXPECT_THROW(CapturedLoss(norm, [](const Tensors& in) { return in[0].sum(); }), UsageError);
+}
+
+// Both forwards left what they kept in the same memory.
+TEST(CapturedLoss, RefusesABackwardThatComesTooLateOrTwice) {
+  CapturedLoss loss = loss_of(std::make_shared<Net>(), true);
+  const torch::Tensor x = some(1), y = some(2);
+  const torch::Tensor first = loss({x, x.narrow(1, 0, 3)});
+  const torch::Tensor second = loss({y, y.narrow(1, 0, 3)});
+  EXPECT_THROW(first.backward(), UsageError);
+  const torch::Tensor third = loss({x, x.narrow(1, 0, 3)});
+  third.backward({}, /*retain_graph=*/true);
+  EXPECT_THROW(third.backward(), UsageError);
+  EXPECT_THROW((loss({x, x.narrow(1, 0, 3)}) + loss({y, y.narrow(1, 0, 3)})).backward(), UsageError);
+  loss({y, y.narrow(1, 0, 3)}).backward();
 }
 
 TEST(CapturedLoss, WithoutGradientsIsTheFunction) {

@@ -2,11 +2,13 @@
 // are written where the first ones were. With CUDA's graphs: tests/cuda/training_test.cc.
 #include "lockstep/train/captured_loss.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
 #include <mutex>
+#include <utility>
 
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
@@ -177,6 +179,48 @@ TEST(CapturedLoss, RefusesABackwardThatComesTooLateOrTwice) {
   EXPECT_THROW(third.backward(), UsageError);
   EXPECT_THROW((loss({x, x.narrow(1, 0, 3)}) + loss({y, y.narrow(1, 0, 3)})).backward(), UsageError);
   loss({y, y.narrow(1, 0, 3)}).backward();
+}
+
+// Streams of a device that only notes what is said to them: "2 behind 1".
+struct NotingGuard final : c10::impl::DeviceGuardImplInterface {
+  static constexpr c10::DeviceType kType = c10::DeviceType::FPGA;
+  static c10::Stream stream(c10::StreamId id) {
+    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, 0), id);
+  }
+  c10::DeviceType type() const override { return kType; }
+  c10::Device exchangeDevice(c10::Device device) const override { return device; }
+  c10::Device getDevice() const override { return {kType, 0}; }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Stream getStream(c10::Device) const noexcept override { return stream(current); }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(2); }
+  c10::Stream exchangeStream(c10::Stream to) const noexcept override {
+    return stream(std::exchange(current, to.id()));
+  }
+  c10::DeviceIndex deviceCount() const noexcept override { return 0; }  // for autograd
+  void record(void** event, const c10::Stream& at, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
+    *event = &recorded;
+    recorded = at.id();
+  }
+  void block(void*, const c10::Stream& who) const override {
+    notes.push_back(std::to_string(who.id()) + " behind " + std::to_string(recorded));
+  }
+  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
+
+  static inline c10::StreamId current = 1, recorded = 0;
+  static inline std::vector<std::string> notes;
+};
+C10_REGISTER_GUARD_IMPL(FPGA, NotingGuard);
+
+TEST(RecordingStream, ComesBehindTheOneBeforeAndThatBehindIt) {
+  {
+    const RecordingStream stream(c10::Device(NotingGuard::kType, 0));
+    EXPECT_EQ(NotingGuard::current, 2);
+    EXPECT_EQ(std::exchange(NotingGuard::notes, {}), std::vector<std::string>{"2 behind 1"});
+  }
+  EXPECT_EQ(NotingGuard::current, 1);
+  EXPECT_EQ(NotingGuard::notes, std::vector<std::string>{"1 behind 2"});
 }
 
 TEST(CapturedLoss, WithoutGradientsIsTheFunction) {

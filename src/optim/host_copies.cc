@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "grad/torch_types.h"
 #include "lockstep/base/clock.h"
@@ -15,6 +16,7 @@ constexpr std::size_t kMeasuredUpdates = 1000;
 constexpr std::size_t kBusSampleBytes = std::size_t{64} << 20;
 constexpr std::int64_t kHostLineBytes = 64;
 constexpr auto kLongestCopy = std::chrono::hours(1);
+constexpr auto kLastCopies = std::chrono::minutes(1);
 
 torch::TensorOptions host_options(torch::ScalarType dtype, const Device& device) {
   return torch::TensorOptions().dtype(dtype).pinned_memory(device.kind == Device::Kind::cuda);
@@ -49,7 +51,10 @@ torch::Tensor in_order_of(const torch::Tensor& tensor, const torch::Tensor& like
 }  // namespace
 
 HostCopies::HostCopies(const std::vector<torch::Tensor>& parameters)
-    : there_(parameters), gradients_(parameters.size()), arrived_(parameters.size()) {
+    : there_(parameters),
+      gradients_(parameters.size()),
+      arrived_(parameters.size()),
+      written_(parameters.size(), 0) {
   if (!parameters.empty()) device_ = device_of(parameters.front(), "a parameter");
   std::vector<torch::ScalarType> types;
   for (const torch::Tensor& parameter : parameters) {
@@ -63,6 +68,16 @@ HostCopies::HostCopies(const std::vector<torch::Tensor>& parameters)
   }
   parameters_ = copies_like(parameters, types, device_);
   for (std::size_t i = 0; i < parameters.size(); ++i) refresh(i);
+}
+
+HostCopies::~HostCopies() {
+  try {
+    DeviceRuntime& runtime = runtime_of(device_);
+    const bool in_a_step = std::ranges::count(written_, 0) != std::ssize(written_);
+    if (sent_) (void)runtime.wait_on_host(sent_, kLastCopies);
+    if (in_a_step) (void)runtime.wait_on_host(runtime.record(stream()), kLastCopies);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): a device that failed reads nothing
+  }
 }
 
 void HostCopies::refresh(std::size_t i) {
@@ -116,9 +131,13 @@ void HostCopies::send(std::size_t i, std::size_t begin, std::size_t count) {
   runtime_of(device_).copy(static_cast<std::byte*>(there_[i].data_ptr()) + begin * size,
                            static_cast<const std::byte*>(parameters_[i].data_ptr()) + begin * size,
                            count * size, stream());
+  written_[i] = 1;
 }
 
 void HostCopies::end_step() {
+  for (std::size_t i = 0; i < there_.size(); ++i)
+    if (std::exchange(written_[i], 0) != 0) there_[i].unsafeGetTensorImpl()->bump_version();
+  kept_.clear();
   sent_ = runtime_of(device_).record(stream());
   sent_ns_ = now_ns();
 }

@@ -25,6 +25,10 @@ class HostCopies {
   // Of parameters on one device: each gets a copy on the host, with its values, dense and in the order of its
   // state (optim/layout.h). Pinned where the device is a GPU.
   explicit HostCopies(const std::vector<torch::Tensor>& parameters);
+  // Waits for what is on its way up: whoever gets the memory next would write what goes.
+  ~HostCopies();
+  HostCopies(const HostCopies&) = delete;
+  HostCopies& operator=(const HostCopies&) = delete;
 
   const torch::Tensor& parameter(std::size_t i) const { return parameters_[i]; }
   // It was written to on the device: the copy has those values when this returns.
@@ -38,7 +42,8 @@ class HostCopies {
   // Elements of the copy go up to the parameter.
   void send(std::size_t i, std::size_t begin, std::size_t count);
   void send(std::size_t i) { send(i, 0, static_cast<std::size_t>(parameters_[i].numel())); }
-  // All that was updated is on its way.
+  // All that was updated is on its way, and every gradient that came has been waited for: the device's are
+  // let go of. Parameters on the device count as written to.
   void end_step();
 
   std::size_t host_bytes() const;  // parameters' and gradients'
@@ -63,8 +68,9 @@ class HostCopies {
   std::vector<torch::Tensor> parameters_;  // on the host
   std::vector<torch::Tensor> places_;      // for gradients, likewise
   std::vector<torch::Tensor> gradients_;   // of this step
-  std::vector<torch::Tensor> kept_;        // on the device, until the next step
+  std::vector<torch::Tensor> kept_;        // on the device, while they come
   std::vector<DeviceEvent> arrived_;
+  std::vector<char> written_;  // in this step, by send()
   std::size_t elements_ = 0;
   DeviceEvent ready_;  // the gradients were there
   DeviceEvent sent_;

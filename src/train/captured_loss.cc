@@ -21,6 +21,7 @@ using torch::autograd::variable_list;
 
 constexpr int kWarmUps = 3;
 constexpr const char* kState = "record";
+constexpr const char* kReplay = "replay";
 
 bool alike(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.defined() != b.defined()) return false;
@@ -67,6 +68,7 @@ struct LossRecord : torch::CustomClassHolder {
   std::unique_ptr<Graph> forward;
   std::unique_ptr<Graph> backward;
   std::int64_t replays = 0;
+  std::int64_t open = 0;  // the replay whose backward finds what its forward has kept; 0: none does
 
   // Where the last backward left a parameter's gradient in the graph's memory, and somebody adds to it.
   void move_gradients_away() {
@@ -84,13 +86,19 @@ struct Replay : torch::autograd::Function<Replay> {
                                const c10::intrusive_ptr<LossRecord>& record) {
     context->saved_data[kState] = c10::IValue::make_capsule(record);
     record->forward->replay();
-    ++record->replays;
+    record->open = ++record->replays;
+    context->saved_data[kReplay] = record->open;
     return record->forward->results[0].clone();
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto held = context->saved_data.at(kState).toCapsule();
     auto& record = static_cast<LossRecord&>(*held);
+    if (std::exchange(record.open, 0) != context->saved_data.at(kReplay).toInt())
+      throw UsageError(
+          "backward of a recorded loss after the next one was computed, or a second time: what its forward "
+          "kept "
+          "is overwritten; accepted: once, and before the next call");
     record.move_gradients_away();
     record.seed.copy_(gradients[0]);
     record.backward->replay();

@@ -1,20 +1,42 @@
 #include "train/graph_maker.h"
 
+#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <exception>
 
 #include "lockstep/base/error.h"
 #include "lockstep/train/captured_loss.h"
 
 namespace lockstep {
 
+namespace {
+
+// Streams of the pool and CUDA's default one are in no order by themselves.
+void come_behind(const c10::Stream& stream, const c10::Stream& before) {
+  c10::Event point(stream.device_type());
+  point.record(before);
+  point.block(stream);
+}
+
+}  // namespace
+
 RecordingStream::RecordingStream(torch::Device device) {
   if (device.is_cpu()) return;
   const c10::impl::VirtualGuardImpl guard(device.type());
-  before_ = guard.exchangeStream(guard.getStreamFromGlobalPool(device, /*isHighPriority=*/false));
+  const c10::Stream own = guard.getStreamFromGlobalPool(device, /*isHighPriority=*/false);
+  come_behind(own, guard.getStream(device));
+  before_ = guard.exchangeStream(own);
 }
 
 RecordingStream::~RecordingStream() {
-  if (before_) (void)c10::impl::VirtualGuardImpl(before_->device_type()).exchangeStream(*before_);
+  if (!before_) return;
+  const c10::impl::VirtualGuardImpl guard(before_->device_type());
+  const c10::Stream own = guard.exchangeStream(*before_);
+  try {
+    come_behind(*before_, own);
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the device failed, who uses it is told
+  }
 }
 
 }  // namespace lockstep

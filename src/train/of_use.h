@@ -39,6 +39,7 @@ inline std::vector<OptionUse> uses_of(const TrainerOptions& o) {
   const std::string kind = assigned("schedule.kind", to_string(rate.kind));
   const std::string scaling = assigned("loss_scaling", o.loss_scaling) + " and precision = " + o.precision;
   const std::string device = assigned("device", o.device);
+  const bool in_shards = o.strategy == "zero3" || o.strategy == "hybrid-shard";
   return {
       {"momentum", o.momentum != fresh.momentum, lars || o.optimizer.ends_with("sgd"),
        assigned("momentum", o.momentum), optimizer, "sgd, torch-sgd or lars"},
@@ -58,6 +59,10 @@ inline std::vector<OptionUse> uses_of(const TrainerOptions& o) {
        "loss_scaling = on, or auto and precision = fp16"},
       {"deterministic", o.deterministic, o.device != "cpu", "deterministic", device, "cuda"},
       {"tf32", o.tf32, o.device != "cpu", "tf32", device, "cuda"},
+      {"cuda_graph", o.cuda_graph, o.device != "cpu", "cuda_graph", device, "cuda"},
+      {"offload_params", static_cast<bool>(o.parallel.offload_params), in_shards && o.device == "cpu",
+       "parallel.offload_params", in_shards ? device : assigned("strategy", o.strategy),
+       "zero3 or hybrid-shard, and device = cpu"},
   };
 }
 

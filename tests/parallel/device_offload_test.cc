@@ -156,6 +156,46 @@ TEST_F(DeviceOffload, SoHaveThoseWithWideGradients) {
   expect_the_bits_of_state_in_place({.type = torch::kBFloat16, .reduce = ReducePrecision::f32});
 }
 
+// Gradients of the last step would be on the device beside the next one's.
+TEST_F(DeviceOffload, HoldsNoGradientsBetweenSteps) {
+  on_threads(test_device_groups(1), [](const Group& g) {
+    const torch::Tensor weight = swell({4, 3}, 1).to(torch_test_device(g)).requires_grad_();
+    AdamW optimizer({{"weight", weight}}, {.offload = {.host = true}});
+    weight.mul(weight).sum().backward();
+    const c10::Storage gradient = weight.grad().storage();
+    optimizer.step();
+    optimizer.zero_grad();
+    EXPECT_EQ(gradient.use_count(), 1U);
+  });
+}
+
+TEST_F(DeviceOffload, AGraphThatSavedAParameterNotices) {
+  on_threads(test_device_groups(1), [](const Group& g) {
+    const torch::Tensor weight = swell({4, 3}, 1).to(torch_test_device(g)).requires_grad_();
+    AdamW optimizer({{"weight", weight}}, {.offload = {.host = true}});
+    const torch::Tensor before = weight.mul(weight).sum();
+    weight.mul(weight).sum().backward();
+    optimizer.step();
+    EXPECT_THROW(before.backward(), c10::Error);
+  });
+}
+
+// The next one to get that memory writes to it.
+TEST_F(DeviceOffload, GoesWhenTheLastParametersHaveGoneUp) {
+  on_threads(test_device_groups(1), [](const Group& g) {
+    const Device device = test_device(g);
+    TestDevice& there = TestDevice::get();
+    const torch::Tensor weight = swell({4, 3}, 1).to(torch_test_device(g)).requires_grad_();
+    auto optimizer = std::make_unique<AdamW>(std::vector<NamedTensor>{{"weight", weight}},
+                                             AdamWOptions{.offload = {.host = true}});
+    weight.mul(weight).sum().backward();
+    optimizer->step();
+    const DeviceEvent end = there.record(there.current_stream(device.index));
+    optimizer.reset();
+    EXPECT_TRUE(there.passed(end));
+  });
+}
+
 TEST_F(DeviceOffload, OnTheProcessorItIsRefused) {
   on_threads(thread_groups(1), [](const Group& g) {
     auto net = std::make_shared<HostNet>(torch::kCPU, torch::kFloat32);

@@ -2,9 +2,13 @@
 // are written where the first ones were. With CUDA's graphs: tests/cuda/training_test.cc.
 #include "lockstep/train/captured_loss.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
+
+#include <mutex>
+#include <utility>
 
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
@@ -47,6 +51,8 @@ class Again final : public GraphMaker {
 // With batch norm, a parameter that is never used, and dropout on request.
 struct Net : torch::nn::Module {
   explicit Net(double dropout_ = 0) : dropout(dropout_) {
+    static std::mutex one_generator;  // of all threads
+    const std::lock_guard lock(one_generator);
     torch::manual_seed(1);
     first = register_module("first", torch::nn::Linear(6, 16));
     norm = register_module("norm", torch::nn::BatchNorm1d(16));
@@ -74,7 +80,10 @@ CapturedLoss loss_of(const std::shared_ptr<Net>& net, bool recorded,
 
 // Weights and statistics after five steps, of which the fourth has fewer rows.
 std::string trained(const Group& group, const std::string& strategy_name, bool recorded) {
+  // Threads have one generator: nobody seeds it while another draws, or records without drawing.
+  group.barrier();
   const auto net = std::make_shared<Net>();
+  group.barrier();
   const auto strategy = make_strategy(strategy_name, net, group, {});
   AdamW optimizer(*strategy, {.lr = 0.01});
   CapturedLoss loss = loss_of(net, recorded);
@@ -86,6 +95,7 @@ std::string trained(const Group& group, const std::string& strategy_name, bool r
                                        .total_weight = static_cast<double>(group.size()),
                                        .first = true,
                                        .last = true});
+    group.barrier();
     const torch::Tensor x = some(step * 10 + group.rank(), step == 3 ? 5 : 8);
     loss({x, x.narrow(1, 0, 3) * 2}).backward();
     strategy->synchronize();
@@ -155,6 +165,62 @@ TEST(CapturedLoss, RefusesRandomNumbersAndNormsThatMeet) {
   }
   auto norm = std::make_shared<SyncBatchNormImpl>(torch::nn::BatchNormOptions(6));
   EXPECT_THROW(CapturedLoss(norm, [](const Tensors& in) { return in[0].sum(); }), UsageError);
+}
+
+// Both forwards left what they kept in the same memory.
+TEST(CapturedLoss, RefusesABackwardThatComesTooLateOrTwice) {
+  CapturedLoss loss = loss_of(std::make_shared<Net>(), true);
+  const torch::Tensor x = some(1), y = some(2);
+  const torch::Tensor first = loss({x, x.narrow(1, 0, 3)});
+  const torch::Tensor second = loss({y, y.narrow(1, 0, 3)});
+  EXPECT_THROW(first.backward(), UsageError);
+  const torch::Tensor third = loss({x, x.narrow(1, 0, 3)});
+  third.backward({}, /*retain_graph=*/true);
+  EXPECT_THROW(third.backward(), UsageError);
+  EXPECT_THROW((loss({x, x.narrow(1, 0, 3)}) + loss({y, y.narrow(1, 0, 3)})).backward(), UsageError);
+  loss({y, y.narrow(1, 0, 3)}).backward();
+}
+
+// Streams of a device that only notes what is said to them: "2 behind 1".
+struct NotingGuard final : c10::impl::DeviceGuardImplInterface {
+  static constexpr c10::DeviceType kType = c10::DeviceType::FPGA;
+  static c10::Stream stream(c10::StreamId id) {
+    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, 0), id);
+  }
+  c10::DeviceType type() const override { return kType; }
+  c10::Device exchangeDevice(c10::Device device) const override { return device; }
+  c10::Device getDevice() const override { return {kType, 0}; }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Stream getStream(c10::Device) const noexcept override { return stream(current); }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream(2); }
+  c10::Stream exchangeStream(c10::Stream to) const noexcept override {
+    return stream(std::exchange(current, to.id()));
+  }
+  c10::DeviceIndex deviceCount() const noexcept override { return 0; }  // for autograd
+  void record(void** event, const c10::Stream& at, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
+    *event = &recorded;
+    recorded = at.id();
+  }
+  void block(void*, const c10::Stream& who) const override {
+    notes.push_back(std::to_string(who.id()) + " behind " + std::to_string(recorded));
+  }
+  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
+
+  static inline c10::StreamId current = 1, recorded = 0;
+  static inline std::vector<std::string> notes;
+};
+C10_REGISTER_GUARD_IMPL(FPGA, NotingGuard);
+
+TEST(RecordingStream, ComesBehindTheOneBeforeAndThatBehindIt) {
+  {
+    const RecordingStream stream(c10::Device(NotingGuard::kType, 0));
+    EXPECT_EQ(NotingGuard::current, 2);
+    EXPECT_EQ(std::exchange(NotingGuard::notes, {}), std::vector<std::string>{"2 behind 1"});
+  }
+  EXPECT_EQ(NotingGuard::current, 1);
+  EXPECT_EQ(NotingGuard::notes, std::vector<std::string>{"1 behind 2"});
 }
 
 TEST(CapturedLoss, WithoutGradientsIsTheFunction) {

@@ -32,6 +32,11 @@ TEST_F(TrainerTest, OptionsThatChangeNothingAreNamed) {
        [](TrainerOptions& o) { o.scaler.growth_interval = 5; }},
       {"deterministic changes nothing with device = cpu", [](TrainerOptions& o) { o.deterministic = true; }},
       {"tf32 changes nothing with device = cpu", [](TrainerOptions& o) { o.tf32 = true; }},
+      {"cuda_graph changes nothing with device = cpu", [](TrainerOptions& o) { o.cuda_graph = true; }},
+      {"parallel.offload_params changes nothing with strategy = zero2; accepted: with zero3",
+       [](TrainerOptions& o) { o.strategy = "zero2", o.parallel.offload_params.folder = "/tmp"; }},
+      {"parallel.offload_params changes nothing with strategy = ddp",
+       [](TrainerOptions& o) { o.parallel.offload_params.folder = "/tmp"; }},
   };
   for (const auto& [words, change] : cases) {
     TrainerOptions how = options("run");

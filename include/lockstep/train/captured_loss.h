@@ -46,7 +46,8 @@ class GraphMaker;  // src/train/graph_maker.h
 
 // This thread's current stream is one of libtorch's pool while it lives. What autograd keeps of parameters,
 // from the model's wrapping on, belongs to the stream that was current then, and no other may be recorded:
-// CUDA's default stream never can. Nothing on the processor.
+// CUDA's default stream never can. What it is given comes behind what the stream before it held, and the
+// other way round when it goes. Nothing on the processor.
 class RecordingStream {
  public:
   explicit RecordingStream(torch::Device device);

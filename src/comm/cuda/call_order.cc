@@ -57,9 +57,9 @@ CallStreams CallOrder::begin(const DeviceStream& whole, const DeviceEvent& start
   if (work == nullptr) work = take_stream(index);
   CallStreams streams{{whole.device, here.posts}, {whole.device, work}};
   const auto over = [&](const DeviceEvent& event) { return runtime.passed(event); };
-  streams.ready = over(start) && over(elsewhere_) && std::ranges::all_of(open_, [&](const Open& open) {
-                    return !shared(open) || over(open.end);
-                  });
+  streams.ready =
+      over(start) && over(elsewhere_) && over(here.behind_oldest) &&
+      std::ranges::all_of(open_, [&](const Open& open) { return !shared(open) || over(open.end); });
   if (streams.ready) return streams;
   runtime.wait(streams.posts, start);
   if (!here.behind_elsewhere) runtime.wait(streams.posts, elsewhere_);
@@ -78,8 +78,11 @@ void CallOrder::end(std::span<const Range> memory, const DeviceEvent& at) {
   for (const Range& range : memory)
     if (range.begin < range.end) open_.push_back({range, at, calls_});
   while (open_.size() > kMostOpen) {
-    for (const auto& [index, streams] : gpus_)
-      CudaRuntime::get().wait({{Device::Kind::cuda, index}, streams.posts}, open_.front().end);
+    for (auto& [index, streams] : gpus_) {
+      const DeviceStream posts{{Device::Kind::cuda, index}, streams.posts};
+      CudaRuntime::get().wait(posts, open_.front().end);
+      streams.behind_oldest = CudaRuntime::get().record(posts);
+    }
     open_.erase(open_.begin());
   }
 }

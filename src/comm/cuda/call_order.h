@@ -68,7 +68,8 @@ class CallOrder {
   struct Streams {
     cudaStream_t posts = nullptr;
     std::array<cudaStream_t, kWorkStreams> work = {};
-    bool behind_elsewhere = false;  // `posts` was told to wait for it
+    bool behind_elsewhere = false;   // `posts` was told to wait for it
+    DeviceEvent behind_oldest = {};  // where `posts` has waited for calls that are no longer in open_
   };
   struct Open {
     Range range;

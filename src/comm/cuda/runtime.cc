@@ -199,6 +199,10 @@ void CudaRuntime::wait(const DeviceStream& stream, const DeviceEvent& event) {
   if (point->stream == handle_of(stream) && point->index == stream.device.index) return;
   const OnDevice on(stream.device.index);
   check(cudaStreamWaitEvent(handle_of(stream), point->event, 0), "cudaStreamWaitEvent", stream.device.index);
+  const std::lock_guard lock(mutex_);
+  for (const Looks* const looks : {&looks_behind_, &looks_})  // its own before what it came behind itself
+    if (const auto at = looks->find(point->stream); at != looks->end() && !at->second.expired())
+      looks_behind_[handle_of(stream)] = at->second;
 }
 
 bool CudaRuntime::passed(const DeviceEvent& event) {
@@ -226,13 +230,17 @@ void CudaRuntime::watch(const DeviceStream& stream, std::weak_ptr<const std::fun
 }
 
 void CudaRuntime::look(const DeviceEvent& event, bool has_passed) {
-  std::shared_ptr<const std::function<void(bool)>> who;
+  std::vector<std::shared_ptr<const std::function<void(bool)>>> all;
   {
     const std::lock_guard lock(mutex_);
-    const auto at = looks_.find(static_cast<const Event*>(event.handle.get())->stream);
-    if (at != looks_.end()) who = at->second.lock();
+    for (const Looks* const looks : {&looks_, &looks_behind_}) {
+      if (has_passed && looks == &looks_behind_) continue;
+      const auto at = looks->find(static_cast<const Event*>(event.handle.get())->stream);
+      if (at != looks->end()) all.push_back(at->second.lock());
+    }
   }
-  if (who != nullptr) (*who)(has_passed);
+  for (const auto& who : all)
+    if (who != nullptr) (*who)(has_passed);
 }
 
 bool CudaRuntime::wait_on_host(const DeviceEvent& event, std::chrono::milliseconds timeout) {

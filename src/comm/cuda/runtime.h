@@ -49,7 +49,8 @@ class CudaRuntime final : public DeviceRuntime {
   // Who put something on a stream that may never end, or end without a result (a peer died): while the host
   // waits for an event of that stream, `look(false)` is called now and then, and may throw why it is in vain;
   // where the event has passed `look(true)`, which may throw why that means nothing. The last one counts, as
-  // long as it lives.
+  // long as it lives. A stream that waits for an event of that one waits as long: `look(false)` is called for
+  // its events, too.
   void watch(const DeviceStream& stream, std::weak_ptr<const std::function<void(bool)>> look);
 
  private:
@@ -71,7 +72,9 @@ class CudaRuntime final : public DeviceRuntime {
   std::map<int, std::vector<cudaEvent_t>> events_;  // spare ones, by GPU
   std::vector<Leaving> leaving_;
   std::map<int, std::size_t> taken_;  // bytes, by GPU
-  std::map<cudaStream_t, std::weak_ptr<const std::function<void(bool)>>> looks_;
+  using Looks = std::map<cudaStream_t, std::weak_ptr<const std::function<void(bool)>>>;
+  Looks looks_;
+  Looks looks_behind_;  // of the stream that this one came behind last
   std::atomic<bool> any_leaving_ = false;
   EventClock clock_;
 };

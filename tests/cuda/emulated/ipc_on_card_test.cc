@@ -1,6 +1,10 @@
 // The engine ipc where there is no GPU: threads as ranks, on streams whose order is drawn (card.cc).
 #include <gtest/gtest.h>
 
+#include <atomic>
+
+#include "comm/cuda/call_order.h"
+#include "comm/cuda/memory_ops.h"
 #include "comm/cuda/runtime.h"
 #include "comm/cuda/streams.h"
 #include "comm/thread_ranks.h"
@@ -40,6 +44,27 @@ TEST(EmulatedMemory, GoesBackWhenAnEnginesStreamIsDoneWithIt) {
   ASSERT_TRUE(runtime.wait_on_host(runtime.record(stream), std::chrono::seconds(60)));
   EXPECT_EQ(testing::download(to.get(), kBytes), expected);
   cuda::give_stream(0, static_cast<cudaStream_t>(stream.handle));
+}
+
+// More calls than are remembered, none of which waits: the first one's memory is not ready before it is over.
+TEST(EmulatedCallOrder, ACallThatIsNoLongerRememberedIsWaitedFor) {
+  cuda::CudaRuntime& runtime = cuda::CudaRuntime::get();
+  std::atomic<std::uint64_t> over = 0;
+  const DeviceStream slow{testing::kGpu, cuda::take_stream(0)};
+  cuda::wait_for_numbers(slow, std::vector<cuda::NumberWait>{{reinterpret_cast<std::uintptr_t>(&over), 1}});
+  cuda::CallOrder order;
+  const auto begin = [&](std::uintptr_t call) {
+    return order.begin(runtime.current_stream(0), {}, std::vector<cuda::CallOrder::Range>{{call, call + 1}});
+  };
+  for (std::uintptr_t call = 1; call < 600; ++call) {
+    (void)begin(call);
+    order.end(std::vector<cuda::CallOrder::Range>{{call, call + 1}},
+              call == 1 ? runtime.record(slow) : DeviceEvent());
+  }
+  EXPECT_FALSE(begin(1).ready);
+  over = 1;
+  ASSERT_TRUE(runtime.wait_on_host(runtime.record(begin(1).posts), std::chrono::seconds(60)));
+  EXPECT_TRUE(begin(1).ready);
 }
 
 }  // namespace

@@ -226,6 +226,15 @@ class MortalCarrier final : public Engine {
   std::shared_ptr<std::atomic<int>> dead_;
 };
 
+std::vector<Group> mortals(int ranks, const std::shared_ptr<std::atomic<int>>& dead) {
+  std::vector<Group> made;
+  for (auto& local : local_threads("world", std::vector<int>(static_cast<std::size_t>(ranks), 0),
+                                   Knobs::from_environment()))
+    made.push_back(make_group(make_ipc_engine(std::make_shared<MortalCarrier>(std::move(local), dead)),
+                              "world", kTimeout));
+  return made;
+}
+
 class IpcDeath : public OnCard, public ::testing::WithParamInterface<bool> {};  // calls in flight
 INSTANTIATE_TEST_SUITE_P(Calls, IpcDeath, ::testing::Bool());
 
@@ -234,16 +243,9 @@ TEST_P(IpcDeath, NobodyWaitsForADeadRankForEver) {
   constexpr int kDead = 1;
   constexpr std::size_t kCount = 1000;
   auto dead = std::make_shared<std::atomic<int>>(-1);
-  const auto mortals = [&] {
-    std::vector<Group> made;
-    for (auto& local : local_threads("world", std::vector<int>(kRanks, 0), Knobs::from_environment()))
-      made.push_back(make_group(make_ipc_engine(std::make_shared<MortalCarrier>(std::move(local), dead)),
-                                "world", kTimeout));
-    return made;
-  };
-  std::vector<Group> groups = mortals();
-  std::vector<Group> others = mortals();  // the same ranks, of which nobody asks this group
-  std::atomic<std::uint64_t> never = 0;   // what the dying rank's stream waits for
+  std::vector<Group> groups = mortals(kRanks, dead);
+  std::vector<Group> others = mortals(kRanks, dead);  // the same ranks, of which nobody asks this group
+  std::atomic<std::uint64_t> never = 0;               // what the dying rank's stream waits for
   std::atomic<int> met = 0;
   std::atomic<int> looked = 0;
   std::atomic<int> told = 0;
@@ -294,6 +296,27 @@ TEST_P(IpcDeath, NobodyWaitsForADeadRankForEver) {
   groups.clear();
   others.clear();
   EXPECT_LT(static_cast<double>(now_ns() - begin) * 1e-9, 1.0);  // nothing was left that does not end
+}
+
+// As who waits for gradients on their way to the host does, and calls on the group no more.
+TEST_F(IpcSignalsOnCard, ADeadRankIsNoticedByWhoWaitsForAStreamBehindTheGroups) {
+  auto dead = std::make_shared<std::atomic<int>>(-1);
+  std::atomic<std::uint64_t> never = 0;
+  on_threads(mortals(2, dead), [&](const Group& g) {
+    const CommMemory x = g.allocate(16, kGpu);
+    const DeviceStream stream = CudaRuntime::get().current_stream(0);
+    if (g.rank() == 1)
+      cuda::wait_for_numbers(stream,
+                             std::vector<cuda::NumberWait>{{reinterpret_cast<std::uintptr_t>(&never), 1}});
+    g.all_reduce_async(Buffer{x.data(), 4, DType::i32, kGpu}).wait();
+    if (g.rank() == 1) return dead->store(1);
+    while (*dead < 0) std::this_thread::yield();
+    const DeviceEvent end = CudaRuntime::get().record(stream);
+    testing::expect_error<PeerError>(
+        [&] { (void)CudaRuntime::get().wait_on_host(end, std::chrono::seconds(5)); }, {"rank 1"});
+    EXPECT_TRUE(passes_soon(end));
+    never = 1;
+  });
 }
 
 TEST_F(IpcSignalsOnCard, AWaitIsEndedByTheHost) {

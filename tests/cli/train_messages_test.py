@@ -36,11 +36,11 @@ class Messages(Case):
                 self.assertIn("standard output can't be written", done.stderr)
 
     def test_the_log_is_there_for_who_asks_for_it(self):
-        for level, there in (("debug", True), ("", False)):
-            done = self.run_program("train", "--out", self.path("run"), "--overwrite", "-n", 2, *LANES, "--steps", 2,
+        for level, there in (("info", True), ("", False)):
+            done = self.run_program("train", "--out", self.path("run"), "--overwrite", "-n", 2, *LANES, "--steps", 2, "--engine", "tcp",
                                     env=dict(self.environment, LOCKSTEP_LOG=level))
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual("debug: " in done.stderr, there, done.stderr)
+            self.assertEqual("rank 1 info: rank 1 listens on" in done.stderr, there, done.stderr)
 
     def test_flags_that_mean_nothing(self):
         for args, words in [(["--steps", "0"], ["--steps '0'", "1 or more"]),

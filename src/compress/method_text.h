@@ -1,7 +1,7 @@
 // What --compress says, taken apart.
 //
 //   topk:0.01                                 one method for all
-//   tok.*=topk:0.001,powersgd:rank=4        the first rule whose pattern a parameter's name has
+//   tok.*=topk:0.001,powersgd:rank=4          the first rule whose pattern a parameter's name has
 //   *.bias=none,onebit:warmup=100:min=0
 //
 // A method is a name, then values and key=value, all behind colons. The keys of every method are here; the

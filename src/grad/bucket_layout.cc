@@ -4,13 +4,13 @@
 #include <map>
 #include <tuple>
 
+#include "base/round_up.h"
+
 namespace lockstep {
 
 namespace {
 
 constexpr std::size_t kSmallPart = 64;  // what is added to a bucket is at most so small a part of it
-
-std::size_t round_up(std::size_t count, std::size_t to) { return (count + to - 1) / to * to; }
 
 // Many ranks and a line for each would make a small bucket a large one: it gets less than one element a rank.
 std::size_t even_count(std::size_t count, DType dtype, std::size_t ranks) {

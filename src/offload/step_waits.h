@@ -1,4 +1,4 @@
-// What steps waited for a disk: the median of the last ones.
+// What steps waited for a disk, or for state that is elsewhere: the median of the last ones.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,11 @@ class StepWaits {
   // What was waited up to here is no step's.
   void begin(std::int64_t waited_ns) { before_ns_ = waited_ns; }
   // `waited_ns`: in all, so far.
-  void end_step(std::int64_t waited_ns) {
+  void end_step(std::int64_t waited_ns) { add(waited_ns - std::exchange(before_ns_, waited_ns)); }
+  // A step that waited so long.
+  void add(std::int64_t ns) {
     waits_ms_.resize(std::min(steps_ + 1, kRemembered));
-    waits_ms_[steps_++ % kRemembered] =
-        static_cast<double>(waited_ns - std::exchange(before_ns_, waited_ns)) / 1e6;
+    waits_ms_[steps_++ % kRemembered] = static_cast<double>(ns) / 1e6;
   }
   // nullopt: there was no step.
   std::optional<double> median_ms() const {

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "base/round_up.h"
 #include "grad/torch_types.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -12,7 +13,6 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kMeasuredUpdates = 1000;
 constexpr std::size_t kBusSampleBytes = std::size_t{64} << 20;
 constexpr std::int64_t kHostLineBytes = 64;
 constexpr auto kLongestCopy = std::chrono::hours(1);
@@ -31,7 +31,7 @@ std::vector<torch::Tensor> copies_like(const std::vector<torch::Tensor>& like,
     std::int64_t& total = totals[types[i]];
     const auto line = kHostLineBytes / static_cast<std::int64_t>(c10::elementSize(types[i]));
     offsets.push_back(total);
-    total += (like[i].numel() + line - 1) / line * line;
+    total += round_up(like[i].numel(), line);
   }
   std::map<torch::ScalarType, torch::Tensor> flat;
   for (const auto& [dtype, total] : totals) flat[dtype] = torch::empty({total}, host_options(dtype, device));
@@ -147,17 +147,13 @@ void HostCopies::note_last_step() {
   DeviceRuntime& runtime = runtime_of(device_);
   const std::int64_t begin = runtime.time_of(ready_).value_or(ready_ns_);
   const std::int64_t end = runtime.time_of(sent_).value_or(sent_ns_);
-  steps_ms_.resize(std::min(steps_ + 1, kMeasuredUpdates));
-  steps_ms_[steps_++ % kMeasuredUpdates] = static_cast<double>(end - begin) / 1e6;
+  steps_.add(end - begin);
   sent_ns_ = 0;
 }
 
 std::optional<double> HostCopies::measured_ms() {
   note_last_step();
-  if (steps_ms_.empty()) return std::nullopt;
-  std::vector<double> sorted = steps_ms_;
-  std::ranges::sort(sorted);
-  return sorted[sorted.size() / 2];
+  return steps_.median_ms();
 }
 
 std::size_t HostCopies::host_bytes() const {

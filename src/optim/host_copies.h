@@ -17,6 +17,7 @@
 
 #include "lockstep/comm/device.h"
 #include "lockstep/grad/gradient_source.h"
+#include "offload/step_waits.h"
 
 namespace lockstep {
 
@@ -76,8 +77,7 @@ class HostCopies {
   DeviceEvent sent_;
   std::int64_t ready_ns_ = 0;  // where the device does not tell
   std::int64_t sent_ns_ = 0;
-  std::vector<double> steps_ms_;
-  std::size_t steps_ = 0;
+  StepWaits steps_;
 };
 
 }  // namespace lockstep

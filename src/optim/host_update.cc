@@ -36,31 +36,25 @@ void Optimizer::take_over_from_device() {
 }
 
 void Optimizer::run_on_host(const std::vector<Update>& updates) {
-  struct Part {
-    const Update* update;
-    std::size_t begin, count;
-  };
   const auto number = [&](const Update& each) {
     return static_cast<std::size_t>(&each.slot - slots_.data());
   };
+  std::vector<const Update*> here(slots_.size(), nullptr);
   for (std::size_t first = 0; first < updates.size();) {
-    std::vector<Part> parts;
-    std::size_t elements = 0, last = first;
-    for (; last < updates.size() && (last == first || elements < kHostChunkElements); ++last) {
-      const Update& each = updates[last];
-      host_copies_->await(number(each));
-      elements += each.elements.count;
-      for (std::size_t begin = 0; begin < each.elements.count; begin += kPartElements)
-        parts.push_back({&each, begin, std::min(kPartElements, each.elements.count - begin)});
+    std::vector<std::size_t> slices;
+    std::size_t elements = 0;
+    for (std::size_t i = first; i < updates.size() && (i == first || elements < kHostChunkElements); ++i) {
+      slices.push_back(number(updates[i]));
+      here[slices.back()] = &updates[i];
+      elements += updates[i].elements.count;
+      host_copies_->await(slices.back());
     }
-    crew().run(parts.size(), static_cast<std::size_t>(at::get_num_threads()), [&](std::size_t k) {
-      const kernel::Elements part = parts[k].update->elements.part(parts[k].begin, parts[k].count);
-      update(std::span(&part, 1), parts[k].update->pass);
-    });
-    for (; first < last; ++first) {
-      updates[first].write_back();
-      host_copies_->send(number(updates[first]));
+    run_here(here, slices);
+    for (const std::size_t k : slices) {
+      here[k]->write_back();
+      host_copies_->send(k);
     }
+    first += slices.size();
   }
   host_copies_->end_step();
 }

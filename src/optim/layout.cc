@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/round_up.h"
+
 namespace lockstep {
 namespace {
 
@@ -47,7 +49,7 @@ std::vector<std::vector<torch::Tensor>> allocate_state(const std::vector<torch::
     std::int64_t& total = totals[home_of(tensor)];
     const auto line = kLineBytes / static_cast<std::int64_t>(c10::elementSize(std::get<0>(home_of(tensor))));
     offsets.push_back(total);
-    total += (tensor.numel() + line - 1) / line * line;
+    total += round_up(tensor.numel(), line);
   }
   std::vector<std::vector<torch::Tensor>> state(parameters.size());
   for (std::size_t kind = 0; kind < kinds; ++kind) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/round_up.h"
 #include "offload/scratch_file.h"
 #include "optim/layer_kernels.h"
 
@@ -9,8 +10,6 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kCacheLine = 64;
-
-std::size_t rounded(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // How many elements from `begin` on go into `room` bytes: all that are left, or as many as end with a block.
 std::size_t fitting(const StateShape& shape, std::size_t begin, std::size_t room) {
@@ -29,7 +28,7 @@ StatePages::StatePages(const std::vector<StateShape>& shapes, std::size_t page_b
   std::size_t used = 0;  // of the page that is being filled
   const auto end_page = [&] {
     if (used == 0) return;
-    const std::size_t bytes = rounded(used, ScratchFile::kAlign);
+    const std::size_t bytes = round_up(used, ScratchFile::kAlign);
     pages_.push_back({.at = bytes_, .bytes = bytes});
     bytes_ += bytes;
     used = 0;
@@ -46,7 +45,7 @@ StatePages::StatePages(const std::vector<StateShape>& shapes, std::size_t page_b
         end_page();
         continue;
       }
-      const std::size_t stride = rounded(count * shape.element_bytes, kCacheLine);
+      const std::size_t stride = round_up(count * shape.element_bytes, kCacheLine);
       segments_.push_back({.slice = slice,
                            .page = pages_.size(),
                            .begin = begin,

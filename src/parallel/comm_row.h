@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/round_up.h"
 #include "lockstep/comm/group.h"
 
 namespace lockstep {
@@ -28,7 +29,7 @@ class CommRow {
  private:
   static constexpr std::size_t kAlignment = 256;
   static std::size_t aligned(std::size_t bytes) {
-    return (std::max<std::size_t>(1, bytes) + kAlignment - 1) / kAlignment * kAlignment;
+    return round_up(std::max<std::size_t>(1, bytes), kAlignment);
   }
 
   Group group_;

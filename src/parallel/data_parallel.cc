@@ -1,17 +1,13 @@
 #include "lockstep/parallel/data_parallel.h"
 
 #include "grad/whole_slices.h"
-#include "lockstep/base/error.h"
+#include "parallel/shard_home.h"
 
 namespace lockstep {
 namespace {
 
 const DataParallelOptions& of_whole_parameters(const DataParallelOptions& options) {
-  if (options.parameters != ParameterAccess::chosen || options.gathered_mb != 0 ||
-      options.shard_workers != 0 || options.offload_params)
-    throw UsageError(
-        "DataParallel: options `parameters`, `gathered_mb`, `shard_workers` and `offload_params` are of "
-        "parameters in shards; accepted: without them, or Sharded with the stage `parameters` (zero3)");
+  refuse_options_of_shards("DataParallel", options, options.shard_workers != 0);
   return options;
 }
 

@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "parallel/gathered_memory.h"
 #include "parallel/shard_store.h"
+#include "parallel/stream_points.h"
 
 namespace lockstep {
 
@@ -14,17 +15,6 @@ GatherLine::GatherLine(Group group, Device device)
       device_(device),
       said_(static_cast<std::size_t>(group_.size())),
       thread_([this] { work(); }) {}
-
-// Of the caller's thread; nothing on the processor.
-DeviceEvent GatherLine::point_of_stream() const {
-  DeviceRuntime& runtime = runtime_of(device_);
-  return runtime.record(runtime.current_stream(device_.index));
-}
-
-void GatherLine::come_behind(const DeviceEvent& event) const {
-  DeviceRuntime& runtime = runtime_of(device_);
-  if (event) runtime.wait(runtime.current_stream(device_.index), event);
-}
 
 GatherLine::~GatherLine() { stop(); }
 
@@ -37,7 +27,7 @@ void GatherLine::stop() {
   if (!thread_.joinable()) return;
   thread_.join();
   try {
-    come_behind(last_);
+    come_behind(device_, last_);
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): a device that failed writes nothing any more
   }
 }
@@ -53,7 +43,7 @@ void GatherLine::ask(int bucket, std::byte* memory) {
   {
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
-    wishes_.push_back({bucket, memory, point_of_stream()});
+    wishes_.push_back({bucket, memory, point_of_stream(device_)});
   }
   changed_.notify_all();
 }
@@ -67,14 +57,14 @@ void GatherLine::wait(int bucket) {
   });
   if (store_ != nullptr) store_->end_wait();
   if (failure_) std::rethrow_exception(failure_);
-  come_behind(arrived_[static_cast<std::size_t>(bucket)]);
+  come_behind(device_, arrived_[static_cast<std::size_t>(bucket)]);
 }
 
 void GatherLine::serve() {
   {
     const std::lock_guard lock(mutex_);
     serving_ = true;
-    served_ = point_of_stream();
+    served_ = point_of_stream(device_);
   }
   changed_.notify_all();
 }
@@ -83,7 +73,7 @@ void GatherLine::wait_over() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return failure_ != nullptr || !serving_; });
   if (failure_) std::rethrow_exception(failure_);
-  come_behind(last_);
+  come_behind(device_, last_);
 }
 
 std::size_t GatherLine::scratch_bytes() const {
@@ -153,7 +143,7 @@ void GatherLine::round(const Wish* own, std::int32_t next) {
     behind = own->asked;
   }
   gather(*first, own, next, behind);
-  DeviceEvent end = point_of_stream();
+  DeviceEvent end = point_of_stream(device_);
   const std::lock_guard lock(mutex_);
   last_ = end;
   if (own == nullptr) return;
@@ -188,7 +178,7 @@ const std::byte* GatherLine::stored(int bucket, bool serves) {
 }
 
 void GatherLine::gather(int bucket, const Wish* wish, std::int32_t next, const DeviceEvent& behind) {
-  come_behind(behind);
+  come_behind(device_, behind);
   const Source& source = sources_[static_cast<std::size_t>(bucket)];
   std::byte* const memory = wish != nullptr ? wish->memory : scratch_.as<std::byte>();
   const std::byte* const own = store_ != nullptr ? stored(bucket, wish == nullptr) : source.own;

@@ -87,9 +87,6 @@ class GatherLine {
   // `next`: the bucket that this worker wants then; kServes: none.
   void round(const Wish* own, std::int32_t next);
   void gather(int bucket, const Wish* wish, std::int32_t next, const DeviceEvent& behind);
-  DeviceEvent point_of_stream() const;
-  void come_behind(const DeviceEvent& event) const;
-
   const std::byte* stored(int bucket, bool serves);
   // Throws what a worker could not read, on all of them.
   void tell_broken();

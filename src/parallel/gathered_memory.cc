@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "grad/torch_types.h"
+#include "parallel/stream_points.h"
 
 namespace lockstep {
 
@@ -24,16 +25,11 @@ CommMemory gathering_memory(const Group& group, std::size_t bytes, Device device
           least, device};
 }
 
-void GatheredMemory::come_behind(const DeviceEvent& event) const {
-  DeviceRuntime& runtime = runtime_of(device_);
-  if (event) runtime.wait(runtime.current_stream(device_.index), event);
-}
-
 // The oldest first.
 void GatheredMemory::let_go_beyond(std::size_t bytes) {
   while (held_ > bytes && !free_.empty()) {
     held_ -= free_.front().bytes;
-    come_behind(free_.front().given_back);
+    come_behind(device_, free_.front().given_back);
     free_.erase(free_.begin());
   }
 }
@@ -42,7 +38,7 @@ CommMemory GatheredMemory::take(std::size_t bytes) {
   taken_ += bytes;
   const auto fits = std::ranges::find_if(free_, [&](const Piece& piece) { return piece.bytes == bytes; });
   if (fits != free_.end()) {
-    come_behind(fits->given_back);
+    come_behind(device_, fits->given_back);
     CommMemory memory = std::move(fits->memory);
     free_.erase(fits);
     return memory;
@@ -56,8 +52,7 @@ CommMemory GatheredMemory::take(std::size_t bytes) {
 
 void GatheredMemory::give_back(CommMemory memory, std::size_t bytes) {
   taken_ -= bytes;
-  DeviceRuntime& runtime = runtime_of(device_);
-  free_.push_back({std::move(memory), bytes, runtime.record(runtime.current_stream(device_.index))});
+  free_.push_back({std::move(memory), bytes, point_of_stream(device_)});
   let_go_beyond(budget_);
 }
 

@@ -43,7 +43,6 @@ class GatheredMemory {
     DeviceEvent given_back;  // on the stream of who did
   };
   void let_go_beyond(std::size_t bytes);
-  void come_behind(const DeviceEvent& event) const;
 
   Group group_;
   Device device_;

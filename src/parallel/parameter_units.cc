@@ -56,15 +56,15 @@ std::size_t ParameterUnits::first_of(std::size_t k, std::size_t part) const {
   return (k * sharers + static_cast<std::size_t>(group_.rank()) % sharers) * part;
 }
 
-std::size_t ParameterUnits::part_bytes(const Bucket& bucket, DType dtype) const {
-  return bucket.data.count / static_cast<std::size_t>(group_.size()) * size_of(dtype);
+std::size_t ParameterUnits::part_bytes(const Bucket& bucket,
+                                       const std::vector<NamedTensor>& parameters) const {
+  return bucket.data.count / static_cast<std::size_t>(group_.size()) *
+         parameters[bucket.tensors.front().parameter].tensor.element_size();
 }
 
 void ParameterUnits::reserve(std::span<const Bucket> buckets, const std::vector<NamedTensor>& parameters) {
   for (const Bucket& bucket : buckets)
-    if (has(bucket))
-      row_.reserve(static_cast<std::size_t>(sets_) *
-                   part_bytes(bucket, dtype_of(parameters[bucket.tensors.front().parameter].tensor, "it")));
+    if (has(bucket)) row_.reserve(static_cast<std::size_t>(sets_) * part_bytes(bucket, parameters));
 }
 
 // On a device in the order of the current stream.
@@ -90,7 +90,7 @@ CommMemory ParameterUnits::add(const Bucket& bucket, DType dtype,
   const auto sets = static_cast<std::size_t>(sets_);
   auto held = std::make_unique<Held>();
   held->bucket = bucket.index;
-  held->part_bytes = part_bytes(bucket, dtype);
+  held->part_bytes = part_bytes(bucket, parameters);
   std::vector<std::byte> on_its_way(store_ ? sets * held->part_bytes : 0);  // to the disk
   if (!store_) held->memory = row_.take(sets * held->part_bytes);
   auto* const memory = store_ ? on_its_way.data() : held->memory.as<std::byte>();
@@ -143,8 +143,7 @@ void ParameterUnits::make_room(std::span<const Bucket> buckets, const std::vecto
   std::vector<ShardStore::Form> forms;
   for (const Bucket& bucket : buckets)
     if (has(bucket))
-      forms.push_back({.part_bytes = bucket.data.count / static_cast<std::size_t>(group_.size()) *
-                                     parameters[bucket.tensors.front().parameter].tensor.element_size(),
+      forms.push_back({.part_bytes = part_bytes(bucket, parameters),
                        .parts = static_cast<std::size_t>(sets_),
                        .own = static_cast<std::size_t>(group_.rank() / sharers_)});
   std::string wrong;
@@ -232,19 +231,22 @@ void ParameterUnits::set_whole(bool on) {
 }
 
 void ParameterUnits::bring(const torch::Tensor& parameter) {
-  if (!parameter.defined()) return schedule_->bring(UnitSchedule::kNoBucket);
-  for (std::size_t h = 0; h < held_.size(); ++h)
-    for (const c10::Storage& storage : held_[h]->storages)
-      if (storage.unsafeGetStorageImpl() == parameter.storage().unsafeGetStorageImpl())
-        return schedule_->bring(static_cast<int>(h));
+  if (!parameter.defined())
+    schedule_->bring(UnitSchedule::kNoBucket);
+  else if (const auto holder = holder_of(parameter); holder != held_.end())
+    schedule_->bring(static_cast<int>(holder - held_.begin()));
 }
 
-bool ParameterUnits::holds(const torch::Tensor& parameter) const {
-  return std::ranges::any_of(held_, [&](const auto& held) {
+ParameterUnits::AllHeld::const_iterator ParameterUnits::holder_of(const torch::Tensor& parameter) const {
+  return std::ranges::find_if(held_, [&](const auto& held) {
     return std::ranges::any_of(held->storages, [&](const c10::Storage& storage) {
       return storage.unsafeGetStorageImpl() == parameter.storage().unsafeGetStorageImpl();
     });
   });
+}
+
+bool ParameterUnits::holds(const torch::Tensor& parameter) const {
+  return holder_of(parameter) != held_.end();
 }
 
 std::size_t ParameterUnits::shard_bytes() const {

@@ -93,7 +93,9 @@ class ParameterUnits {
   std::size_t first_of(std::size_t k, std::size_t part) const;  // of set k's worker of this place
   int place_of(const Bucket& bucket) const;                     // in held_
   void share_stored_updates() const;
-  std::size_t part_bytes(const Bucket& bucket, DType dtype) const;
+  std::size_t part_bytes(const Bucket& bucket, const std::vector<NamedTensor>& parameters) const;
+  using AllHeld = std::vector<std::unique_ptr<Held>>;
+  AllHeld::const_iterator holder_of(const torch::Tensor& parameter) const;  // end: none
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) const;
   void copy_common(const torch::Tensor& tensor, std::size_t offset, std::size_t first, std::size_t count,
                    std::byte* to) const;
@@ -109,7 +111,7 @@ class ParameterUnits {
   CommRow row_;  // of all parts
   std::shared_ptr<GatherLine> line_;
   UnitLayout layout_;
-  std::vector<std::unique_ptr<Held>> held_;
+  AllHeld held_;
   std::shared_ptr<UnitSchedule> schedule_;
 };
 

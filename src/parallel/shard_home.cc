@@ -54,17 +54,20 @@ void check_on_all(const Group& group, const Offload& offload) {
 
 }  // namespace
 
+void refuse_options_of_shards(const std::string& strategy, const StrategyOptions& options, bool in_sets) {
+  if (in_sets || options.parameters != ParameterAccess::chosen || options.gathered_mb != 0 ||
+      options.offload_params)
+    throw UsageError(
+        strategy +
+        ": options `parameters`, `gathered_mb`, `shard_workers` and `offload_params` are of parameters "
+        "in shards; accepted: without them, or Sharded with the stage `parameters` (zero3)");
+}
+
 ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOptions& options, Device device) {
   const int sharers = sharers_of(group, options);
   const std::size_t budget = budget_bytes(options.gathered_mb);
   if (stage != ShardStage::parameters) {
-    if (options.parameters != ParameterAccess::chosen || sharers != group.size() || budget != 0 ||
-        options.offload_params)
-      throw UsageError(
-          "Sharded: options `parameters`, `gathered_mb`, `shard_workers` and `offload_params` are of "
-          "parameters "
-          "in shards; "
-          "accepted: without them, or the stage `parameters` (zero3)");
+    refuse_options_of_shards("Sharded", options, sharers != group.size());
     return {};
   }
   check_on_all(group, options.offload_params);
@@ -80,8 +83,7 @@ ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOption
     if (sharers != group.size() || budget != 0 || options.offload_params)
       throw UsageError(
           "Sharded: `gathered_mb`, `shard_workers` and `offload_params` are of parameters that are gathered, "
-          "and "
-          "`parameters` says mapped; accepted: without them");
+          "and `parameters` says mapped; accepted: without them");
     return {.copy = std::make_unique<OneCopy>(group), .units = nullptr};
   }
   // Who says how much may be gathered, or among how many, wants it gathered. One copy a machine is in shards

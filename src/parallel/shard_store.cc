@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/round_up.h"
 #include "lockstep/base/clock.h"
 
 namespace lockstep {
@@ -13,9 +14,7 @@ namespace {
 constexpr std::size_t kWritten = 1;
 constexpr std::size_t kPieceOfSlice = std::size_t{1} << 20;  // bytes
 
-std::size_t on_pages(std::size_t bytes) {
-  return (bytes + ScratchFile::kAlign - 1) / ScratchFile::kAlign * ScratchFile::kAlign;
-}
+std::size_t on_pages(std::size_t bytes) { return round_up(bytes, ScratchFile::kAlign); }
 
 std::vector<std::uint64_t> begins_of(const std::vector<ShardStore::Form>& forms) {
   std::vector<std::uint64_t> begins = {0};

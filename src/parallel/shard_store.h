@@ -3,9 +3,9 @@
 // A bucket has one part or more (parameter_units.h), one of which this worker updates. Two threads use it,
 // never at the same time for the same bytes:
 //
-//   the line's, in passes    expect(2)  fetch(1)  gather 1  expect(3)  fetch(2) …    the next is read
-//   meanwhile the optimizer's          hold(1)  update 1  hold(2) …                            1 is written,
-//   3 is read
+//   the line's, in passes   expect(2)  fetch(1)  gather 1  expect(3)  fetch(2) …    the next is read
+//   meanwhile the optimizer's         hold(1)  update 1  hold(2) …                            1 is written, 3
+//   is read
 #pragma once
 
 #include <torch/types.h>

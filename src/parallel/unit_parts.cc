@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "base/round_up.h"
 #include "grad/torch_types.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/device.h"
@@ -17,7 +18,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;  // of each parameter, and of each part
 
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+std::size_t aligned(std::size_t bytes) { return round_up(bytes, kAlignment); }
 
 // Straight from the kernel and back to it: what malloc keeps would be memory that the worker has not got. On
 // a device libtorch's, in the order of the current stream.

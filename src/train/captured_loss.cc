@@ -97,8 +97,7 @@ struct Replay : torch::autograd::Function<Replay> {
     if (std::exchange(record.open, 0) != context->saved_data.at(kReplay).toInt())
       throw UsageError(
           "backward of a recorded loss after the next one was computed, or a second time: what its forward "
-          "kept "
-          "is overwritten; accepted: once, and before the next call");
+          "kept is overwritten; accepted: once, and before the next call");
     record.move_gradients_away();
     record.seed.copy_(gradients[0]);
     record.backward->replay();
@@ -170,8 +169,7 @@ void CapturedLoss::Impl::make_record(const std::vector<torch::Tensor>& inputs,
     if (detail::gathered(*point) || point->recompute)
       refuse(
           "units of the model are gathered, or recomputed, inside forward and backward; accepted: ddp, "
-          "zero1, "
-          "zero2, without recompute");
+          "zero1, zero2, without recompute");
   auto made = c10::make_intrusive<LossRecord>();
   std::vector<std::pair<torch::Tensor, torch::Tensor>> buffers;  // and what they hold
   {

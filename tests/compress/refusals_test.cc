@@ -158,6 +158,19 @@ TEST(Compress, RefusesAStateOfAnotherNumberOfSubtrees) {
   }
 }
 
+// Two parameters of 64 elements, "a" and "b"; the first element of a's gradient on rank 1 is `first`.
+void backward_of_two(const std::vector<NamedTensor>& parameters, int rank, float first) {
+  torch::Tensor loss = torch::zeros({});
+  for (const auto& [name, tensor] : parameters) {
+    tensor.mutable_grad() = torch::Tensor();
+    torch::Tensor g =
+        torch::sin(torch::arange(64, torch::kFloat32) * (static_cast<float>(rank) + 1.3f)).view({8, 8});
+    if (name == "a" && rank == 1) g[0][0] = first;
+    loss = loss + (tensor * g).sum();
+  }
+  loss.backward();
+}
+
 // The parameter's mean is NaN on every rank, the others' are not, and the next step is as if it had not been.
 TEST(Compress, PassesOnWhatIsNotFiniteAndForgetsIt) {
   for (const char* method :
@@ -170,18 +183,7 @@ TEST(Compress, PassesOnWhatIsNotFiniteAndForgetsIt) {
                                                      {"b", torch::ones({8, 8}).requires_grad_()}};
         Reducer reducer(parameters, group, {.exchange = exchange});
         if (exchange.momenta) exchange.momenta->begin_momenta();
-        const auto step = [&](float first) {
-          torch::Tensor loss = torch::zeros({});
-          for (const auto& [name, tensor] : parameters) {
-            tensor.mutable_grad() = torch::Tensor();
-            torch::Tensor g =
-                torch::sin(torch::arange(64, torch::kFloat32) * (static_cast<float>(group.rank()) + 1.3f))
-                    .view({8, 8});
-            if (name == "a" && group.rank() == 1) g[0][0] = first;
-            loss = loss + (tensor * g).sum();
-          }
-          loss.backward();
-        };
+        const auto step = [&](float first) { backward_of_two(parameters, group.rank(), first); };
         step(0.5f);
         step(bad);
         EXPECT_TRUE(torch::isnan(parameters[0].tensor.grad()).all().item<bool>()) << method;
@@ -206,18 +208,7 @@ TEST(Compress, LeavesWhatIsRememberedAsItWasBeforeAStepThatIsVoid) {
       Reducer reducer(parameters, group, {.exchange = exchange});
       reducer.watch_overflow(true);
       if (exchange.momenta) exchange.momenta->begin_momenta();
-      const auto step = [&](float first) {
-        torch::Tensor loss = torch::zeros({});
-        for (const auto& [name, tensor] : parameters) {
-          tensor.mutable_grad() = torch::Tensor();
-          torch::Tensor g =
-              torch::sin(torch::arange(64, torch::kFloat32) * (static_cast<float>(group.rank()) + 1.3f))
-                  .view({8, 8});
-          if (name == "a" && group.rank() == 1) g[0][0] = first;
-          loss = loss + (tensor * g).sum();
-        }
-        loss.backward();
-      };
+      const auto step = [&](float first) { backward_of_two(parameters, group.rank(), first); };
       step(0.5f);
       step(0.5f);
       EXPECT_FALSE(reducer.overflowed()) << method;

@@ -11,21 +11,16 @@
 #include "lockstep/parallel/strategies.h"
 #include "lockstep/parallel/units.h"
 #include "parallel/torch_test_device.h"
+#include "parallel/waves.h"
 
 namespace lockstep::testing {
 namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-torch::Tensor swell(at::IntArrayRef sizes, double phase) {
-  std::int64_t count = 1;
-  for (const std::int64_t size : sizes) count *= size;
-  return torch::sin(torch::arange(count, torch::kFloat64) + phase).to(torch::kFloat32).view(sizes);
-}
-
 struct HostLayer : torch::nn::Module {
   HostLayer(int in, int out, torch::Device device, torch::ScalarType type) {
-    weight = register_parameter("weight", swell({in, out}, in).to(type).to(device));
+    weight = register_parameter("weight", waves({in, out}, in).to(type).to(device));
   }
   torch::Tensor forward(const torch::Tensor& x) { return torch::relu(x.mm(weight)); }
   torch::Tensor weight;
@@ -37,7 +32,7 @@ struct HostNet : torch::nn::Module {
       layers.push_back(shard(register_module("layer" + std::to_string(in),
                                              std::make_shared<HostLayer>(in, in + 1, device, type))));
     }
-    seldom = register_parameter("seldom", swell({8}, 3).to(type).to(device));
+    seldom = register_parameter("seldom", waves({8}, 3).to(type).to(device));
   }
   torch::Tensor forward(torch::Tensor x, bool all) {
     for (const auto& layer : layers) x = layer.forward(x);
@@ -78,7 +73,7 @@ Tensors train_on_host(const Group& g, torch::Device device, const HostPlan& plan
   const auto optimizer = optimizer_of(plan, *strategy);
   for (int step = 0; step < 5; ++step) {
     optimizer->zero_grad();
-    net->forward(swell({5, 6}, 10 * g.rank() + step).to(plan.type).to(device), step == 2)
+    net->forward(waves({5, 6}, 10 * g.rank() + step).to(plan.type).to(device), step == 2)
         .pow(2)
         .sum()
         .backward();
@@ -159,7 +154,7 @@ TEST_F(DeviceOffload, SoHaveThoseWithWideGradients) {
 // Gradients of the last step would be on the device beside the next one's.
 TEST_F(DeviceOffload, HoldsNoGradientsBetweenSteps) {
   on_threads(test_device_groups(1), [](const Group& g) {
-    const torch::Tensor weight = swell({4, 3}, 1).to(torch_test_device(g)).requires_grad_();
+    const torch::Tensor weight = waves({4, 3}, 1).to(torch_test_device(g)).requires_grad_();
     AdamW optimizer({{"weight", weight}}, {.offload = {.host = true}});
     weight.mul(weight).sum().backward();
     const c10::Storage gradient = weight.grad().storage();
@@ -171,7 +166,7 @@ TEST_F(DeviceOffload, HoldsNoGradientsBetweenSteps) {
 
 TEST_F(DeviceOffload, AGraphThatSavedAParameterNotices) {
   on_threads(test_device_groups(1), [](const Group& g) {
-    const torch::Tensor weight = swell({4, 3}, 1).to(torch_test_device(g)).requires_grad_();
+    const torch::Tensor weight = waves({4, 3}, 1).to(torch_test_device(g)).requires_grad_();
     AdamW optimizer({{"weight", weight}}, {.offload = {.host = true}});
     const torch::Tensor before = weight.mul(weight).sum();
     weight.mul(weight).sum().backward();
@@ -185,7 +180,7 @@ TEST_F(DeviceOffload, GoesWhenTheLastParametersHaveGoneUp) {
   on_threads(test_device_groups(1), [](const Group& g) {
     const Device device = test_device(g);
     TestDevice& there = TestDevice::get();
-    const torch::Tensor weight = swell({4, 3}, 1).to(torch_test_device(g)).requires_grad_();
+    const torch::Tensor weight = waves({4, 3}, 1).to(torch_test_device(g)).requires_grad_();
     auto optimizer = std::make_unique<AdamW>(std::vector<NamedTensor>{{"weight", weight}},
                                              AdamWOptions{.offload = {.host = true}});
     weight.mul(weight).sum().backward();

@@ -11,17 +11,12 @@
 #include "lockstep/parallel/tensor.h"
 #include "optim/update.h"
 #include "parallel/torch_test_device.h"
+#include "parallel/waves.h"
 
 namespace lockstep::testing {
 namespace {
 
 using Tensors = std::vector<torch::Tensor>;
-
-torch::Tensor waves(at::IntArrayRef sizes, double phase, torch::Device device) {
-  std::int64_t count = 1;
-  for (const std::int64_t size : sizes) count *= size;
-  return torch::sin(torch::arange(count, torch::kFloat64) + phase).to(torch::kFloat32).view(sizes).to(device);
-}
 
 // With what batch norm would keep, and a parameter that is used in some steps only.
 struct DeviceNet : torch::nn::Module {

@@ -10,21 +10,16 @@
 #include "lockstep/parallel/strategies.h"
 #include "lockstep/parallel/units.h"
 #include "parallel/torch_test_device.h"
+#include "parallel/waves.h"
 
 namespace lockstep::testing {
 namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-torch::Tensor ripples(at::IntArrayRef sizes, double phase) {
-  std::int64_t count = 1;
-  for (const std::int64_t size : sizes) count *= size;
-  return torch::sin(torch::arange(count, torch::kFloat64) + phase).to(torch::kFloat32).view(sizes);
-}
-
 struct DeviceLayer : torch::nn::Module {
   DeviceLayer(int in, int out, torch::Device device) {
-    weight = register_parameter("weight", ripples({in, out}, 2.0 * out + in).to(device));
+    weight = register_parameter("weight", waves({in, out}, 2.0 * out + in).to(device));
   }
   torch::Tensor forward(const torch::Tensor& x) { return torch::relu(x.mm(weight)); }
   torch::Tensor weight;
@@ -39,7 +34,7 @@ struct DeviceUnits : torch::nn::Module {
                                              std::make_shared<DeviceLayer>(in, out, device))));
       in = out;
     }
-    alone = register_parameter("alone", ripples({8}, 3).to(device));
+    alone = register_parameter("alone", waves({8}, 3).to(device));
   }
   torch::Tensor forward(torch::Tensor x) {
     for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -79,7 +74,7 @@ Tensors train_units(const Group& g, torch::Device device, const UnitsPlan& plan)
                                               .total_weight = static_cast<double>(plan.lanes),
                                               .first = lane == 0,
                                               .last = lane == mine.count - 1});
-      net->forward(ripples({5, 6}, 7 * (mine.first + lane) + step).to(device)).pow(2).sum().backward();
+      net->forward(waves({5, 6}, 7 * (mine.first + lane) + step).to(device)).pow(2).sum().backward();
     }
     if (plan.clip) (void)clip_grad_norm_(*strategy, 0.5);
     optimizer.step();

@@ -2,13 +2,11 @@
 // them. Several ranks may share one GPU, and be threads of one process.
 //
 // The way of a call on a GPU, n ranks:
-//   1. Each rank's stream says, behind what it holds, that its buffers are ready (ipc_signals.h), and the
-//   rank
+//   1. Each rank's stream says, behind what it holds, that its buffers are ready (ipc_signals.h). The rank
 //      posts over the carrier where they are. There all meet, as for any call: who called something else, has
 //      its buffers elsewhere, is missing or dead, is named.
-//   2. Each lets its stream wait until everybody's are ready, puts its part of the work there (a sum: its
-//   n-th
-//      part of everybody's buffers, in canonical order, written to all), and lets it say that this is done.
+//   2. Each lets its stream wait until everybody's are ready, puts its part of the work there (of a sum the
+//      n-th part of everybody's buffers, in canonical order, written to all), and has it say when it is done.
 //   3. They meet again, and each lets its stream wait until everybody is done.
 // The host waits for the other hosts, and for no stream. No kernel waits for another: without MPS, processes
 // take turns on a GPU. Where a rank died nobody's stream waits for it any more.

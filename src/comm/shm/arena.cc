@@ -11,6 +11,7 @@
 #include <fstream>
 #include <string>
 
+#include "base/round_up.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -22,8 +23,6 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 constexpr std::uint64_t kPopulateStep = std::uint64_t{16} << 20;
 constexpr int kMadviseCollapse = 25;  // MADV_COLLAPSE, Linux 6.1; headers may be older than the kernel
-
-std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 
 // What a block of so many bytes takes.
 std::uint64_t block_bytes(std::size_t bytes) {

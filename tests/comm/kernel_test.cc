@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/kernel/copy.h"
 #include "comm/kernel/reduce.h"
 #include "comm/kernel_reference.h"
 #include "lockstep/base/error.h"
@@ -270,6 +272,19 @@ TEST_P(KernelTest, CombineInPlaceAndNot) {
       ASSERT_TRUE(place->guards_intact());
     }
   });
+}
+
+TEST_P(KernelTest, CopiesFromAnywhereToAnywhere) {
+  for (const std::size_t whole : {std::size_t{1}, kernel::kStreamed})
+    for (const std::size_t bytes : {0, 1, 4095, 4096, 4097, 70001})
+      for (const std::size_t shift : {0, 1, 31, 63}) {
+        std::vector<std::uint8_t> from(bytes + 64), to(bytes + 128, 0xee);
+        for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::uint8_t>(i * 31 + i / 251);
+        kernel::copy(to.data() + 64 - shift, from.data() + shift, bytes, whole);
+        std::vector<std::uint8_t> expected(bytes + 128, 0xee);
+        std::copy_n(from.data() + shift, bytes, expected.data() + 64 - shift);
+        ASSERT_TRUE(to == expected) << bytes << " bytes, shifted by " << shift;
+      }
 }
 
 TEST_P(KernelTest, WidensEveryHalf) {

@@ -11,10 +11,9 @@
 // Order of summation: canonical.
 #include "comm/algo/direct.h"
 
-#include <cstring>
-
 #include "comm/algo/builtin.h"
 #include "comm/algo/team.h"
+#include "comm/kernel/copy.h"
 
 namespace lockstep {
 namespace direct {
@@ -49,7 +48,7 @@ void collect(Stage& stage, const Reach& reach, std::size_t offset, std::size_t b
     const int r = (stage.rank() + step) % n;
     const std::byte* const from = static_cast<const std::byte*>(reach.in(r)) + offset;
     std::byte* const to = stage.out() + static_cast<std::size_t>(r) * bytes;
-    if (from != to && bytes > 0) std::memcpy(to, from, bytes);
+    if (from != to) kernel::copy(to, from, bytes, bytes * static_cast<std::size_t>(n));
   }
 }
 
@@ -93,11 +92,11 @@ void run_on_comm_memory(Stage& stage) {
       break;
     }
     case Collective::broadcast:
-      if (stage.rank() != call.root) std::memcpy(call.out, reach.in(call.root), bytes);
+      if (stage.rank() != call.root) kernel::copy(call.out, reach.in(call.root), bytes, bytes);
       break;
     case Collective::scatter: {
       const std::byte* const from = static_cast<const std::byte*>(reach.in(call.root)) + own * bytes;
-      if (from != stage.out()) std::memcpy(call.out, from, bytes);
+      if (from != stage.out()) kernel::copy(call.out, from, bytes, bytes);
       break;
     }
     case Collective::gather:

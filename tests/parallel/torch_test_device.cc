@@ -138,6 +138,23 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream exchangeStream(c10::Stream stream) const noexcept override { return stream; }
   c10::DeviceIndex deviceCount() const noexcept override { return 8; }
+  // libtorch 2's backward orders streams itself, also where there is only one.
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
+              const c10::EventFlag) const override {
+    destroyEvent(*event, stream.device_index());
+    *event = new DeviceEvent(TestDevice::get().record(stream_at(stream)));
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    TestDevice::get().wait(stream_at(stream), *static_cast<DeviceEvent*>(event));
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<DeviceEvent*>(event);
+  }
+
+ private:
+  static DeviceStream stream_at(const c10::Stream& stream) {
+    return TestDevice::get().current_stream(stream.device_index());
+  }
 };
 
 // Before the first backward (torch_first.cc's), which counts the devices.

@@ -68,8 +68,11 @@ AlignedMemory ShardStore::window_memory(std::size_t bytes) {
   return memory(bytes);
 }
 
-// Between the passes of a step and those of the next the line reads nothing: its memory is for updates.
+// Between the passes of a step and those of the next the line reads nothing: its memory is for updates. Who
+// updates, or reads, elsewhere (an optimizer that is made behind an evaluation) finds it in use.
 void ShardStore::lend_slots() {
+  if (!resting_) return;
+  lent_ = true;
   for (Slot& slot : slots_) {
     if (slot.bucket >= 0 || slot.memory.data() == nullptr) continue;
     spare_.push_back(std::move(slot.memory));
@@ -78,8 +81,9 @@ void ShardStore::lend_slots() {
 }
 
 void ShardStore::return_slots() {
+  const bool lent = std::exchange(lent_, false);
   for (Slot& slot : slots_) {
-    if (slot.memory.data() != nullptr || spare_.empty()) continue;
+    if (!lent || slot.memory.data() != nullptr || spare_.empty()) continue;
     slot.memory = std::move(spare_.back());
     spare_.pop_back();
   }

@@ -281,7 +281,8 @@ OffloadFigures ShardStore::figures(int lanes) const {
           .read_rate = rates_.read,
           .write_rate = rates_.write,
           .both_rate = rates_.both,
-          .predicted_ms = milliseconds_of(passes, gathered, rates_) + milliseconds_of({}, updated, rates_),
+          .predicted_ms = milliseconds_of(passes, gathered, rates_) +
+                          milliseconds_of({.updates = 1, .reads = reads_of_step_}, updated, rates_),
           .measured_ms = waits_.median_ms()};
 }
 

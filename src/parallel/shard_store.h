@@ -61,6 +61,7 @@ class ShardStore final : public SliceStore {
   const std::vector<std::vector<std::size_t>>& runs() const override;
   void hold(std::span<const std::size_t> slices, Use use) override;
   void let_go() override;
+  void announce_reads(int times) override { reads_of_step_ = times; }
   void read(std::size_t slice, const Piece& take) const override;
 
   // Memory that it had at most.
@@ -119,6 +120,7 @@ class ShardStore final : public SliceStore {
   std::vector<AlignedMemory> spare_;  // for windows, in this step
   Slot slots_[2];
   std::int64_t clock_ = 0;
+  int reads_of_step_ = 0;
   std::atomic<bool> resting_ = true;
   bool lent_ = false;  // slots are for updates
   std::atomic<std::size_t> now_ = 0, peak_ = 0;

@@ -105,6 +105,25 @@ TEST_F(ShardOffload, HoldsLittleInMemoryAndCountsWhatIsOnDisk) {
   train_units(run, 2);
 }
 
+// Of a step of four lanes: before each forward and each backward, and for the update; norms take another read.
+TEST_F(ShardOffload, PredictsWhatOptimizersReadForTheirNorms) {
+  const auto lamb = [](GradientSource& source) -> std::unique_ptr<Optimizer> {
+    return std::make_unique<LAMB>(source, LAMBOptions{.lr = 0.02});
+  };
+  for (const int norms : {0, 1}) {
+    UnitRun run = on_disk({.steps = 1});
+    if (norms == 1) run.make = lamb;
+    run.look = [&](const Strategy& strategy, const Group&) {
+      const OffloadFigures figures = strategy.offload(4).value();
+      const auto bytes = static_cast<double>(figures.bytes);
+      EXPECT_DOUBLE_EQ(figures.predicted_ms, 1e3 * ((2 * 4) * bytes / figures.read_rate +
+                                                    bytes / figures.both_rate + norms * bytes / figures.read_rate))
+          << norms;
+    };
+    train_units(run, 2);
+  }
+}
+
 // An optimizer may be made while units are asked for ahead, which nobody waits for outside of steps.
 TEST_F(ShardOffload, WhoHoldsSlicesLeavesTheMemoryOfAGatherAlone) {
   constexpr std::size_t kPart = 8192;

@@ -69,7 +69,7 @@ StateBytes state_bytes(const ModelSize& model, const StateForm& form) {
     if (one_lane) held.in_flight += std::min(all.gradients, kBucketsInFlight * bucket);
   }
   if (form.has_to_gather()) {
-    held.parameters = all.parameters / form.workers;
+    held.parameters = all.parameters / form.sharers;
     held.in_flight += std::min(all.parameters, kGatheredUnits * model.largest_unit_bytes);
   } else if (form.stage >= kFirstParameterStage) {
     const ParameterKind& tensor = model.largest_tensor;
@@ -82,7 +82,8 @@ StateBytes state_bytes(const ModelSize& model, const StateForm& form) {
     const ParameterKind& tensor = model.largest_tensor;
     const double bucket = std::max(most_of_bucket(model, form), tensor.count * tensor.element_bytes);
     held.params_on_disk = held.parameters;
-    held.parameters = std::min(held.parameters, kPartsInMemory * bucket / form.workers);
+    held.parameters = std::min(held.parameters, kHeldPartsInMemory * bucket / form.sharers +
+                                                    kOwnPartsInMemory * bucket / form.workers);
   }
   held.parameters += frozen;
   if (form.staging_bytes > 0) {

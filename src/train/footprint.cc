@@ -22,12 +22,17 @@ static_assert(kBucketsInFlight == BucketSlots::kUnderWay + 1);
 StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy) {
   const Group& group = strategy.group();
   const std::vector<int>& nodes = group.nodes();
+  const auto machine_workers =
+      static_cast<int>(std::ranges::count(nodes, nodes[static_cast<std::size_t>(group.rank())]));
   const bool widened = o.parallel.reduce_precision == ReducePrecision::f32;
+  const bool in_nodes = o.strategy == "hybrid-shard" || o.parallel.shard_inside_nodes;
   return state_bytes(model_size(strategy.module()),
                      {.stage = stage_of(o.strategy),
                       .workers = group.size(),
-                      .machine_workers = static_cast<int>(
-                          std::ranges::count(nodes, nodes[static_cast<std::size_t>(group.rank())])),
+                      .machine_workers = machine_workers,
+                      .sharers = o.parallel.shard_workers != 0 ? o.parallel.shard_workers
+                                 : in_nodes                    ? machine_workers
+                                                               : group.size(),
                       .lanes = lanes_of(group.rank(), group.size(), o.lanes).count,
                       .moments = moments_of(o.optimizer, o.momentum),
                       .master_bytes = keeps_masters(o) ? 4 : 0,
@@ -36,6 +41,7 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
                       .staging_bytes = o.offload ? static_cast<double>(o.offload.staging_bytes) : 0,
                       .params_on_disk = static_cast<bool>(o.parallel.offload_params),
                       .gathers = o.parallel.offload_params || o.parallel.gathered_mb > 0 ||
+                                 o.parallel.shard_workers != 0 ||
                                  o.parallel.parameters == ParameterAccess::gathered,
                       .on_gpus = o.device != "cpu"});
 }

@@ -131,6 +131,21 @@ TEST(StateBytes, KnowMachines) {
   EXPECT_FALSE((StateForm{.stage = 2, .workers = 2, .machine_workers = 1}).has_to_gather());
 }
 
+// A set holds all parameters between its workers, while gradients and state are divided among all.
+TEST(StateBytes, KnowSetsOfWorkers) {
+  ModelSize large = narrow(7.5e9);
+  large.largest_unit_bytes = 10e6;
+  StateForm form = adam(3, 8);
+  form.gathers = true;
+  form.sharers = 2;
+  EXPECT_EQ(state_bytes(large, form).parameters, 15e9 / 2);
+  EXPECT_EQ(state_bytes(large, form).gradients, 15e9 / 8);
+  EXPECT_EQ(state_bytes(large, form).optimizer, 7.5e9 * 12 / 8);
+  form.params_on_disk = true;
+  EXPECT_EQ(state_bytes(large, form).params_on_disk, 15e9 / 2);
+  EXPECT_EQ(state_bytes(large, form).parameters, 2 * 10e6 / 2 + 2 * 10e6 / 8);
+}
+
 // They have no memory in common, and state that is elsewhere takes none of theirs.
 TEST(StateBytes, GpusGatherAndKeepNothingOfWhatIsOffloaded) {
   ModelSize large = narrow(7.5e9);

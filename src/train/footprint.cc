@@ -79,7 +79,8 @@ nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strat
             {"gradient_bytes", buckets},
             {"optimizer_bytes", kept},
             {"gathered_bytes", static_cast<std::int64_t>(strategy.gathered_bytes())},
-            {"predicted_bytes", own},
+            {"accounted_bytes", own},
+            {"predicted_bytes", std::llround(predicted)},
             {"measured_bytes", measured_bytes(strategy, resident_before)}}}};
 }
 

@@ -84,8 +84,11 @@ class Offload(Case):
 
     def test_faults_are_one_line(self):
         nowhere = self.path("nowhere")
-        self.refused("train", "--out", self.path("run"), *LANES, "--steps", 2, "-n", 2, "--offload", nowhere, status=1,
-                     words=[f"cannot make a scratch file in {nowhere}: No such file or directory"])
+        for what, args in (("state", []), ("params", ["--strategy", "zero3"])):
+            self.refused("train", "--out", self.path("run"), *LANES, "--steps", 2, "-n", 2, "--offload", nowhere, "--offload-what",
+                         what, *args, words=[f"--offload {nowhere}: No such file or directory; accepted: a folder"])
+        self.refused("train", "--out", self.path("run"), *LANES, "--steps", 2, "--offload", __file__,
+                     words=[f"--offload {__file__}: Not a directory"])
         self.refused("train", "--out", self.path("run"), *LANES, "--optimizer", "torch-adamw", *self.disk(),
                      words=["--offload", "torch-adamw", "accepted: adamw"])
         self.refused("train", "--out", self.path("run"), *LANES, "--offload", "", words=["--offload ''", "accepted: a folder"])

@@ -7,6 +7,7 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/models/models.h"
 #include "lockstep/train/trainer.h"
+#include "plan/memory.h"
 #include "recipe/train_options.h"
 #include "train/data_record.h"
 
@@ -23,6 +24,12 @@ TrainData make_data(const TrainOptions& options);
 // strategy has parameters in shards, each of these workers keeps only its part of a unit, from when that is
 // made (parallel/construction.h); none: the model is whole. Collective there.
 std::shared_ptr<Model> make_model(const TrainOptions& options, const Dataset& data, const Group& world = {});
+
+// How large the options' model is: made to be counted, for its form is said in one place.
+ModelSize planned_size(TrainOptions options);
+
+// Throws UsageError where libtorch can't compute in that precision on that device (cpu, cuda, cuda:N).
+void check_kernels(const std::string& precision, const std::string& device);
 
 // The options with the data where it was when `before` was written, if it is still there: the run may have
 // been begun in another folder. Throws UsageError when it is in neither place.

@@ -40,13 +40,16 @@ CommMemory BucketSlots::take(std::size_t bytes) {
     free_.erase(fits);
     return slot;
   }
-  // All too small: one of them makes room for one that fits, and will do for smaller buckets as well.
-  if (!free_.empty()) {
+  // All too small. Of many one makes room for one that fits, and will do for smaller buckets as well; of a
+  // few each stays with its bucket: in the place of a large one a small one would keep that from its own.
+  if (!free_.empty() && slots_ > kUnderWay) {
     bytes_ -= free_.back().bytes();
+    --slots_;
     free_.pop_back();
   }
   CommMemory slot = group_.allocate(bytes, device_);
   bytes_ += slot.bytes();
+  ++slots_;
   return slot;
 }
 

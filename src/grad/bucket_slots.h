@@ -51,6 +51,7 @@ class BucketSlots {
   std::deque<Leaving> leaving_;  // in the order in which their exchanges began, and end
   std::vector<CommMemory> free_;
   std::size_t bytes_ = 0;
+  std::size_t slots_ = 0;        // taken or free
   bool waited_in_vain_ = false;  // the last time
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <iterator>
 
 #include "base/suggest.h"
@@ -27,6 +28,11 @@ double optimizer_bytes(const ParameterKind& kind, const StateForm& form) {
 double most_of_bucket(const ModelSize& model, const StateForm& form) {
   const bool ends = form.has_to_gather() && model.largest_unit_bytes > 0;
   return ends ? std::min(form.bucket_bytes, model.largest_unit_bytes) : form.bucket_bytes;
+}
+
+double whole_pages(double bytes, const StateForm& form) {
+  const double page = form.staging_bytes / kPagesInMemory;
+  return std::ceil(bytes / page) * page;
 }
 
 }  // namespace
@@ -88,7 +94,7 @@ StateBytes state_bytes(const ModelSize& model, const StateForm& form) {
   held.parameters += frozen;
   if (form.staging_bytes > 0) {
     held.on_disk = held.optimizer;
-    held.optimizer = form.on_gpus ? 0 : std::min(held.on_disk, form.staging_bytes);
+    held.optimizer = form.on_gpus ? 0 : std::min(whole_pages(held.on_disk, form), form.staging_bytes);
   }
   return held;
 }

@@ -56,6 +56,8 @@ inline constexpr int kBucketsInFlight = 3;
 inline constexpr int kBucketsArriving = 2;
 // One that is computed with, and the next.
 inline constexpr int kGatheredUnits = 2;
+// Of the optimizer's state while it is on disk (offload/offload.h).
+inline constexpr int kPagesInMemory = 6;
 // Parts of buckets in memory while the rest of a worker's parameters is on disk (parallel/shard_store.h): of
 // those that it holds for its set two that gathers read into; around an update its own, one each that is read
 // and written and two where what is updated is of two buckets, half of which take the memory of gathers.

@@ -17,6 +17,7 @@ namespace lockstep {
 
 // What a plan takes for granted.
 static_assert(kBucketBytes == kLargestBucketMb * 0x1p20);
+static_assert(kPagesInMemory == static_cast<int>(kStagedPages));
 static_assert(kBucketsInFlight == BucketSlots::kUnderWay + 1);
 
 StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy) {
@@ -40,9 +41,7 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
                       .bucket_bytes = strategy.bucket_cap_mb() * 0x1p20,
                       .staging_bytes = o.offload ? static_cast<double>(o.offload.staging_bytes) : 0,
                       .params_on_disk = static_cast<bool>(o.parallel.offload_params),
-                      .gathers = o.parallel.offload_params || o.parallel.gathered_mb > 0 ||
-                                 o.parallel.shard_workers != 0 ||
-                                 o.parallel.parameters == ParameterAccess::gathered,
+                      .gathers = strategy.gathers(),
                       .on_gpus = o.device != "cpu"});
 }
 

@@ -105,6 +105,16 @@ TEST(StateBytes, KnowParametersOnDisk) {
   EXPECT_EQ(state_bytes(large, form).parameters, 15e9);
 }
 
+// What is on disk leaves whole pages in memory, as many as there are, or six.
+TEST(StateBytes, KnowStateOnDisk) {
+  StateForm form = adam(1, 1);
+  form.staging_bytes = 24 * kMiB;
+  EXPECT_EQ(state_bytes(narrow(7.5e9), form).optimizer, 24 * kMiB);
+  EXPECT_EQ(state_bytes(narrow(1 * kMiB), form).optimizer, 12 * kMiB);
+  EXPECT_EQ(state_bytes(narrow(1 * kMiB + 1), form).optimizer, 16 * kMiB);
+  EXPECT_EQ(state_bytes(narrow(1 * kMiB + 1), form).on_disk, 12 * kMiB + 12);
+}
+
 // One copy of the parameters a machine: their share is that of its workers.
 TEST(StateBytes, KnowMachines) {
   ModelSize large = narrow(7.5e9);

@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
 #include "comm/thread_ranks.h"
 #include "lockstep/comm/init.h"
 
@@ -31,6 +36,28 @@ TEST(BucketSlots, ManyBucketsTakeTheMemoryOfThreeLargeOnesAtMost) {
       slots.leave(slots.take(pages << 12), Work());
       EXPECT_LE(slots.bytes(), 3u * 5 << 12);
     }
+}
+
+// Where workers may need each other: as long as exchanges end, it is the memory of three; where they do not,
+// nobody waits for long.
+TEST(BucketSlots, WaitsForExchangesThatEndAndNotForEver) {
+  BucketSlots slots(thread_groups(1).front(), Device(), BucketSlots::kUnbounded);
+  std::vector<std::jthread> threads;
+  for (int bucket = 0; bucket < 12; ++bucket) {
+    auto exchange = std::make_shared<WorkPromise>();
+    slots.leave(slots.take(4096), exchange->work());
+    threads.emplace_back([exchange] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(4));
+      exchange->set_done();
+    });
+    EXPECT_LE(slots.bytes(), 3u * 4096) << bucket;
+  }
+  std::vector<WorkPromise> never(64);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const WorkPromise& exchange : never) slots.leave(slots.take(4096), exchange.work());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2 * BucketSlots::kMostPatience);
+  EXPECT_GE(slots.bytes(), 60u * 4096);
+  for (WorkPromise& exchange : never) exchange.set_done();
 }
 
 }  // namespace

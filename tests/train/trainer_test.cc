@@ -193,7 +193,7 @@ TEST_F(TrainerTest, Bf16KeepsMastersAndTakes16BytesAParameter) {
 
 // Of parameters that are gathered among all workers, and in two sets.
 TEST_F(TrainerTest, PredictsWhatSetsOfWorkersHold) {
-  constexpr int kLayers = 15;
+  constexpr int kLayers = 24;
   for (const int sharers : {4, 2, 1}) {
     TrainerOptions how = options("sets" + std::to_string(sharers));
     how.strategy = "zero3";

@@ -58,9 +58,9 @@ int run_batch_sweep(BatchSweepFlags& flags) {
   flags.sweep.recipes = list_of(flags.recipes);
   flags.sweep.precisions = list_of(flags.precisions);
   std::vector<BatchRun> runs = batch_runs(base, flags.sweep);  // refused before the first run
-  if (flags.sweep.precisions.size() > 1)  // and what of these libtorch can't compute in
-    if (const int status = run_and_wait(train_program(
-            "sweep batch", {{"device", base.device}, {"precisions", flags.sweep.precisions}})))
+  if (flags.sweep.precisions.size() > 1)                       // and what of these libtorch can't compute in
+    if (const int status = run_and_wait(
+            train_program("sweep batch", {{"device", base.device}, {"precisions", flags.sweep.precisions}})))
       return status;
   const fs::path folder = base.out.empty() ? "runs/sweep-batch" : base.out;
   make_sweep_folder(folder);

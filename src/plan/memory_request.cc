@@ -83,7 +83,8 @@ void check_offload(const MemoryRequest& request) {
         o.offload_what, request.stage));
   if (o.offload == kHostOffload && !request.gpu)
     throw UsageError(
-        "--offload host: without --gpu the optimizer's state is in the host's memory; accepted: a folder on a "
+        "--offload host: without --gpu the optimizer's state is in the host's memory; accepted: a folder on "
+        "a "
         "local disk (./host for one of that name), or --gpu");
   if (offloads(o) && o.offload != kHostOffload && !o.offload.empty())
     expect_folder("--offload " + o.offload, o.offload);  // which is measured here
@@ -94,7 +95,8 @@ double memory_here(const MemoryRequest& request, int machine_workers) {
   if (!request.gpu) return machine_memory() / machine_workers;
   if (request.gpus.count == 0)
     throw UsageError(
-        "--gpu: there is no GPU here whose memory could be asked for; accepted: --memory, what a worker has of "
+        "--gpu: there is no GPU here whose memory could be asked for; accepted: --memory, what a worker has "
+        "of "
         "its GPU's (80G)");
   return request.gpus.bytes / ((machine_workers + request.gpus.count - 1) / request.gpus.count);
 }

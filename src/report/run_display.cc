@@ -81,9 +81,10 @@ std::string offload_cost_of(const Json& summary, const char* bold, const char* p
     predicted += ms;
     measured += number(part, "measured_ms");
   }
-  return std::isfinite(measured) ? fmt::format("{}{:.1f} ms{} that a step waited (predicted {:.1f} ms{})", bold,
-                                               measured, plain, predicted, error_of(predicted, measured))
-                                 : fmt::format("no step waited (predicted {:.1f} ms)", predicted);
+  return std::isfinite(measured)
+             ? fmt::format("{}{:.1f} ms{} that a step waited (predicted {:.1f} ms{})", bold, measured, plain,
+                           predicted, error_of(predicted, measured))
+             : fmt::format("no step waited (predicted {:.1f} ms)", predicted);
 }
 
 std::string percent(double part) { return std::isfinite(part) ? fmt::format("{:.1f} %", 100 * part) : "-"; }
@@ -249,8 +250,7 @@ void RunDisplay::finished(const Json& event) {
     line(fmt::format("overflowed     {}{:.0f}{} of {:.0f} steps, which were skipped; the loss scale is {}",
                      bold, skipped, plain, number(s, "steps"), format_number(number(s, "loss_scale"))));
   if (const std::string state = state_of(s, bold, plain); !state.empty()) line("model state    " + state);
-  if (const std::string cost = offload_cost_of(s, bold, plain); !cost.empty())
-    line("offload        " + cost);
+  if (const std::string cost = offload_cost_of(s, bold, plain); !cost.empty()) line("offload        " + cost);
   line(fmt::format("page           {}", event.at("page").get<std::string>()));
 }
 

@@ -14,8 +14,8 @@
 namespace lockstep {
 namespace {
 
-// The first bucket is small. Whether its exchange is over when the second begins is a matter of luck, and both
-// are to take the memory of two buckets, and not of two large ones.
+// The first bucket is small. Whether its exchange is over when the second begins is a matter of luck, and
+// both are to take the memory of two buckets, and not of two large ones.
 TEST(BucketSlots, FewBucketsTakeNoMoreThanAllOfThem) {
   constexpr std::size_t kSmall = 1 << 12, kLarge = 24 << 12;
   BucketSlots slots(thread_groups(1).front(), Device());

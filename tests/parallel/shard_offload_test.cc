@@ -105,7 +105,8 @@ TEST_F(ShardOffload, HoldsLittleInMemoryAndCountsWhatIsOnDisk) {
   train_units(run, 2);
 }
 
-// Of a step of four lanes: before each forward and each backward, and for the update; norms take another read.
+// Of a step of four lanes: before each forward and each backward, and for the update; norms take another
+// read.
 TEST_F(ShardOffload, PredictsWhatOptimizersReadForTheirNorms) {
   const auto lamb = [](GradientSource& source) -> std::unique_ptr<Optimizer> {
     return std::make_unique<LAMB>(source, LAMBOptions{.lr = 0.02});
@@ -116,8 +117,9 @@ TEST_F(ShardOffload, PredictsWhatOptimizersReadForTheirNorms) {
     run.look = [&](const Strategy& strategy, const Group&) {
       const OffloadFigures figures = strategy.offload(4).value();
       const auto bytes = static_cast<double>(figures.bytes);
-      EXPECT_DOUBLE_EQ(figures.predicted_ms, 1e3 * ((2 * 4) * bytes / figures.read_rate +
-                                                    bytes / figures.both_rate + norms * bytes / figures.read_rate))
+      EXPECT_DOUBLE_EQ(figures.predicted_ms,
+                       1e3 * ((2 * 4) * bytes / figures.read_rate + bytes / figures.both_rate +
+                              norms * bytes / figures.read_rate))
           << norms;
     };
     train_units(run, 2);

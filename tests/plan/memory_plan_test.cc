@@ -95,7 +95,8 @@ TEST(MemoryPlan, KnowsWhereParametersCanBeShared) {
   expect_words(said(request),
                {"64 workers on 16 machines", "the 4 workers of a machine", "arrives in buckets"});
   request.machines = 64;
-  expect_words(said(request), {"fits    zero3", "no two workers are on one machine", "gathers units", "--unit-params"});
+  expect_words(said(request),
+               {"fits    zero3", "no two workers are on one machine", "gathers units", "--unit-params"});
   request.unit_params = "200M";
   row = ask(request).at("stages")[0];
   EXPECT_EQ(row.at("fits"), true);
@@ -192,7 +193,8 @@ TEST(MemoryPlan, RefusesWhatARunWouldRefuse) {
   request.options.offload_what = "params";
   for (const char* stage : {"0", "1", "2"}) {
     request.stage = stage;
-    expect_words(refusal(request), {"--offload-what params is of parameters in shards", stage, "accepted: 3"});
+    expect_words(refusal(request),
+                 {"--offload-what params is of parameters in shards", stage, "accepted: 3"});
   }
   request.options.offload = "/tmp/nowhere/at/all";
   request.stage = "3";

@@ -199,7 +199,7 @@ TEST_F(OffloadTest, AFolderThatOneRankCannotUseIsToldToAll) {
     TrainerOptions how = on_disk("run", group.rank());
     if (group.rank() == 1) how.offload.folder = missing;
     expect_error<UsageError>([&] { Trainer(model, task(), how, group); },
-                              {"offload = " + missing.string() + ": No such file", "accepted: a folder"});
+                             {"offload = " + missing.string() + ": No such file", "accepted: a folder"});
   });
   EXPECT_FALSE(fs::exists(folder_ / "run"));
 }

@@ -207,7 +207,8 @@ TEST_F(TrainerTest, PredictsWhatSetsOfWorkersHold) {
     });
     const Json memory = Json::parse(text("sets" + std::to_string(sharers) + "/summary.json")).at("memory");
     const auto bytes = [&](const char* of) { return memory.at(of).get<double>(); };
-    EXPECT_NEAR(bytes("parameter_bytes") * sharers / (4 * (kLayers - 1) * (256 * 256 + 256)), 1, 0.02) << sharers;
+    EXPECT_NEAR(bytes("parameter_bytes") * sharers / (4 * (kLayers - 1) * (256 * 256 + 256)), 1, 0.02)
+        << sharers;
     EXPECT_NEAR(bytes("predicted_bytes") / bytes("accounted_bytes"), 1, 0.1) << memory.dump();
   }
 }

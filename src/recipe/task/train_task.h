@@ -38,7 +38,8 @@ TrainOptions locate_data(TrainOptions options, const DataRecord& before);
 std::string data_path(const TrainOptions& options);
 
 // What the trainer takes: the task, and the options without what only names a model or data. The loss is the
-// mean cross entropy over samples (over tokens for a text), of smoothed labels while the model is in training.
+// mean cross entropy over samples (over tokens for a text), of smoothed labels while the model is in
+// training.
 Task make_task(const std::shared_ptr<Model>& model, const TrainData& data, double label_smoothing = 0);
 // What the run's strategy is made with; a part of it.
 StrategyOptions strategy_options(const TrainOptions& options);

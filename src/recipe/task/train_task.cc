@@ -19,7 +19,6 @@
 #include "lockstep/parallel/construction.h"
 #include "lockstep/parallel/units.h"
 #include "train/device.h"
-#include "train/model_size.h"
 #include "train/precision.h"
 
 namespace lockstep {

@@ -7,9 +7,9 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/models/models.h"
 #include "lockstep/train/trainer.h"
-#include "plan/memory.h"
 #include "recipe/train_options.h"
 #include "train/data_record.h"
+#include "train/model_size.h"
 
 namespace lockstep {
 

@@ -56,7 +56,7 @@ int plan_memory(TrainFlags& flags, MemoryRequest& request) {
   request.options = flags.options;
   request.json = flags.json;
   settle(request, given);
-  if (request.params.empty()) become_train_program("plan memory", to_json(request));
+  if (!is_arithmetic(request)) become_train_program("plan memory", to_json(request));
   std::fputs(answer(request, size_in_params(request), wants_colours(1)).c_str(), stdout);
   return 0;
 }
@@ -70,7 +70,8 @@ void add_plan_memory(Cli& cli, CLI::App& plan) {
   command->add_option("--params", request->params, "the model's size, in place of --model: 350M, 7.5B");
   command->add_option("--stage", request->stage, "0 (ddp), 1, 2 or 3 (zero1 to zero3) (default: all)");
   command->add_option("--machines", request->machines, "with as many of the workers each (default: 1)");
-  command->add_option("--memory", request->memory, "of a worker: 24G (default: its part of this machine's)");
+  command->add_option("--memory", request->memory,
+                      "of a worker: 24G (default: its part of this machine's, or GPU's)");
   command->add_flag("--gpu", request->gpu, "of workers on GPUs (--device cuda)");
   command->add_option("--unit-params", request->unit_params,
                       "of the largest unit, where zero3 would have to gather (default: a block of --model)");

@@ -11,6 +11,8 @@
 #include "cli/command.h"
 #include "cli/sweep_folder.h"
 #include "cli/sweep_run.h"
+#include "cli/train_program.h"
+#include "launch/run_and_wait.h"
 #include "recipe/engine_flag.h"
 #include "report/folder_lock.h"
 #include "report/progress.h"
@@ -56,6 +58,10 @@ int run_batch_sweep(BatchSweepFlags& flags) {
   flags.sweep.recipes = list_of(flags.recipes);
   flags.sweep.precisions = list_of(flags.precisions);
   std::vector<BatchRun> runs = batch_runs(base, flags.sweep);  // refused before the first run
+  if (flags.sweep.precisions.size() > 1)                       // and what of these libtorch can't compute in
+    if (const int status = run_and_wait(
+            train_program("sweep batch", {{"device", base.device}, {"precisions", flags.sweep.precisions}})))
+      return status;
   const fs::path folder = base.out.empty() ? "runs/sweep-batch" : base.out;
   make_sweep_folder(folder);
   const FolderLock lock(folder);

@@ -20,15 +20,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/standard_fds.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/data/open_dataset.h"
 #include "plan/memory_request.h"
 #include "recipe/task/train_task.h"
 #include "report/printer.h"
 #include "report/progress.h"
 #include "train/device.h"
+#include "train/gpu_memory.h"
 #include "train/memory_use.h"
-#include "train/model_size.h"
-#include "train/precision.h"
 #include "train/stop_watch.h"
 #include "train/threads.h"
 
@@ -108,18 +106,18 @@ int run_train(const Json& request, std::string& hint) {
   return stopped_by == 0 ? 0 : 128 + stopped_by;
 }
 
-// Makes the model to count it: its form is said in one place.
 int run_plan_memory(const Json& json) {
-  const MemoryRequest request = memory_request(json);
-  TrainOptions options = request.options;
-  options.precision = "fp32";  // what the processor lacks takes memory all the same
-  options.examples = options.eval_examples = 1;
-  // Of the form of shapes, which need not be drawn for it.
-  const auto no_drawings = [] { return open_dataset({.name = "synthetic", .shape = {3, 32, 32}}); };
-  const std::shared_ptr<Model> model =
-      make_model(options, options.data == "shapes" ? *no_drawings() : *make_data(options).train);
-  apply_precision(parse_precision(request.options.precision), *model);
-  std::fputs(answer(request, model_size(*model), wants_colours(1)).c_str(), stdout);
+  MemoryRequest request = memory_request(json);
+  if (request.gpu && gpu_count() > 0)
+    request.gpus = {gpu_count(), static_cast<double>(gpu_memory(0).total_bytes)};
+  const ModelSize size = request.params.empty() ? planned_size(request.options) : size_in_params(request);
+  std::fputs(answer(request, size, wants_colours(1)).c_str(), stdout);
+  return 0;
+}
+
+// What no run of it could do, before the first one.
+int run_sweep_check(const Json& request) {
+  for (const Json& precision : request.at("precisions")) check_kernels(precision, request.at("device"));
   return 0;
 }
 
@@ -128,6 +126,7 @@ int run(const std::string& what, const Json& request, std::string& hint) {
   if (what == "infer") return run_infer(request);
   if (what == "step") return run_step_bench_worker(request);
   if (what == "plan memory") return run_plan_memory(request);
+  if (what == "sweep batch") return run_sweep_check(request);
   throw UsageError("'" + what + "' is not understood; this program is started by commands of lockstep");
 }
 

@@ -2,10 +2,10 @@
 
 #include <unistd.h>
 
-#include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "launch/run_and_wait.h"
 #include "launch/starter.h"
 #include "lockstep/base/error.h"
 #include "recipe/train_options.h"
@@ -58,12 +58,7 @@ std::vector<std::string> train_program(const std::string& what, const nlohmann::
 }
 
 void become_train_program(const std::string& what, const nlohmann::ordered_json& request) {
-  std::vector<std::string> words = train_program(what, request);
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  ::execv(argv[0], argv.data());
-  throw SystemError("starting " + words[0], errno);
+  become(train_program(what, request));
 }
 
 }  // namespace lockstep::cli

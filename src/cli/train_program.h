@@ -1,6 +1,6 @@
 // The second program, `lockstep-train`: the half that needs libtorch, which takes a second to load. It lies
 // beside this one and is started with what it has to do as JSON:
-//   lockstep-train train|infer|step|'plan memory' REQUEST
+//   lockstep-train train|infer|step|'plan memory'|'sweep batch' REQUEST
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

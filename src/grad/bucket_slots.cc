@@ -4,6 +4,13 @@
 #include <utility>
 
 namespace lockstep {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstInVain{200};
+constexpr int kPartInVain = 50;
+constexpr int kTimesAsLong = 10;
+
+}  // namespace
 
 // On a device the memory goes on in the order of the streams as soon as the exchange has been put there:
 // nobody waits for its end.
@@ -14,11 +21,19 @@ bool BucketSlots::is_over(const Work& exchange) {
     exchange.wait();
     return true;
   }
-  if (device_.kind == Device::Kind::cpu) return false;
-  const bool over =
-      exchange.wait_for(std::exchange(waited_in_vain_, true) ? std::chrono::milliseconds(0) : kPatience);
-  waited_in_vain_ = !over;
+  const auto lived =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - made_);
+  const auto may_wait = std::min(patience_, kFirstInVain + lived / kPartInVain - in_vain_);
+  if (may_wait <= std::chrono::milliseconds(0)) return false;
+  const bool over = exchange.wait_for(may_wait);
+  if (!over) in_vain_ += may_wait;
   return over;
+}
+
+void BucketSlots::learn(const WorkTiming& timing) {
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::nanoseconds(timing.end_ns - timing.begin_ns));
+  patience_ = std::min(std::max(patience_, kPatience + kTimesAsLong * took), kMostPatience);
 }
 
 CommMemory BucketSlots::take(std::size_t bytes) {
@@ -26,6 +41,7 @@ CommMemory BucketSlots::take(std::size_t bytes) {
     try {
       if (!is_over(leaving_.front().exchange)) break;
       leaving_.front().exchange.wait();
+      learn(leaving_.front().exchange.timing());
     } catch (...) {  // NOLINT(bugprone-empty-catch): the end of the step's exchange throws it
     }
     free_.push_back(std::move(leaving_.front().slot));
@@ -40,13 +56,16 @@ CommMemory BucketSlots::take(std::size_t bytes) {
     free_.erase(fits);
     return slot;
   }
-  // All too small: one of them makes room for one that fits, and will do for smaller buckets as well.
-  if (!free_.empty()) {
+  // All too small. Of many one makes room for one that fits, and will do for smaller buckets as well; of a
+  // few each stays with its bucket: in the place of a large one a small one would keep that from its own.
+  if (!free_.empty() && slots_ > kUnderWay) {
     bytes_ -= free_.back().bytes();
+    --slots_;
     free_.pop_back();
   }
   CommMemory slot = group_.allocate(bytes, device_);
   bytes_ += slot.bytes();
+  ++slots_;
   return slot;
 }
 

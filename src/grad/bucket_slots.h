@@ -19,10 +19,11 @@ class BucketSlots {
   // only wait elsewhere.
   static constexpr std::size_t kUnderWay = 2;
 
-  // As many as there are, since a worker may not wait for the others there: they may need it elsewhere. On a
-  // device it does for a moment, and goes on with more memory where that was in vain.
+  // As many as need be, since a worker may not wait for the others there for ever: they may need it
+  // elsewhere. It does for a while, several times as long as exchanges take, and goes on with more memory
+  // where that was in vain; waits in vain take a fiftieth of the time at most.
   static constexpr std::size_t kUnbounded = std::numeric_limits<std::size_t>::max();
-  static constexpr std::chrono::milliseconds kPatience{20};
+  static constexpr std::chrono::milliseconds kPatience{20}, kMostPatience{1000};
 
   // `under_way`: another number of them.
   BucketSlots(Group group, Device device, std::size_t under_way = kUnderWay)
@@ -40,6 +41,7 @@ class BucketSlots {
  private:
   bool bounded() const { return under_way_ != kUnbounded; }
   bool is_over(const Work& exchange);
+  void learn(const WorkTiming& timing);
   struct Leaving {
     CommMemory slot;
     Work exchange;
@@ -51,7 +53,10 @@ class BucketSlots {
   std::deque<Leaving> leaving_;  // in the order in which their exchanges began, and end
   std::vector<CommMemory> free_;
   std::size_t bytes_ = 0;
-  bool waited_in_vain_ = false;  // the last time
+  std::size_t slots_ = 0;  // taken or free
+  std::chrono::milliseconds patience_ = kPatience;
+  std::chrono::steady_clock::time_point made_ = std::chrono::steady_clock::now();
+  std::chrono::milliseconds in_vain_{0};  // it has waited so long
 };
 
 }  // namespace lockstep

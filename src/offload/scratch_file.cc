@@ -32,6 +32,15 @@ std::string free_text(const std::filesystem::path& folder) {
 
 }  // namespace
 
+void expect_folder(const std::string& option, const std::filesystem::path& folder) {
+  std::error_code error;
+  const auto there = std::filesystem::status(folder, error);
+  if (std::filesystem::is_directory(there)) return;
+  if (std::filesystem::exists(there)) error = std::make_error_code(std::errc::not_a_directory);
+  throw UsageError(
+      fmt::format("{}: {}; accepted: a folder on a local disk, or none", option, error.message()));
+}
+
 const char* path_text(OffloadPath path) {
   switch (path) {
     case OffloadPath::direct: return ", direct";

@@ -47,6 +47,9 @@ class ScratchFile {
   OffloadPath path_ = OffloadPath::page_cache;
 };
 
+// Throws UsageError that calls it `option` ("--offload /scratch"), where there is no such folder.
+void expect_folder(const std::string& option, const std::filesystem::path& folder);
+
 // ", direct", ", through the page cache", "; it is memory, not a disk": behind how the file is read and
 // written.
 const char* path_text(OffloadPath path);

@@ -67,6 +67,8 @@ void Optimizer::make_slots() {
   require_at_least_zero(traits_.name, "weight_decay", traits_.weight_decay);
   std::set<std::string> seen;
   for (const NamedTensor& parameter : source_->parameters()) check_parameter(traits_.name, parameter, seen);
+  if (SliceStore* const store = source_->store())
+    store->announce_reads(traits_.adapts == Adapts::to_nothing ? 0 : 1);  // for norms
   std::vector<torch::Tensor> updated;
   for (const Slice& slice : source_->slices()) {
     slots_.push_back({.name = slice.name,

@@ -44,6 +44,7 @@ void GatherLine::ask(int bucket, std::byte* memory) {
     const std::lock_guard lock(mutex_);
     if (failure_) std::rethrow_exception(failure_);
     wishes_.push_back({bucket, memory, point_of_stream(device_)});
+    if (store_ != nullptr) store_->begin_passes();
   }
   changed_.notify_all();
 }
@@ -65,6 +66,7 @@ void GatherLine::serve() {
     const std::lock_guard lock(mutex_);
     serving_ = true;
     served_ = point_of_stream(device_);
+    if (store_ != nullptr) store_->begin_passes();
   }
   changed_.notify_all();
 }
@@ -117,6 +119,7 @@ void GatherLine::round(const Wish* own, std::int32_t next) {
     if (std::ranges::count(said_, kServesZeros) > 0) tell_broken();
     const std::lock_guard lock(mutex_);
     serving_ = false;
+    if (store_ != nullptr && wishes_.empty()) store_->rest();
     return;
   }
   const auto other =

@@ -68,8 +68,11 @@ AlignedMemory ShardStore::window_memory(std::size_t bytes) {
   return memory(bytes);
 }
 
-// Between the passes of a step and those of the next the line reads nothing: its memory is for updates.
+// Between the passes of a step and those of the next the line reads nothing: its memory is for updates. Who
+// updates, or reads, elsewhere (an optimizer that is made behind an evaluation) finds it in use.
 void ShardStore::lend_slots() {
+  if (!resting_) return;
+  lent_ = true;
   for (Slot& slot : slots_) {
     if (slot.bucket >= 0 || slot.memory.data() == nullptr) continue;
     spare_.push_back(std::move(slot.memory));
@@ -78,8 +81,9 @@ void ShardStore::lend_slots() {
 }
 
 void ShardStore::return_slots() {
+  const bool lent = std::exchange(lent_, false);
   for (Slot& slot : slots_) {
-    if (slot.memory.data() != nullptr || spare_.empty()) continue;
+    if (!lent || slot.memory.data() != nullptr || spare_.empty()) continue;
     slot.memory = std::move(spare_.back());
     spare_.pop_back();
   }
@@ -277,7 +281,8 @@ OffloadFigures ShardStore::figures(int lanes) const {
           .read_rate = rates_.read,
           .write_rate = rates_.write,
           .both_rate = rates_.both,
-          .predicted_ms = milliseconds_of(passes, gathered, rates_) + milliseconds_of({}, updated, rates_),
+          .predicted_ms = milliseconds_of(passes, gathered, rates_) +
+                          milliseconds_of({.updates = 1, .reads = reads_of_step_}, updated, rates_),
           .measured_ms = waits_.median_ms()};
 }
 

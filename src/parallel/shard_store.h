@@ -52,11 +52,16 @@ class ShardStore final : public SliceStore {
   // OffloadError.
   const std::byte* fetch(int bucket);
   std::size_t stride(int bucket) const;
+  // The line has, or will have, something to read; and not any more, until it says so again. Meanwhile its
+  // memory is for updates.
+  void begin_passes() { resting_ = false; }
+  void rest() { resting_ = true; }
 
   bool has(std::size_t slice) const override { return places_[slice].bucket >= 0; }
   const std::vector<std::vector<std::size_t>>& runs() const override;
   void hold(std::span<const std::size_t> slices, Use use) override;
   void let_go() override;
+  void announce_reads(int times) override { reads_of_step_ = times; }
   void read(std::size_t slice, const Piece& take) const override;
 
   // Memory that it had at most.
@@ -115,6 +120,9 @@ class ShardStore final : public SliceStore {
   std::vector<AlignedMemory> spare_;  // for windows, in this step
   Slot slots_[2];
   std::int64_t clock_ = 0;
+  int reads_of_step_ = 0;
+  std::atomic<bool> resting_ = true;
+  bool lent_ = false;  // slots are for updates
   std::atomic<std::size_t> now_ = 0, peak_ = 0;
   std::atomic<std::int64_t> waiting_since_ = 0, waited_ns_ = 0;
   StepWaits waits_;

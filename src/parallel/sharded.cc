@@ -300,6 +300,7 @@ std::size_t Sharded::parameter_bytes() const {
   if (units_) return bytes - units_->whole_bytes() + units_->shard_bytes();
   if (!copy_) return bytes;
   for (const NamedTensor& parameter : parameters_) bytes -= parameter.tensor.nbytes();
+  if (arriving_) bytes += arriving_->bytes();
   for (const Shard& shard : shards_)
     bytes += shard.memory.bytes() / static_cast<std::size_t>(copy_->workers());
   return bytes;

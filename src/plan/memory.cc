@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <iterator>
 
 #include "base/suggest.h"
@@ -27,6 +28,11 @@ double optimizer_bytes(const ParameterKind& kind, const StateForm& form) {
 double most_of_bucket(const ModelSize& model, const StateForm& form) {
   const bool ends = form.has_to_gather() && model.largest_unit_bytes > 0;
   return ends ? std::min(form.bucket_bytes, model.largest_unit_bytes) : form.bucket_bytes;
+}
+
+double whole_pages(double bytes, const StateForm& form) {
+  const double page = form.staging_bytes / kPagesInMemory;
+  return std::ceil(bytes / page) * page;
 }
 
 }  // namespace
@@ -69,7 +75,7 @@ StateBytes state_bytes(const ModelSize& model, const StateForm& form) {
     if (one_lane) held.in_flight += std::min(all.gradients, kBucketsInFlight * bucket);
   }
   if (form.has_to_gather()) {
-    held.parameters = all.parameters / form.workers;
+    held.parameters = all.parameters / form.sharers;
     held.in_flight += std::min(all.parameters, kGatheredUnits * model.largest_unit_bytes);
   } else if (form.stage >= kFirstParameterStage) {
     const ParameterKind& tensor = model.largest_tensor;
@@ -82,12 +88,13 @@ StateBytes state_bytes(const ModelSize& model, const StateForm& form) {
     const ParameterKind& tensor = model.largest_tensor;
     const double bucket = std::max(most_of_bucket(model, form), tensor.count * tensor.element_bytes);
     held.params_on_disk = held.parameters;
-    held.parameters = std::min(held.parameters, kPartsInMemory * bucket / form.workers);
+    held.parameters = std::min(held.parameters, kHeldPartsInMemory * bucket / form.sharers +
+                                                    kOwnPartsInMemory * bucket / form.workers);
   }
   held.parameters += frozen;
   if (form.staging_bytes > 0) {
     held.on_disk = held.optimizer;
-    held.optimizer = form.on_gpus ? 0 : std::min(held.on_disk, form.staging_bytes);
+    held.optimizer = form.on_gpus ? 0 : std::min(whole_pages(held.on_disk, form), form.staging_bytes);
   }
   return held;
 }

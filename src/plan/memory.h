@@ -11,8 +11,9 @@
 // | 3 | zero3 | 1 / W | 1 / W | 1 / W |
 //
 // Stage 3 keeps one copy of the parameters a machine, in memory that its workers have in common: 1 / W is
-// that of one machine, and on several the share of a worker is 1 by the workers of its machine. Frozen
-// parameters are whole everywhere.
+// that of one machine, and on several the share of a worker is 1 by the workers of its machine. Where sets of
+// workers hold all parameters between them (hybrid-shard) it is 1 by the workers of a set. Frozen parameters
+// are whole everywhere.
 //
 // A worker that carries several lanes adds up their gradients until its last lane, so from stage 2 on it
 // holds them whole beside its own part, in as many sets of buckets as that takes (grad/gradient_store.h).
@@ -55,14 +56,19 @@ inline constexpr int kBucketsInFlight = 3;
 inline constexpr int kBucketsArriving = 2;
 // One that is computed with, and the next.
 inline constexpr int kGatheredUnits = 2;
-// Own parts of buckets in memory while the rest of a worker's parameters is on disk: around an update one
-// each that is read and written, and two where what is updated is of two buckets (parallel/shard_store.h).
-inline constexpr int kPartsInMemory = 4;
+// Of the optimizer's state while it is on disk (offload/offload.h).
+inline constexpr int kPagesInMemory = 6;
+// Parts of buckets in memory while the rest of a worker's parameters is on disk (parallel/shard_store.h): of
+// those that it holds for its set two that gathers read into; around an update its own, one each that is read
+// and written and two where what is updated is of two buckets, half of which take the memory of gathers.
+inline constexpr int kHeldPartsInMemory = 2;
+inline constexpr int kOwnPartsInMemory = 2;
 
 struct StateForm {
   int stage = 0;
   int workers = 1;
   int machine_workers = workers;  // those of this worker's machine
+  int sharers = workers;          // workers that hold all parameters between them, where they are gathered
   int lanes = 1;                  // that this worker carries
   int moments = 2;
   int master_bytes = 0;          // kept of each 16-bit parameter; 0: none

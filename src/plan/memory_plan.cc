@@ -94,6 +94,9 @@ std::string memory_line(const MemoryQuestion& q) {
   const auto binary = [](double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); };
   if (q.memory_given)
     return fmt::format("{} ({}) a worker", binary(q.memory_bytes), decimal_bytes(q.memory_bytes));
+  if (q.form.on_gpus)
+    return fmt::format("{} ({}) a worker: its part of a GPU of this machine", binary(q.memory_bytes),
+                       decimal_bytes(q.memory_bytes));
   return fmt::format("{} a worker: this machine's {} for {}", decimal_bytes(q.memory_bytes),
                      binary(q.memory_bytes * q.form.machine_workers),
                      counted(q.form.machine_workers, "worker"));

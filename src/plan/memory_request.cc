@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/lanes.h"
 #include "offload/pager.h"
+#include "offload/scratch_file.h"
 #include "plan/memory_plan.h"
 #include "plan/parameter_count.h"
 #include "report/table.h"
@@ -65,6 +66,41 @@ int most_lanes_of_a_worker(int workers, int lanes) {
   return most;
 }
 
+// What a run refuses too, in the words of this command's flags.
+void check_offload(const MemoryRequest& request) {
+  const TrainOptions& o = request.options;
+  if (offloads_params(o) && request.gpu)
+    throw UsageError(fmt::format("--gpu: --offload-what {} is of the processor's memory; accepted: state",
+                                 o.offload_what));
+  if (offloads_params(o) && o.offload == kHostOffload)
+    throw UsageError(fmt::format(
+        "--offload host: --offload-what {} is of the processor's memory; accepted: a folder on a local disk",
+        o.offload_what));
+  if (offloads_params(o) && !request.stage.empty() && request.stage != "3")
+    throw UsageError(fmt::format(
+        "--offload-what {} is of parameters in shards, and --stage is {}; accepted: 3, or --offload-what "
+        "state",
+        o.offload_what, request.stage));
+  if (o.offload == kHostOffload && !request.gpu)
+    throw UsageError(
+        "--offload host: without --gpu the optimizer's state is in the host's memory; accepted: a folder on "
+        "a "
+        "local disk (./host for one of that name), or --gpu");
+  if (offloads(o) && o.offload != kHostOffload && !o.offload.empty())
+    expect_folder("--offload " + o.offload, o.offload);  // which is measured here
+}
+
+// A worker's, where it was not given.
+double memory_here(const MemoryRequest& request, int machine_workers) {
+  if (!request.gpu) return machine_memory() / machine_workers;
+  if (request.gpus.count == 0)
+    throw UsageError(
+        "--gpu: there is no GPU here whose memory could be asked for; accepted: --memory, what a worker has "
+        "of "
+        "its GPU's (80G)");
+  return request.gpus.bytes / ((machine_workers + request.gpus.count - 1) / request.gpus.count);
+}
+
 }  // namespace
 
 const Given kMemoryOptions = {
@@ -80,25 +116,24 @@ void settle(MemoryRequest& request, const Given& given) {
   if (o.workers < 0 || workers > kMostPlannedWorkers)
     throw UsageError(fmt::format("-n (--workers) '{}' is out of range; accepted: 1 to {}", o.workers,
                                  kMostPlannedWorkers));
-  o.workers = 0;                                 // more than one launcher starts can be planned for
+  o.workers = 0;  // more than one launcher starts can be planned for
+  check_values(o);
+  if (!request.stage.empty()) expect_one_of("--stage", request.stage, {"0", "1", "2", "3"});
+  check_offload(request);
   if (offloads_params(o)) o.strategy = "zero3";  // of all stages it is the one that has them there
   // In the host's memory: on GPUs alone, of which the machine that plans may have none.
   const std::string offload = o.offload;
-  if (request.gpu && offloads_params(o))
-    throw UsageError(fmt::format("--gpu: --offload-what {} is of the processor's memory; accepted: state",
-                                 o.offload_what));
-  if (request.gpu && offload == kHostOffload) o.offload = "none";
+  if (offload == kHostOffload) o.offload = "none";
   check_options(o);
   check_of_use(o, given);
   check_lanes(o, workers);
-  if (request.gpu && offload == kHostOffload) o.offload = offload;
+  if (offload == kHostOffload) o.offload = offload;
   o.workers = workers;
   if (o.lanes == 0) o.lanes = workers;
   if (request.machines < 1 || workers % request.machines != 0)
     throw UsageError(
         fmt::format("--machines {}: {} can't be as many on each; accepted: 1, or a number that divides them",
                     request.machines, counted(workers, "worker")));
-  if (!request.stage.empty()) expect_one_of("--stage", request.stage, {"0", "1", "2", "3"});
   if (!request.memory.empty()) (void)memory_of(request.memory);
   if (request.unit_params.empty()) return;
   const double unit = parse_parameter_count("--unit-params", request.unit_params);
@@ -152,7 +187,7 @@ std::string answer(const MemoryRequest& request, ModelSize size, bool colours) {
                .master_bytes = narrow ? 4 : 0,
                .least_gradient_bytes = o.reduce_precision == "fp32" ? 4 : 0,
                .on_gpus = request.gpu},
-      .memory_bytes = memory_given ? memory_of(request.memory) : machine_memory() / machine_workers,
+      .memory_bytes = memory_given ? memory_of(request.memory) : memory_here(request, machine_workers),
       .memory_given = memory_given};
   if (o.offload == kHostOffload) {
     question.form.staging_bytes = static_cast<double>(Offload().staging_bytes);

@@ -20,12 +20,21 @@ struct MemoryRequest {
   std::string params = {};  // "7.5B"; empty: options.model is counted
   std::string unit_params =
       {};                     // of the largest unit, were stage 3 to gather; empty: a block's, or not known
-  std::string memory = {};    // "24G" a worker; empty: this machine's, in equal parts
+  std::string memory = {};    // "24G" a worker; empty: this machine's, or its GPUs', in equal parts
   std::int64_t machines = 1;  // with as many workers each
   std::string stage = {};     // empty: all
   bool gpu = false;           // the memory is that of GPUs
+  struct Gpus {
+    int count = 0;
+    double bytes = 0;  // of each
+  } gpus = {};         // of this machine, by who can see them
   bool json = false;
 };
+
+// Can it be answered without libtorch?
+inline bool is_arithmetic(const MemoryRequest& request) {
+  return !request.params.empty() && !(request.gpu && request.memory.empty());
+}
 
 // Fills in what follows from other options, workers and lanes too. Throws UsageError. `given`: the options
 // that were written.

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "lockstep/base/bytes.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/launch/launcher.h"
 #include "report/noise_json.h"
@@ -56,6 +57,34 @@ std::string error_of(double predicted, double measured) {
 std::string floor_of(const Json& summary) {
   const double floor = number(summary, "loss_floor");
   return std::isfinite(floor) ? fmt::format("floor {:.4f}, the text's entropy; ", floor) : "";
+}
+
+// "616 MiB (predicted 615 MiB, off by +0 %)", of rank 0's model state, and per parameter.
+std::string state_of(const Json& summary, const char* bold, const char* plain) {
+  const Json memory = summary.value("memory", Json::object());
+  const double took = number(memory, "accounted_bytes"), predicted = number(memory, "predicted_bytes");
+  if (!(took >= 0) || !(predicted >= 0)) return "";
+  const auto text = [](double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); };
+  return fmt::format("{}{}{}, {:.2f} bytes a parameter (predicted {}, {:.2f}{})", bold, text(took), plain,
+                     number(summary, "state_bytes_a_parameter"), text(predicted),
+                     number(summary, "predicted_state_bytes_a_parameter"), error_of(predicted, took));
+}
+
+// What steps waited for what is not in memory, of the optimizer's state and of parameters together.
+std::string offload_cost_of(const Json& summary, const char* bold, const char* plain) {
+  const Json offload = summary.value("offload", Json());
+  if (!offload.is_object()) return "";
+  double predicted = 0, measured = 0;
+  for (const Json& part : {offload, offload.value("params", Json())}) {
+    const double ms = number(part, "predicted_ms");
+    if (!std::isfinite(ms)) continue;
+    predicted += ms;
+    measured += number(part, "measured_ms");
+  }
+  return std::isfinite(measured)
+             ? fmt::format("{}{:.1f} ms{} that a step waited (predicted {:.1f} ms{})", bold, measured, plain,
+                           predicted, error_of(predicted, measured))
+             : fmt::format("no step waited (predicted {:.1f} ms)", predicted);
 }
 
 std::string percent(double part) { return std::isfinite(part) ? fmt::format("{:.1f} %", 100 * part) : "-"; }
@@ -220,9 +249,8 @@ void RunDisplay::finished(const Json& event) {
   if (const double skipped = number(s, "steps_skipped"); skipped > 0)
     line(fmt::format("overflowed     {}{:.0f}{} of {:.0f} steps, which were skipped; the loss scale is {}",
                      bold, skipped, plain, number(s, "steps"), format_number(number(s, "loss_scale"))));
-  if (const double state = number(s, "state_bytes_a_parameter"); s.value("precision", "fp32") != "fp32")
-    line(fmt::format("model state    {}{:.2f}{} bytes a parameter (predicted {:.2f})", bold, state, plain,
-                     number(s, "predicted_state_bytes_a_parameter")));
+  if (const std::string state = state_of(s, bold, plain); !state.empty()) line("model state    " + state);
+  if (const std::string cost = offload_cost_of(s, bold, plain); !cost.empty()) line("offload        " + cost);
   line(fmt::format("page           {}", event.at("page").get<std::string>()));
 }
 

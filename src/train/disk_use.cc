@@ -8,7 +8,9 @@
 #include <functional>
 #include <numeric>
 
+#include "base/option_name.h"
 #include "lockstep/base/bytes.h"
+#include "lockstep/checkpoint/leader.h"
 #include "offload/scratch_file.h"
 
 namespace lockstep {
@@ -56,6 +58,19 @@ nlohmann::ordered_json json_of(const DiskPart& use) {
 }
 
 }  // namespace
+
+// Before anything is made there: what is missing is then said of the option.
+void check_folders(const TrainerOptions& o, const Group& world) {
+  const std::filesystem::path& state = o.offload.folder;
+  const std::filesystem::path& params = o.parallel.offload_params.folder;
+  if (state.empty() && params.empty()) return;
+  const bool flags = option_text("offload").starts_with("--");  // one for both
+  run_on_all(world, "looking for the folder of what is on disk", [&] {
+    if (!state.empty()) expect_folder(option_text("offload", state.string()), state);
+    if (!params.empty())
+      expect_folder(option_text(flags ? "offload" : "parallel.offload_params", params.string()), params);
+  });
+}
 
 DiskUse disk_use(const TrainOptimizer& optimizer, const Strategy& strategy, int lanes) {
   const Group& world = strategy.group();

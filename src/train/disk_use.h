@@ -9,6 +9,7 @@
 
 #include "lockstep/comm/group.h"
 #include "lockstep/parallel/strategy.h"
+#include "lockstep/train/trainer.h"
 #include "train/optimizer.h"
 
 namespace lockstep {
@@ -26,6 +27,9 @@ struct DiskPart {
 struct DiskUse {
   std::optional<DiskPart> state, params;
 };
+
+// Throws UsageError on all workers where one has no such folder. Collective where something is to be on disk.
+void check_folders(const TrainerOptions& options, const Group& world);
 
 // `lanes`: that this worker has in a step. Collective.
 DiskUse disk_use(const TrainOptimizer& optimizer, const Strategy& strategy, int lanes);

@@ -17,17 +17,23 @@ namespace lockstep {
 
 // What a plan takes for granted.
 static_assert(kBucketBytes == kLargestBucketMb * 0x1p20);
+static_assert(kPagesInMemory == static_cast<int>(kStagedPages));
 static_assert(kBucketsInFlight == BucketSlots::kUnderWay + 1);
 
 StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy) {
   const Group& group = strategy.group();
   const std::vector<int>& nodes = group.nodes();
+  const auto machine_workers =
+      static_cast<int>(std::ranges::count(nodes, nodes[static_cast<std::size_t>(group.rank())]));
   const bool widened = o.parallel.reduce_precision == ReducePrecision::f32;
+  const bool in_nodes = o.strategy == "hybrid-shard" || o.parallel.shard_inside_nodes;
   return state_bytes(model_size(strategy.module()),
                      {.stage = stage_of(o.strategy),
                       .workers = group.size(),
-                      .machine_workers = static_cast<int>(
-                          std::ranges::count(nodes, nodes[static_cast<std::size_t>(group.rank())])),
+                      .machine_workers = machine_workers,
+                      .sharers = o.parallel.shard_workers != 0 ? o.parallel.shard_workers
+                                 : in_nodes                    ? machine_workers
+                                                               : group.size(),
                       .lanes = lanes_of(group.rank(), group.size(), o.lanes).count,
                       .moments = moments_of(o.optimizer, o.momentum),
                       .master_bytes = keeps_masters(o) ? 4 : 0,
@@ -35,8 +41,7 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
                       .bucket_bytes = strategy.bucket_cap_mb() * 0x1p20,
                       .staging_bytes = o.offload ? static_cast<double>(o.offload.staging_bytes) : 0,
                       .params_on_disk = static_cast<bool>(o.parallel.offload_params),
-                      .gathers = o.parallel.offload_params || o.parallel.gathered_mb > 0 ||
-                                 o.parallel.parameters == ParameterAccess::gathered,
+                      .gathers = strategy.gathers(),
                       .on_gpus = o.device != "cpu"});
 }
 
@@ -73,7 +78,8 @@ nlohmann::ordered_json memory_figures(const TrainerOptions& options, const Strat
             {"gradient_bytes", buckets},
             {"optimizer_bytes", kept},
             {"gathered_bytes", static_cast<std::int64_t>(strategy.gathered_bytes())},
-            {"predicted_bytes", own},
+            {"accounted_bytes", own},
+            {"predicted_bytes", std::llround(predicted)},
             {"measured_bytes", measured_bytes(strategy, resident_before)}}}};
 }
 

@@ -159,6 +159,7 @@ void TrainRun::tell(const Json& event) const {
 }
 
 std::unique_ptr<Strategy> TrainRun::begin_strategy() const {
+  check_folders(options_, world_);
   check_same_data(world_, data_record_);
   check_same_data(plan_->data, data_record_, options_.data_name, plan_->resumed);
   for_each_unit(*model_, [this](torch::nn::Module& module) {

@@ -49,6 +49,21 @@ class PlanMemory(Case):
         self.refused("plan", "memory", "--model", "gpt", "--blocks", 1000, "--width", 65536,
                      words=["lockstep plan memory: ", "this machine's memory", "--params"])
         self.refused("plan", words=["batch, memory"])
+        offload = ["--params", "1B", "--memory", "24G", "--offload"]
+        self.refused("plan", "memory", *offload, self.path("none"), words=[f"--offload {self.path('none')}: No such file or directory"])
+        self.refused("plan", "memory", *offload, "host", words=["--offload host", "without --gpu", "accepted: a folder"])
+        for stage in (0, 1, 2):
+            self.refused("plan", "memory", *offload, "/tmp", "--offload-what", "params", "--stage", stage,
+                         words=["--offload-what params", f"--stage is {stage}", "accepted: 3"])
+
+    def test_asks_gpus_for_their_memory(self):
+        for model in (["--params", "1B"], ["--model", "mlp"]):
+            done = self.run_program("plan", "memory", *model, "--gpu")
+            if done.returncode == 0:
+                self.assertIn("its part of a GPU of this machine", done.stdout)
+            else:
+                self.refused("plan", "memory", *model, "--gpu", words=["--gpu: there is no GPU here", "accepted: --memory"])
+            self.assertEqual(self.run_program("plan", "memory", *model, "--gpu", "--memory", "80G").returncode, 0)
 
 
 if __name__ == "__main__":

@@ -76,11 +76,19 @@ class Offload(Case):
         said = r"offload: \S+ \w+ of optimizer state on disk in %s \((io_uring|threads)(, direct|, through the page cache|; it is memory, not a disk)\), " \
                r"[\d.]+ GB/s read, [\d.]+ GB/s write a worker: about \S+ ms a step more" % self.path("disk")
         self.assertRegex(done.stdout + done.stderr, said)
+        # And at the end what it did cost.
+        self.assertRegex(done.stdout, r"\noffload        [\d.]+ ms that a step waited \(predicted [\d.]+ ms, off by [+-]\d+ %\)\n")
+        figures = self.summary("run")["offload"]
+        self.assertIn(f"offload        {figures['measured_ms']:.1f} ms that a step waited (predicted {figures['predicted_ms']:.1f} ms", done.stdout)
+        self.assertRegex(done.stdout, r"\nmodel state    [\d.]+ \w+, [\d.]+ bytes a parameter \(predicted [\d.]+ \w+, [\d.]+, off by [+-]\d+ %\)\n")
 
     def test_faults_are_one_line(self):
         nowhere = self.path("nowhere")
-        self.refused("train", "--out", self.path("run"), *LANES, "--steps", 2, "-n", 2, "--offload", nowhere, status=1,
-                     words=[f"cannot make a scratch file in {nowhere}: No such file or directory"])
+        for what, args in (("state", []), ("params", ["--strategy", "zero3"])):
+            self.refused("train", "--out", self.path("run"), *LANES, "--steps", 2, "-n", 2, "--offload", nowhere, "--offload-what",
+                         what, *args, words=[f"--offload {nowhere}: No such file or directory; accepted: a folder"])
+        self.refused("train", "--out", self.path("run"), *LANES, "--steps", 2, "--offload", __file__,
+                     words=[f"--offload {__file__}: Not a directory"])
         self.refused("train", "--out", self.path("run"), *LANES, "--optimizer", "torch-adamw", *self.disk(),
                      words=["--offload", "torch-adamw", "accepted: adamw"])
         self.refused("train", "--out", self.path("run"), *LANES, "--offload", "", words=["--offload ''", "accepted: a folder"])

@@ -1,4 +1,5 @@
 """--precision: what travels and what is kept in 16 bits, what is refused, and (slow) that the loss is f32's."""
+import os
 import unittest
 
 from train_case import LANES, Case
@@ -37,6 +38,10 @@ class Precision(Case):
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
             self.assertIn("--precision fp16: libtorch", done.stderr)
             self.assertIn("matrix products", done.stderr)
+            # A sweep says so before its first run.
+            self.refused("sweep", "batch", *RUN, "--steps", 4, "--factors", 1, "--recipes", "fixed", "--precisions", "fp32,fp16",
+                         "--out", self.path("sweep"), words=["lockstep sweep batch: --precision fp16: libtorch"])
+            self.assertFalse(os.path.exists(self.path("sweep")))
 
 
 class PrecisionLoss(Case):

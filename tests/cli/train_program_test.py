@@ -143,8 +143,11 @@ class Folder(Case):
         self.assertEqual(int(self.rows("run", "latency.csv")[-1]["count"]), len(buckets))
         self.assertEqual([n for n in os.listdir(self.path("run")) if n.startswith(".")], [])
         memory = summary["memory"]
-        self.assertEqual(memory["predicted_bytes"],
-                         memory["parameter_bytes"] + memory["gradient_bytes"] + memory["optimizer_bytes"])
+        self.assertEqual(memory["accounted_bytes"], memory["parameter_bytes"] + memory["gradient_bytes"] +
+                         memory["optimizer_bytes"] + memory["gathered_bytes"])
+        self.assertEqual(memory["accounted_bytes"], summary["state_bytes"][0])
+        self.assertEqual(memory["predicted_bytes"], summary["predicted_state_bytes"])
+        self.assertNotEqual(memory["predicted_bytes"], memory["accounted_bytes"])  # by what buckets are aligned
 
     def test_trace(self):
         self.train("run", "-n", 2, *LANES, "--steps", 8, "--trace-steps", 2)

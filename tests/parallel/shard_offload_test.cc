@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 
@@ -102,6 +103,62 @@ TEST_F(ShardOffload, HoldsLittleInMemoryAndCountsWhatIsOnDisk) {
     EXPECT_TRUE(figures->measured_ms.has_value());
   };
   train_units(run, 2);
+}
+
+// Of a step of four lanes: before each forward and each backward, and for the update; norms take another
+// read.
+TEST_F(ShardOffload, PredictsWhatOptimizersReadForTheirNorms) {
+  const auto lamb = [](GradientSource& source) -> std::unique_ptr<Optimizer> {
+    return std::make_unique<LAMB>(source, LAMBOptions{.lr = 0.02});
+  };
+  for (const int norms : {0, 1}) {
+    UnitRun run = on_disk({.steps = 1});
+    if (norms == 1) run.make = lamb;
+    run.look = [&](const Strategy& strategy, const Group&) {
+      const OffloadFigures figures = strategy.offload(4).value();
+      const auto bytes = static_cast<double>(figures.bytes);
+      EXPECT_DOUBLE_EQ(figures.predicted_ms,
+                       1e3 * ((2 * 4) * bytes / figures.read_rate + bytes / figures.both_rate +
+                              norms * bytes / figures.read_rate))
+          << norms;
+    };
+    train_units(run, 2);
+  }
+}
+
+// An optimizer may be made while units are asked for ahead, which nobody waits for outside of steps.
+TEST_F(ShardOffload, WhoHoldsSlicesLeavesTheMemoryOfAGatherAlone) {
+  constexpr std::size_t kPart = 8192;
+  ShardStore store({.folder = folder_}, std::vector<ShardStore::Form>(4, {.part_bytes = kPart}), 4);
+  const auto is = [](const void* bytes, int value) {
+    const auto* const all = static_cast<const std::byte*>(bytes);
+    return std::all_of(all, all + kPart, [&](std::byte each) { return each == std::byte(value); });
+  };
+  std::vector<torch::Tensor> parameters;
+  for (int b = 0; b < 4; ++b) {
+    store.write_part(b, 0, std::vector(kPart, std::byte(b + 1)));
+    parameters.push_back(torch::zeros({kPart}, torch::kUInt8));
+    store.add_slice(static_cast<std::size_t>(b), parameters.back(), b, 0);
+  }
+  const auto hold_all = [&] {
+    for (std::size_t slice = 0; slice < parameters.size(); ++slice) {
+      store.hold(std::span(&slice, 1), SliceStore::Use::read);
+      EXPECT_TRUE(is(parameters[slice].data_ptr(), static_cast<int>(slice) + 1)) << slice;
+    }
+    store.let_go();
+  };
+  store.begin_passes();
+  const std::byte* const first = store.fetch(0);
+  const std::byte* const second = store.fetch(1);
+  hold_all();
+  EXPECT_TRUE(is(first, 1));
+  EXPECT_TRUE(is(second, 2));
+  // Between passes it takes that memory: no more than was there.
+  store.rest();
+  const std::size_t before = store.peak_bytes();
+  hold_all();
+  EXPECT_EQ(store.peak_bytes(), before);
+  EXPECT_LE(before, 6 * kPart);
 }
 
 TEST_F(ShardOffload, WritingUnderWholeReachesTheDisk) {

@@ -95,7 +95,8 @@ TEST(MemoryPlan, KnowsWhereParametersCanBeShared) {
   expect_words(said(request),
                {"64 workers on 16 machines", "the 4 workers of a machine", "arrives in buckets"});
   request.machines = 64;
-  expect_words(said(request), {"fits    zero3", "no two workers are on one machine", "gathers units", "--unit-params"});
+  expect_words(said(request),
+               {"fits    zero3", "no two workers are on one machine", "gathers units", "--unit-params"});
   request.unit_params = "200M";
   row = ask(request).at("stages")[0];
   EXPECT_EQ(row.at("fits"), true);
@@ -168,6 +169,40 @@ TEST(MemoryPlan, RefusesInOneLine) {
   EXPECT_EQ(ask(request).at("workers"), 4096);
   request.options.optimizer = "adagrad";
   expect_words(refusal(request), {"--optimizer", "adagrad", "lamb"});
+}
+
+// Four workers on two GPUs: each has a half of one. This machine's own memory is no GPU's.
+TEST(MemoryPlan, TakesTheMemoryOfGpusThatAreHere) {
+  MemoryRequest request = paper();
+  request.gpu = true;
+  EXPECT_TRUE(is_arithmetic(request));
+  request.memory.clear();
+  EXPECT_FALSE(is_arithmetic(request));
+  expect_words(refusal(request), {"--gpu: there is no GPU here", "accepted: --memory"});
+  request.options.workers = 4;
+  request.gpus = {.count = 2, .bytes = 80e9};
+  EXPECT_EQ(ask(request).at("memory_bytes"), 40'000'000'000);
+  expect_words(said(request), {"40.0 GB) a worker: its part of a GPU of this machine"});
+  request.gpus.count = 8;
+  EXPECT_EQ(ask(request).at("memory_bytes"), 80'000'000'000);
+}
+
+TEST(MemoryPlan, RefusesWhatARunWouldRefuse) {
+  MemoryRequest request = paper();
+  request.options.offload = "/tmp";
+  request.options.offload_what = "params";
+  for (const char* stage : {"0", "1", "2"}) {
+    request.stage = stage;
+    expect_words(refusal(request),
+                 {"--offload-what params is of parameters in shards", stage, "accepted: 3"});
+  }
+  request.options.offload = "/tmp/nowhere/at/all";
+  request.stage = "3";
+  expect_words(refusal(request), {"--offload /tmp/nowhere/at/all: No such file", "accepted: a folder"});
+  request.options.offload = "host";
+  expect_words(refusal(request), {"--offload host", "accepted: a folder"});
+  request.options.offload_what = "state";
+  expect_words(refusal(request), {"--offload host: without --gpu", "or --gpu"});
 }
 
 // What the second program gets is what was asked.

@@ -105,6 +105,16 @@ TEST(StateBytes, KnowParametersOnDisk) {
   EXPECT_EQ(state_bytes(large, form).parameters, 15e9);
 }
 
+// What is on disk leaves whole pages in memory, as many as there are, or six.
+TEST(StateBytes, KnowStateOnDisk) {
+  StateForm form = adam(1, 1);
+  form.staging_bytes = 24 * kMiB;
+  EXPECT_EQ(state_bytes(narrow(7.5e9), form).optimizer, 24 * kMiB);
+  EXPECT_EQ(state_bytes(narrow(1 * kMiB), form).optimizer, 12 * kMiB);
+  EXPECT_EQ(state_bytes(narrow(1 * kMiB + 1), form).optimizer, 16 * kMiB);
+  EXPECT_EQ(state_bytes(narrow(1 * kMiB + 1), form).on_disk, 12 * kMiB + 12);
+}
+
 // One copy of the parameters a machine: their share is that of its workers.
 TEST(StateBytes, KnowMachines) {
   ModelSize large = narrow(7.5e9);
@@ -129,6 +139,21 @@ TEST(StateBytes, KnowMachines) {
   EXPECT_FALSE((StateForm{.stage = 3, .workers = 2}).has_to_gather());
   EXPECT_FALSE((StateForm{.stage = 3, .workers = 1}).has_to_gather());
   EXPECT_FALSE((StateForm{.stage = 2, .workers = 2, .machine_workers = 1}).has_to_gather());
+}
+
+// A set holds all parameters between its workers, while gradients and state are divided among all.
+TEST(StateBytes, KnowSetsOfWorkers) {
+  ModelSize large = narrow(7.5e9);
+  large.largest_unit_bytes = 10e6;
+  StateForm form = adam(3, 8);
+  form.gathers = true;
+  form.sharers = 2;
+  EXPECT_EQ(state_bytes(large, form).parameters, 15e9 / 2);
+  EXPECT_EQ(state_bytes(large, form).gradients, 15e9 / 8);
+  EXPECT_EQ(state_bytes(large, form).optimizer, 7.5e9 * 12 / 8);
+  form.params_on_disk = true;
+  EXPECT_EQ(state_bytes(large, form).params_on_disk, 15e9 / 2);
+  EXPECT_EQ(state_bytes(large, form).parameters, 2 * 10e6 / 2 + 2 * 10e6 / 8);
 }
 
 // They have no memory in common, and state that is elsewhere takes none of theirs.

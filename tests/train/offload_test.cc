@@ -198,8 +198,8 @@ TEST_F(OffloadTest, AFolderThatOneRankCannotUseIsToldToAll) {
     torch::nn::Linear model(1, 1);
     TrainerOptions how = on_disk("run", group.rank());
     if (group.rank() == 1) how.offload.folder = missing;
-    expect_error<SystemError>([&] { Trainer(model, task(), how, group); },
-                              {"cannot make a scratch file in " + missing.string() + ": No such file"});
+    expect_error<UsageError>([&] { Trainer(model, task(), how, group); },
+                             {"offload = " + missing.string() + ": No such file", "accepted: a folder"});
   });
   EXPECT_FALSE(fs::exists(folder_ / "run"));
 }

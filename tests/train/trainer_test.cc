@@ -191,6 +191,28 @@ TEST_F(TrainerTest, Bf16KeepsMastersAndTakes16BytesAParameter) {
   }
 }
 
+// Of parameters that are gathered among all workers, and in two sets.
+TEST_F(TrainerTest, PredictsWhatSetsOfWorkersHold) {
+  constexpr int kLayers = 24;
+  for (const int sharers : {4, 2, 1}) {
+    TrainerOptions how = options("sets" + std::to_string(sharers));
+    how.strategy = "zero3";
+    how.epochs = 1;
+    how.parallel.shard_workers = sharers;
+    on_threads(thread_groups(4), [&](const Group& group) {
+      const auto model = make_mlp({.inputs = 1, .width = 256, .layers = kLayers, .classes = 1});
+      for (const torch::Tensor& p : model->parameters())
+        p.detach().copy_(torch::linspace(-0.1, 0.1, p.numel()).view(p.sizes()));
+      Trainer(model, task(), how, group).run();
+    });
+    const Json memory = Json::parse(text("sets" + std::to_string(sharers) + "/summary.json")).at("memory");
+    const auto bytes = [&](const char* of) { return memory.at(of).get<double>(); };
+    EXPECT_NEAR(bytes("parameter_bytes") * sharers / (4 * (kLayers - 1) * (256 * 256 + 256)), 1, 0.02)
+        << sharers;
+    EXPECT_NEAR(bytes("predicted_bytes") / bytes("accounted_bytes"), 1, 0.1) << memory.dump();
+  }
+}
+
 // tree has no reduce-scatter: said before anything is written.
 TEST_F(TrainerTest, AnAlgorithmThatTheStrategyCantUseIsRefused) {
   TrainerOptions how = options("run");

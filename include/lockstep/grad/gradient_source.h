@@ -51,6 +51,9 @@ class SliceStore {
   virtual void hold(std::span<const std::size_t> slices, Use use) = 0;
   // Returns when none is, and the disk has what was written. Throws OffloadError.
   virtual void let_go() = 0;
+  // A step will hold all slices so often to read them, before it updates them: for what a step is said to
+  // cost.
+  virtual void announce_reads(int times) = 0;
   // A slice's bytes as they are on disk, in order, a piece at a time; on any thread, not beside hold().
   using Piece = std::function<void(std::span<const std::byte> bytes)>;
   virtual void read(std::size_t slice, const Piece& take) const = 0;

@@ -39,6 +39,7 @@ class Replicated : public Strategy {
   std::size_t gradient_bytes() const override;
   std::size_t parameter_bytes() const override;
   std::vector<double> lane_squares() const override;
+  bool gathers() const override;
   std::size_t gathered_bytes() const override;
   std::optional<OffloadFigures> offload(int lanes) const override;
   void meet() override;

@@ -120,6 +120,8 @@ class Strategy : public GradientSource {
   virtual std::size_t parameter_bytes() const = 0;
   // Memory that this worker holds for gradients, in bytes.
   virtual std::size_t gradient_bytes() const = 0;
+  // Whether parameters are gathered in units (units.h) to be computed with.
+  virtual bool gathers() const = 0;
   // Memory that parameters took at most that were gathered to be computed with, in bytes.
   virtual std::size_t gathered_bytes() const = 0;
   // Of parameters that this worker has on disk, in steps of so many lanes a worker; nullopt: it has none

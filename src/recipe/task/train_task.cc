@@ -19,6 +19,7 @@
 #include "lockstep/parallel/construction.h"
 #include "lockstep/parallel/units.h"
 #include "train/device.h"
+#include "train/precision.h"
 
 namespace lockstep {
 namespace {
@@ -95,6 +96,8 @@ ResNetNorm norm_of(const TrainOptions& o) {
   return o.norm == "sync" ? ResNetNorm::sync : o.norm == "group" ? ResNetNorm::group : ResNetNorm::batch;
 }
 
+}  // namespace
+
 // What the processor lacks is said, not computed in another type.
 void check_kernels(const std::string& precision, const std::string& device) {
   const torch::ScalarType type = parameter_type(parse_precision(precision));
@@ -106,8 +109,6 @@ void check_kernels(const std::string& precision, const std::string& device) {
                     "fp32, bf16, bf16-autocast",
                     precision, TORCH_VERSION, there.is_cpu() ? "the processor" : there.str(), missing));
 }
-
-}  // namespace
 
 TrainData make_data(const TrainOptions& o) {
   const std::string kind = kind_of(o);
@@ -144,6 +145,18 @@ std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data, co
   auto model = lockstep::make_model(o.model, options);
   if (o.recompute) recompute_units(*model);
   return model;
+}
+
+ModelSize planned_size(TrainOptions options) {
+  const Precision precision = parse_precision(options.precision);
+  options.precision = "fp32";  // what the processor lacks takes memory all the same
+  options.examples = options.eval_examples = 1;
+  // Of the form of shapes, which need not be drawn for it.
+  const auto no_drawings = [] { return open_dataset({.name = "synthetic", .shape = {3, 32, 32}}); };
+  const std::shared_ptr<Model> model =
+      make_model(options, options.data == "shapes" ? *no_drawings() : *make_data(options).train);
+  apply_precision(precision, *model);
+  return model_size(*model);
 }
 
 std::string data_path(const TrainOptions& options) {

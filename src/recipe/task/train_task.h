@@ -9,6 +9,7 @@
 #include "lockstep/train/trainer.h"
 #include "recipe/train_options.h"
 #include "train/data_record.h"
+#include "train/model_size.h"
 
 namespace lockstep {
 
@@ -24,6 +25,12 @@ TrainData make_data(const TrainOptions& options);
 // made (parallel/construction.h); none: the model is whole. Collective there.
 std::shared_ptr<Model> make_model(const TrainOptions& options, const Dataset& data, const Group& world = {});
 
+// How large the options' model is: made to be counted, for its form is said in one place.
+ModelSize planned_size(TrainOptions options);
+
+// Throws UsageError where libtorch can't compute in that precision on that device (cpu, cuda, cuda:N).
+void check_kernels(const std::string& precision, const std::string& device);
+
 // The options with the data where it was when `before` was written, if it is still there: the run may have
 // been begun in another folder. Throws UsageError when it is in neither place.
 TrainOptions locate_data(TrainOptions options, const DataRecord& before);
@@ -31,7 +38,8 @@ TrainOptions locate_data(TrainOptions options, const DataRecord& before);
 std::string data_path(const TrainOptions& options);
 
 // What the trainer takes: the task, and the options without what only names a model or data. The loss is the
-// mean cross entropy over samples (over tokens for a text), of smoothed labels while the model is in training.
+// mean cross entropy over samples (over tokens for a text), of smoothed labels while the model is in
+// training.
 Task make_task(const std::shared_ptr<Model>& model, const TrainData& data, double label_smoothing = 0);
 // What the run's strategy is made with; a part of it.
 StrategyOptions strategy_options(const TrainOptions& options);

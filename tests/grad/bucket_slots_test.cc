@@ -1,0 +1,64 @@
+// Memory for buckets that are there only while they are filled and exchanged.
+#include "grad/bucket_slots.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "comm/thread_ranks.h"
+#include "lockstep/comm/init.h"
+
+namespace lockstep {
+namespace {
+
+// The first bucket is small. Whether its exchange is over when the second begins is a matter of luck, and
+// both are to take the memory of two buckets, and not of two large ones.
+TEST(BucketSlots, FewBucketsTakeNoMoreThanAllOfThem) {
+  constexpr std::size_t kSmall = 1 << 12, kLarge = 24 << 12;
+  BucketSlots slots(thread_groups(1).front(), Device());
+  for (const bool at_once : {true, false, true, false}) {
+    WorkPromise exchange;
+    if (at_once) exchange.set_done();
+    slots.leave(slots.take(kSmall), exchange.work());
+    slots.leave(slots.take(kLarge), Work());
+    if (!at_once) exchange.set_done();
+    EXPECT_EQ(slots.bytes(), kSmall + kLarge);
+  }
+}
+
+TEST(BucketSlots, ManyBucketsTakeTheMemoryOfThreeLargeOnesAtMost) {
+  BucketSlots slots(thread_groups(1).front(), Device());
+  for (int step = 0; step < 3; ++step)
+    for (const std::size_t pages : {1, 4, 2, 5, 3, 1, 5, 5, 2}) {
+      slots.leave(slots.take(pages << 12), Work());
+      EXPECT_LE(slots.bytes(), 3u * 5 << 12);
+    }
+}
+
+// Where workers may need each other: as long as exchanges end, it is the memory of three; where they do not,
+// nobody waits for long.
+TEST(BucketSlots, WaitsForExchangesThatEndAndNotForEver) {
+  BucketSlots slots(thread_groups(1).front(), Device(), BucketSlots::kUnbounded);
+  std::vector<std::jthread> threads;
+  for (int bucket = 0; bucket < 12; ++bucket) {
+    auto exchange = std::make_shared<WorkPromise>();
+    slots.leave(slots.take(4096), exchange->work());
+    threads.emplace_back([exchange] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(4));
+      exchange->set_done();
+    });
+    EXPECT_LE(slots.bytes(), 3u * 4096) << bucket;
+  }
+  std::vector<WorkPromise> never(64);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const WorkPromise& exchange : never) slots.leave(slots.take(4096), exchange.work());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2 * BucketSlots::kMostPatience);
+  EXPECT_GE(slots.bytes(), 60u * 4096);
+  for (WorkPromise& exchange : never) exchange.set_done();
+}
+
+}  // namespace
+}  // namespace lockstep

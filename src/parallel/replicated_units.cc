@@ -18,6 +18,7 @@ void Replicated::set_whole(bool on) {
 void Replicated::bring(const torch::Tensor& parameter) {
   if (traits_.units) traits_.units->bring(parameter);
 }
+bool Replicated::gathers() const { return traits_.units != nullptr; }
 std::size_t Replicated::gathered_bytes() const { return traits_.units ? traits_.units->peak_bytes() : 0; }
 std::optional<OffloadFigures> Replicated::offload(int lanes) const {
   return traits_.units && traits_.units->store() != nullptr

@@ -75,6 +75,7 @@ const Given kMemoryOptions = {
 
 void settle(MemoryRequest& request, const Given& given) {
   check_one_size(request, given);
+  request.gpu = request.gpu || request.one_gpu;
   TrainOptions& o = request.options;
   const std::int64_t workers = std::max<std::int64_t>(1, o.workers);
   if (o.workers < 0 || workers > kMostPlannedWorkers)
@@ -98,6 +99,9 @@ void settle(MemoryRequest& request, const Given& given) {
     throw UsageError(
         fmt::format("--machines {}: {} can't be as many on each; accepted: 1, or a number that divides them",
                     request.machines, counted(workers, "worker")));
+  if (request.one_gpu && request.machines > 1)
+    throw UsageError(fmt::format("--one-gpu: one GPU is in one machine, and --machines is {}; accepted: 1",
+                                 request.machines));
   if (!request.stage.empty()) expect_one_of("--stage", request.stage, {"0", "1", "2", "3"});
   if (!request.memory.empty()) (void)memory_of(request.memory);
   if (request.unit_params.empty()) return;
@@ -111,6 +115,7 @@ Json to_json(const MemoryRequest& request) {
   Json json = {{"options", to_json(request.options)},
                {"json", request.json},
                {"gpu", request.gpu},
+               {"one_gpu", request.one_gpu},
                {"machines", request.machines}};
   visit_texts(request, [&](const char* name, const std::string& text) { json[name] = text; });
   return json;
@@ -119,6 +124,7 @@ Json to_json(const MemoryRequest& request) {
 MemoryRequest memory_request(const Json& json) {
   MemoryRequest request{.machines = json.at("machines").get<std::int64_t>(),
                         .gpu = json.value("gpu", false),
+                        .one_gpu = json.value("one_gpu", false),
                         .json = json.value("json", false)};
   merge_json(request.options, json.at("options"), "the request");
   visit_texts(request, [&](const char* name, std::string& text) { text = json.value(name, ""); });
@@ -151,7 +157,8 @@ std::string answer(const MemoryRequest& request, ModelSize size, bool colours) {
                .moments = moments_of(o.optimizer, o.momentum),
                .master_bytes = narrow ? 4 : 0,
                .least_gradient_bytes = o.reduce_precision == "fp32" ? 4 : 0,
-               .on_gpus = request.gpu},
+               .on_gpus = request.gpu,
+               .one_gpu = request.one_gpu},
       .memory_bytes = memory_given ? memory_of(request.memory) : machine_memory() / machine_workers,
       .memory_given = memory_given};
   if (o.offload == kHostOffload) {

@@ -37,7 +37,8 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
                       .params_on_disk = static_cast<bool>(o.parallel.offload_params),
                       .gathers = o.parallel.offload_params || o.parallel.gathered_mb > 0 ||
                                  o.parallel.parameters == ParameterAccess::gathered,
-                      .on_gpus = o.device != "cpu"});
+                      .on_gpus = o.device != "cpu",
+                      .one_gpu = !strategy.gathers()});
 }
 
 namespace {

@@ -31,8 +31,8 @@ namespace lockstep {
 
 // How a worker comes by the parameters that others hold, where they are in shards (Sharded).
 enum class ParameterAccess : unsigned char {
-  chosen,    // mapped where workers of a machine have memory in common and neither gathered_mb nor
-             // shard_workers is given, gathered elsewhere
+  chosen,    // mapped where workers of a machine have memory in common (on GPUs: all workers on one, over
+             // ipc) and neither gathered_mb nor shard_workers is given, gathered elsewhere
   mapped,    // one copy a machine, in that memory
   gathered,  // in units, when they are needed (units.h)
 };
@@ -120,6 +120,8 @@ class Strategy : public GradientSource {
   virtual std::size_t parameter_bytes() const = 0;
   // Memory that this worker holds for gradients, in bytes.
   virtual std::size_t gradient_bytes() const = 0;
+  // Whether parameters are gathered in units.
+  virtual bool gathers() const = 0;
   // Memory that parameters took at most that were gathered to be computed with, in bytes.
   virtual std::size_t gathered_bytes() const = 0;
   // Of parameters that this worker has on disk, in steps of so many lanes a worker; nullopt: it has none

@@ -96,6 +96,14 @@ TEST_P(IpcCommonsOnCard, StayUntilTheLastHasLetGo) {
   EXPECT_EQ(taken_at_rest(0), 0U);
 }
 
+TEST(IpcCommonsBarrier, OfStreamsIsNotThatOfHosts) {
+  on_threads(thread_groups(2, kCommonCard), [](const Group& g) {
+    g.barrier(kGpu);
+    testing::expect_error<MismatchError>([&] { g.rank() == 0 ? g.barrier() : g.barrier(kGpu); },
+                                         {"rank 0 called barrier()", "rank 1 called barrier(on cuda)"});
+  });
+}
+
 TEST(IpcCommonsRefusals, AreOfRanksThatDifferAndOfTooMuch) {
   on_threads(thread_groups(2, kCommonCard), [](const Group& g) {
     testing::expect_error<UsageError>([&] { (void)g.allocate_shared(g.rank() == 1 ? 9 : 8, kGpu); },

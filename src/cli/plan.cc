@@ -73,6 +73,7 @@ void add_plan_memory(Cli& cli, CLI::App& plan) {
   command->add_option("--memory", request->memory,
                       "of a worker: 24G (default: its part of this machine's, or GPU's)");
   command->add_flag("--gpu", request->gpu, "of workers on GPUs (--device cuda)");
+  command->add_flag("--one-gpu", request->one_gpu, "of workers that all share one GPU");
   command->add_option("--unit-params", request->unit_params,
                       "of the largest unit, where zero3 would have to gather (default: a block of --model)");
   add_train_flags(*command, *flags, kMemoryOptions);

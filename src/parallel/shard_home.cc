@@ -72,9 +72,6 @@ ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOption
   }
   check_on_all(group, options.offload_params);
   const bool on_host = device.kind == Device::Kind::cpu;
-  if (options.parameters == ParameterAccess::mapped && !on_host)
-    throw UsageError("Sharded: `parameters` says mapped, and they are on " + to_string(device) +
-                     ", where workers have no memory in common; accepted: gathered, or on cpu");
   if (options.offload_params && !on_host)
     throw UsageError(
         "Sharded: `offload_params` is of parameters in the processor's memory, and they are on " +
@@ -84,15 +81,15 @@ ShardHome choose_home(const Group& group, ShardStage stage, const StrategyOption
       throw UsageError(
           "Sharded: `gathered_mb`, `shard_workers` and `offload_params` are of parameters that are gathered, "
           "and `parameters` says mapped; accepted: without them");
-    return {.copy = std::make_unique<OneCopy>(group), .units = nullptr};
+    return {.copy = OneCopy::make(group, device), .units = nullptr};
   }
   // Who says how much may be gathered, or among how many, wants it gathered. One copy a machine is in shards
   // inside of nodes already.
   if (options.parameters == ParameterAccess::chosen && options.shard_workers == 0 && budget == 0 &&
       !options.offload_params) {
     if (!on_host && group.size() == 1) return {};  // it has them all, where they are
-    if (on_host)
-      if (auto copy = OneCopy::where_possible(group)) return {.copy = std::move(copy), .units = nullptr};
+    if (auto copy = OneCopy::where_possible(group, device))
+      return {.copy = std::move(copy), .units = nullptr};
   }
   return {.copy = nullptr,
           .units = std::make_shared<ParameterUnits>(group, sharers, budget, device, options.offload_params)};

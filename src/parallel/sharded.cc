@@ -1,6 +1,7 @@
 #include "lockstep/parallel/sharded.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "grad/bucket_slots.h"
 #include "grad/torch_types.h"
@@ -121,9 +122,11 @@ void Sharded::move_in() {
   }
   CommRow row(group(), buckets.empty() ? Device() : buckets.front().data.device);
   for (const Bucket& bucket : buckets)
-    if (!copy_ && !(units_ && units_->has(bucket)))
-      row.reserve(bucket.data.count *
-                  size_of(dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it")));
+    if (!(units_ && units_->has(bucket))) {
+      const std::size_t bytes =
+          bucket.data.count * size_of(dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it"));
+      copy_ ? copy_->reserve(bytes) : row.reserve(bytes);
+    }
   for (const Bucket& bucket : buckets) {
     const bool in_unit = units_ && units_->has(bucket);
     const DType dtype = dtype_of(parameters_[bucket.tensors.front().parameter].tensor, "it");
@@ -143,7 +146,7 @@ void Sharded::move_in() {
     for (const Shard& shard : shards_) place(shard);
   cut.join();  // what is not trained
   if (units_) units_->start();
-  if (copy_) group().barrier({.purpose = "until the parameters are there"});
+  if (copy_) copy_->meet("until the parameters are there");
 }
 
 void Sharded::place(const Shard& shard) {
@@ -211,7 +214,7 @@ Work Sharded::gather(const Shard& shard, std::byte* memory, DType dtype) const {
       Buffer{memory, data.count, dtype, data.device}, {.purpose = shard.bucket.purpose});
 }
 
-Work Sharded::bring(const Shard& shard) {
+Work Sharded::bring_from_others(const Shard& shard) {
   const std::size_t bytes = shard.bucket.data.count * size_of(shard.dtype);
   if (!arriving_) arriving_ = std::make_unique<BucketSlots>(group(), Device());
   const CommMemory scratch = arriving_->take(bytes);
@@ -223,14 +226,14 @@ Work Sharded::bring(const Shard& shard) {
 
 // Nobody may still be reading what others are about to change.
 void Sharded::begin_updates() {
-  if (copy_ && group().size() > 1) group().barrier({.purpose = "before the parameters are updated"});
+  if (copy_) copy_->meet("before the parameters are updated");
 }
 
 void Sharded::share_updates() {
   check_in_place();
   if (!copy_ || copy_->several_machines()) gather_updates();
   if (units_) units_->share_updates();
-  if (copy_ && group().size() > 1) group().barrier({.purpose = "until the parameters are updated"});
+  if (copy_) copy_->meet("until the parameters are updated");
   for (std::size_t i = 0; i < parameters_.size(); ++i)  // a graph that saved it must notice
     if (reducer().used(i)) parameters_[i].tensor.unsafeGetTensorImpl()->bump_version();
 }
@@ -242,7 +245,8 @@ void Sharded::gather_updates() {
   std::vector<const Shard*> moved;
   for (const Shard& shard : shards_) {
     if (group().size() == 1 || shard.in_unit) continue;
-    works.push_back(copy_ ? bring(shard) : gather(shard, shard.memory.as<std::byte>(), shard.dtype));
+    works.push_back(copy_ ? bring_from_others(shard)
+                          : gather(shard, shard.memory.as<std::byte>(), shard.dtype));
     moved.push_back(&shard);
   }
   when_all(works).wait();
@@ -293,6 +297,22 @@ torch::Tensor Sharded::cut(std::size_t i, const torch::Tensor& whole) const {
       .copy_(whole)
       .as_strided({parameter.numel()}, {1})
       .narrow(0, static_cast<std::int64_t>(own.begin), static_cast<std::int64_t>(own.count()));
+}
+
+// On a device what was written is there for all behind it, and nobody's process ends while others read.
+void Sharded::end_whole() const {
+  if (copy_ && copy_->on_device() && std::uncaught_exceptions() == 0)
+    copy_->meet("until the parameters are read");
+}
+
+void Sharded::set_whole(bool on) {
+  Replicated::set_whole(on);
+  if (!on) end_whole();
+}
+
+void Sharded::bring(const torch::Tensor& parameter) {
+  Replicated::bring(parameter);
+  if (!parameter.defined()) end_whole();
 }
 
 std::size_t Sharded::parameter_bytes() const {

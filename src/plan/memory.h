@@ -11,9 +11,9 @@
 // | 3 | zero3 | 1 / W | 1 / W | 1 / W |
 //
 // Stage 3 keeps one copy of the parameters a machine, in memory that its workers have in common: 1 / W is
-// that of one machine, and on several the share of a worker is 1 by the workers of its machine. Where sets of
-// workers hold all parameters between them (hybrid-shard) it is 1 by the workers of a set. Frozen parameters
-// are whole everywhere.
+// that of one machine, and on several the share of a worker is 1 by the workers of its machine. So do workers
+// that share one GPU; those on several gather. Where sets of workers hold all parameters between them
+// (hybrid-shard) it is 1 by the workers of a set. Frozen parameters are whole everywhere.
 //
 // A worker that carries several lanes adds up their gradients until its last lane, so from stage 2 on it
 // holds them whole beside its own part, in as many sets of buckets as that takes (grad/gradient_store.h).
@@ -80,11 +80,12 @@ struct StateForm {
   bool params_on_disk = false;    // stage 3: a worker's part of the parameters, too
   bool gathers = params_on_disk;  // stage 3: units though workers of a machine have memory in common
   bool on_gpus = false;
-  // Stage 3 has no memory to keep its one copy in where no two workers are on one machine, or on GPUs: there
-  // it gathers the parameters unit by unit and lets them go (parallel/units.h).
-  bool has_to_gather() const {
-    return stage >= 3 && ((workers > 1 && (on_gpus || machine_workers == 1)) || gathers);
-  }
+  bool one_gpu = false;  // all workers on the same one
+  // Whether workers of a machine have memory in common where the parameters are.
+  bool has_common_memory() const { return machine_workers > 1 && (!on_gpus || one_gpu); }
+  // Stage 3 has no memory to keep its one copy in where no two workers are on one machine, or on one GPU:
+  // there it gathers the parameters unit by unit and lets them go (parallel/units.h).
+  bool has_to_gather() const { return stage >= 3 && ((workers > 1 && !has_common_memory()) || gathers); }
 };
 
 // A worker's, in bytes.

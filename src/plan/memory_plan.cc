@@ -41,16 +41,17 @@ std::string lanes_note(const StateForm& form) {
 
 std::string parameters_note(const MemoryQuestion& q) {
   const StateForm& form = q.form;
-  if (form.machine_workers > 1 && !form.gathers && !form.on_gpus)
+  if (form.has_common_memory() && !form.gathers)
     return fmt::format(
-        "zero3: the {} workers of a machine have one copy of the parameters between them, of which each "
+        "zero3: the {} workers of a {} have one copy of the parameters between them, of which each "
         "counts its part; {}",
-        form.machine_workers,
-        form.machine_workers == form.workers ? "nothing is gathered (--machines: how many there are)"
-                                             : "what other machines' workers updated arrives in buckets");
+        form.machine_workers, form.on_gpus ? "GPU" : "machine",
+        form.on_gpus                           ? "nothing is gathered"
+        : form.machine_workers == form.workers ? "nothing is gathered (--machines: how many there are)"
+                                               : "what other machines' workers updated arrives in buckets");
   return fmt::format("zero3: {} gathers {}",
                      form.gathers   ? "what is on disk is in parts, so it"
-                     : form.on_gpus ? "GPUs have no memory in common, so it"
+                     : form.on_gpus ? "GPUs have no memory in common (--one-gpu: one has), so it"
                                     : "no two workers are on one machine, so it",
                      q.size.largest_unit_bytes > 0
                          ? fmt::format("{} units of up to {} at a time", kGatheredUnits,

@@ -96,9 +96,9 @@ double memory_here(const MemoryRequest& request, int machine_workers) {
   if (request.gpus.count == 0)
     throw UsageError(
         "--gpu: there is no GPU here whose memory could be asked for; accepted: --memory, what a worker has "
-        "of "
-        "its GPU's (80G)");
-  return request.gpus.bytes / ((machine_workers + request.gpus.count - 1) / request.gpus.count);
+        "of its GPU's (80G)");
+  const int used = request.one_gpu ? 1 : request.gpus.count;
+  return request.gpus.bytes / ((machine_workers + used - 1) / used);
 }
 
 }  // namespace
@@ -111,6 +111,7 @@ const Given kMemoryOptions = {
 
 void settle(MemoryRequest& request, const Given& given) {
   check_one_size(request, given);
+  request.gpu = request.gpu || request.one_gpu;
   TrainOptions& o = request.options;
   const std::int64_t workers = std::max<std::int64_t>(1, o.workers);
   if (o.workers < 0 || workers > kMostPlannedWorkers)
@@ -134,6 +135,9 @@ void settle(MemoryRequest& request, const Given& given) {
     throw UsageError(
         fmt::format("--machines {}: {} can't be as many on each; accepted: 1, or a number that divides them",
                     request.machines, counted(workers, "worker")));
+  if (request.one_gpu && request.machines > 1)
+    throw UsageError(fmt::format("--one-gpu: one GPU is in one machine, and --machines is {}; accepted: 1",
+                                 request.machines));
   if (!request.memory.empty()) (void)memory_of(request.memory);
   if (request.unit_params.empty()) return;
   const double unit = parse_parameter_count("--unit-params", request.unit_params);
@@ -146,6 +150,7 @@ Json to_json(const MemoryRequest& request) {
   Json json = {{"options", to_json(request.options)},
                {"json", request.json},
                {"gpu", request.gpu},
+               {"one_gpu", request.one_gpu},
                {"machines", request.machines}};
   visit_texts(request, [&](const char* name, const std::string& text) { json[name] = text; });
   return json;
@@ -154,6 +159,7 @@ Json to_json(const MemoryRequest& request) {
 MemoryRequest memory_request(const Json& json) {
   MemoryRequest request{.machines = json.at("machines").get<std::int64_t>(),
                         .gpu = json.value("gpu", false),
+                        .one_gpu = json.value("one_gpu", false),
                         .json = json.value("json", false)};
   merge_json(request.options, json.at("options"), "the request");
   visit_texts(request, [&](const char* name, std::string& text) { text = json.value(name, ""); });
@@ -186,7 +192,8 @@ std::string answer(const MemoryRequest& request, ModelSize size, bool colours) {
                .moments = moments_of(o.optimizer, o.momentum),
                .master_bytes = narrow ? 4 : 0,
                .least_gradient_bytes = o.reduce_precision == "fp32" ? 4 : 0,
-               .on_gpus = request.gpu},
+               .on_gpus = request.gpu,
+               .one_gpu = request.one_gpu},
       .memory_bytes = memory_given ? memory_of(request.memory) : memory_here(request, machine_workers),
       .memory_given = memory_given};
   if (o.offload == kHostOffload) {

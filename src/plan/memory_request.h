@@ -24,6 +24,7 @@ struct MemoryRequest {
   std::int64_t machines = 1;  // with as many workers each
   std::string stage = {};     // empty: all
   bool gpu = false;           // the memory is that of GPUs
+  bool one_gpu = false;       // which all workers share
   struct Gpus {
     int count = 0;
     double bytes = 0;  // of each

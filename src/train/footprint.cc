@@ -42,7 +42,8 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
                       .staging_bytes = o.offload ? static_cast<double>(o.offload.staging_bytes) : 0,
                       .params_on_disk = static_cast<bool>(o.parallel.offload_params),
                       .gathers = strategy.gathers(),
-                      .on_gpus = o.device != "cpu"});
+                      .on_gpus = o.device != "cpu",
+                      .one_gpu = !strategy.gathers()});
 }
 
 namespace {

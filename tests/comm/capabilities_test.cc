@@ -45,6 +45,21 @@ TEST(Capabilities, NameWhatACollectiveHas) {
   EXPECT_TRUE(can.algorithms(Collective::gather).empty());
 }
 
+// What an engine puts on no stream would order nothing there.
+TEST(Capabilities, RefuseABarrierOfStreamsThatThereIsNot) {
+  Capabilities can = two_ways();
+  can.devices.add(Device::Kind::cuda);
+  Call barrier;
+  EXPECT_EQ(why(can, barrier), "");
+  barrier.device = {Device::Kind::cuda, 1};
+  EXPECT_EQ(
+      why(can, barrier),
+      "the toy engine has no barrier of streams on cuda:1; accepted: one of the host, or a call that moves "
+      "something");
+  can.stream_barrier = true;
+  EXPECT_EQ(why(can, barrier), "");
+}
+
 TEST(Capabilities, RefuseWhatIsNotDeclared) {
   const Capabilities can = two_ways();
   EXPECT_EQ(why(can, call_of("")), "");

@@ -156,7 +156,7 @@ void TestDevice::give(const DeviceStream& stream, const std::vector<Access>& tou
                       std::function<void()> body) {
   auto& state = *static_cast<StreamState*>(stream.handle);
   const std::lock_guard lock(mutex_);
-  merge(state.given, host_);
+  merge(state.given, host_[state.index]);
   if (state.given.size() <= state.number) state.given.resize(state.number + 1);
   ++state.given[state.number];
   // Reads first: what the same piece of work writes is no hazard to itself, for it is in `given` already.
@@ -222,7 +222,7 @@ bool TestDevice::await(const DeviceEvent& event, std::chrono::milliseconds timeo
   const auto state = std::static_pointer_cast<EventState>(event.handle);
   if (!state->await(timeout)) return false;
   const std::lock_guard lock(mutex_);
-  merge(host_, state->at);
+  merge(host_[event.device.index], state->at);
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   return true;
 }

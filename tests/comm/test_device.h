@@ -73,7 +73,7 @@ class TestDevice final : public DeviceRuntime {
   std::vector<std::unique_ptr<StreamState>> streams_;
   std::map<int, StreamState*> default_streams_;  // by index
   std::map<std::uintptr_t, Block> blocks_;       // by where they end; they stay
-  Clock host_;                                   // what the host has waited for
+  std::map<int, Clock> host_;                    // by index: what the rank that has it has waited for
   std::vector<std::string> hazards_;
   std::exception_ptr error_;  // the first of a kernel
   std::atomic<std::int64_t> host_waits_ = 0;
@@ -82,7 +82,10 @@ class TestDevice final : public DeviceRuntime {
 // The device of this rank, whose index is its rank: threads are ranks.
 inline Device test_device(const Group& group) { return {Device::Kind::custom, group.rank()}; }
 
-// A group of threads whose engine, "test-device", works on host memory and on the test device.
-std::vector<Group> test_device_groups(int size);
+// A group of threads whose engine, "test-device", works on host memory and on the test device. `one`: what
+// each rank knows by an index of its own (with streams, and threads of libtorch's, of its own) is the same
+// device, where they have memory in common.
+enum class TestCards { one_each, one };
+std::vector<Group> test_device_groups(int size, TestCards cards = TestCards::one_each);
 
 }  // namespace lockstep::testing

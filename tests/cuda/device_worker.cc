@@ -3,6 +3,8 @@
 //   die        rank 1 kills itself in the middle; the others must get a typed error in time
 //   mismatch   ranks call different things
 //   mixed      rank 0 on the GPU, the others on host memory
+//   commons    memory on the GPU that all ranks have in common (ipc): each writes its part, all read all of
+//   it orphans    the same, and the rank that made it kills itself: the others must get a typed error in time
 // LOCKSTEP_ENGINE says over which engine. NCCL refuses two ranks of one GPU and machine: each is told that it
 // is on a machine of its own.
 #include <unistd.h>
@@ -93,13 +95,66 @@ int mixed(const Group& world) {
   });
 }
 
+// Some MiB a rank, so that a kernel takes long enough for others to come before it.
+constexpr std::size_t kCommonPart = std::size_t{4} << 20;
+
+// Which value that is not right is where; -1: none.
+long write_and_read(const Group& world, const CommMemory& all, const CommMemory& seen, int time) {
+  DeviceRuntime& runtime = runtime_of(kGpu);
+  const DeviceStream stream = runtime.current_stream(0);
+  const auto value = [time](std::size_t r) { return static_cast<std::byte>(7 * time + 50 * r + 1); };
+  const auto rank = static_cast<std::size_t>(world.rank());
+  for (int slow = 0; slow < 8 * world.rank(); ++slow)
+    runtime.fill(all.as<std::byte>() + rank * kCommonPart, std::byte{0}, kCommonPart, stream);
+  runtime.fill(all.as<std::byte>() + rank * kCommonPart, value(rank), kCommonPart, stream);
+  world.barrier(kGpu);
+  runtime.copy(seen.data(), all.data(), all.bytes(), stream);
+  world.barrier(kGpu);
+  const testing::Bytes got = testing::download(seen.data(), all.bytes());
+  for (std::size_t i = 0; i < got.size(); ++i)
+    if (got[i] != value(i / kCommonPart)) return static_cast<long>(i);
+  return -1;
+}
+
+int commons(const Group& world, bool dies) {
+  if (!world.shares_device(kGpu)) {
+    std::fprintf(stderr, "rank %d: the ranks share no device over %s\n", world.rank(), world.engine());
+    return 1;
+  }
+  if (dies) ::signal(SIGTERM, SIG_IGN);
+  const std::size_t bytes = static_cast<std::size_t>(world.size()) * kCommonPart;
+  CommMemory all = world.allocate_shared(bytes, kGpu, /*maker=*/1);
+  const CommMemory seen = world.allocate(bytes, kGpu);
+  const auto times = [&] {
+    for (int time = 0; time < 40; ++time) {
+      if (dies && time == 20 && world.rank() == 1) {
+        std::fflush(nullptr);
+        ::kill(::getpid(), SIGKILL);
+      }
+      if (const long wrong = write_and_read(world, all, seen, time); wrong >= 0)
+        throw SystemError("time " + std::to_string(time) + ": byte " + std::to_string(wrong) +
+                          " is not right");
+    }
+  };
+  if (dies) return expect<Error>(world, "", times);
+  times();
+  if (world.rank() == 1) all = {};  // what it made is the others' still
+  world.barrier();
+  if (world.rank() != 1) (void)testing::download(all.data(), bytes);
+  world.barrier();
+  std::fprintf(stdout, "rank %d over %s: all right\n", world.rank(), world.engine());
+  return 0;
+}
+
 int run(const std::string& what) {
   const Group world = init({.timeout = std::chrono::seconds(20), .device = Device::Kind::cuda});
   if (what == "grid") return grid(world);
   if (what == "die") return die(world);
   if (what == "mismatch") return mismatch(world);
   if (what == "mixed") return mixed(world);
-  std::fprintf(stderr, "device_worker '%s'; accepted: grid, die, mismatch, mixed\n", what.c_str());
+  if (what == "commons" || what == "orphans") return commons(world, what == "orphans");
+  std::fprintf(stderr, "device_worker '%s'; accepted: grid, die, mismatch, mixed, commons, orphans\n",
+               what.c_str());
   return 2;
 }
 

@@ -108,6 +108,24 @@ TEST(MemoryPlan, KnowsWhereParametersCanBeShared) {
   expect_words(refusal(request), {"--machines 0"});
 }
 
+TEST(MemoryPlan, KnowsThatWorkersOfOneGpuShareParameters) {
+  MemoryRequest request = paper();
+  request.stage = "3";
+  request.unit_params = "200M";
+  request.gpu = true;
+  EXPECT_EQ(ask(request).at("stages")[0].at("in_flight_bytes"), 3 * (25 << 20) + 2 * 400'000'000);
+  expect_words(said(request), {"GPUs have no memory in common (--one-gpu", "2 units of up to 400.0 MB"});
+  request.gpu = false;
+  request.one_gpu = true;
+  const Json row = ask(request).at("stages")[0];
+  EXPECT_EQ(row.at("parameter_bytes"), 15'000'000'000 / 64);
+  EXPECT_EQ(row.at("in_flight_bytes"), 3 * (25 << 20));
+  expect_words(said(request),
+               {"the 64 workers of a GPU have one copy of the parameters", "nothing is gathered"});
+  request.machines = 2;
+  expect_words(refusal(request), {"--one-gpu", "--machines is 2", "accepted: 1"});
+}
+
 TEST(MemoryPlan, LanesThatShareAWorkerKeepGradientsWhole) {
   MemoryRequest request = paper();
   request.options.workers = 3;
@@ -185,6 +203,8 @@ TEST(MemoryPlan, TakesTheMemoryOfGpusThatAreHere) {
   expect_words(said(request), {"40.0 GB) a worker: its part of a GPU of this machine"});
   request.gpus.count = 8;
   EXPECT_EQ(ask(request).at("memory_bytes"), 80'000'000'000);
+  request.one_gpu = true;
+  EXPECT_EQ(ask(request).at("memory_bytes"), 20'000'000'000);
 }
 
 TEST(MemoryPlan, RefusesWhatARunWouldRefuse) {

@@ -172,6 +172,19 @@ TEST(StateBytes, GpusGatherAndKeepNothingOfWhatIsOffloaded) {
   EXPECT_FALSE(form.has_to_gather());
 }
 
+// Whose workers have one copy of the parameters there, as on the processor.
+TEST(StateBytes, OneGpuGathersNothing) {
+  ModelSize large = narrow(7.5e9);
+  large.largest_unit_bytes = 2 * 200e6;
+  StateForm form = adam(3, 4);
+  form.on_gpus = form.one_gpu = true;
+  EXPECT_FALSE(form.has_to_gather());
+  EXPECT_EQ(state_bytes(large, form).parameters, 15e9 / 4);
+  EXPECT_EQ(state_bytes(large, form).in_flight, 3 * 25 * kMiB);
+  form.gathers = true;
+  EXPECT_EQ(state_bytes(large, form).in_flight, 3 * 25 * kMiB + 2 * 400e6);
+}
+
 // Sums of lanes wait for each other in whole buckets, which no stage divides.
 TEST(StateBytes, LanesKeepGradientsWhole) {
   const int sets[] = {1, 1, 1, 2, 2, 2, 2, 3, 3};  // by the number of lanes; 0: a worker without any

@@ -119,8 +119,13 @@ class Group {
   // another writes is the program's to say (barrier). It goes when the last rank lets go of its handle.
   // Collective, with the same size everywhere. UsageError where the ranks have no memory in common, as on
   // several machines, or over tcp and mpi; gloo's have the memory over which they met (shares_memory()).
-  CommMemory allocate_shared(std::size_t bytes) const;
+  // On a device: for ranks that are all on the same one (shares_device()), ordered by barrier(device). It is
+  // taken by the process of rank `maker`, which has to live as long as others use it.
+  CommMemory allocate_shared(std::size_t bytes, Device device = {}, int maker = 0) const;
   bool shares_memory() const;
+  // Whether `device` is the same one for all ranks, whatever index it has in their processes, and they have
+  // memory in common there (engine ipc). Collective.
+  bool shares_device(Device device) const;
 
   // Questions: local, cheap, nothing is sent.
   // How long the call should take once all ranks are there, by the cost table; 0 when the engine has none.
@@ -156,6 +161,9 @@ class Group {
   void all_to_all(ConstBuffer in, Buffer out, CallOptions options = {}) const;
 
   void barrier(CallOptions options = {}) const;
+  // Of streams: what a rank's current stream is given behind it comes after what every rank's held before it.
+  // No host waits for a stream. UsageError where the engine has none there.
+  void barrier(Device device, CallOptions options = {}) const;
 
   // Point to point. Messages between two ranks arrive in order; the counts and types of a send and its
   // receive must agree. send returns when `x` may be reused.

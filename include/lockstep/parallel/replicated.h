@@ -66,14 +66,14 @@ class Replicated : public Strategy {
   // Somebody reads slices(). Where each rank has only its part of the gradients and nobody does, nothing is
   // trained: the second exchange says so.
   void slices_are_read() { slices_read_ = true; }
+  void set_whole(bool on) override;
+  void bring(const torch::Tensor& parameter) override;
 
  private:
   struct Lanes;  // the lane under way, and what travels with the gradients
   void begin_lane(const LaneInfo& info) override;
   void end_lane() noexcept override;
   bool set_sync(bool on) override;
-  void set_whole(bool on) override;
-  void bring(const torch::Tensor& parameter) override;
   void wait_for_passes();
 
   Traits traits_;

@@ -32,7 +32,9 @@
 // written), and write nothing else. The module stays there when this is gone, to be read; the next strategy
 // gives each worker its own. Where workers have no memory in common (tcp, mpi), or a budget is given
 // (StrategyOptions::gathered_mb), parameters are gathered in the model's units (units.h) instead, and are
-// empty when this is gone; so they are on devices, but for one worker alone, which has them all.
+// empty when this is gone. On GPUs there is one copy for workers that are all on the same one over ipc (who
+// read and write it behind barriers of their streams, and whose processes live as long as one reads it);
+// workers on several gather, and one worker alone has them all.
 //
 // A model that no worker has the memory for is built under a ShardedConstruction (construction.h).
 //
@@ -85,12 +87,15 @@ class Sharded final : public Replicated {
     CommMemory memory;  // of parameters, laid out alike; of units this worker's parts
     bool in_unit = false;
   };
+  void set_whole(bool on) override;
+  void bring(const torch::Tensor& parameter) override;
+  void end_whole() const;
   void refuse_shared_memory() const;
   void move_in();
   void place(const Shard& shard);
   void check_in_place() const;
   void gather_updates();
-  Work bring(const Shard& shard);
+  Work bring_from_others(const Shard& shard);
   Work gather(const Shard& shard, std::byte* memory, DType dtype) const;
 
   std::unique_ptr<OneCopy> copy_;          // of the parameters, for all workers of a machine; or none

@@ -31,8 +31,8 @@ namespace lockstep {
 
 // How a worker comes by the parameters that others hold, where they are in shards (Sharded).
 enum class ParameterAccess : unsigned char {
-  chosen,    // mapped where workers of a machine have memory in common and neither gathered_mb nor
-             // shard_workers is given, gathered elsewhere
+  chosen,    // mapped where workers of a machine have memory in common (on GPUs: all workers on one, over
+             // ipc) and neither gathered_mb nor shard_workers is given, gathered elsewhere
   mapped,    // one copy a machine, in that memory
   gathered,  // in units, when they are needed (units.h)
 };

@@ -48,6 +48,9 @@ std::string Capabilities::refuses(const char* engine, Device device) const {
 std::string Capabilities::refuses(const char* engine, const Call& call, int ranks,
                                   const std::string& algorithm) const {
   if (std::string why = refuses(engine, call.device); !why.empty()) return why;
+  if (call.what == Collective::barrier && call.device.kind != Device::Kind::cpu && !stream_barrier)
+    return std::string("the ") + engine + " engine has no barrier of streams on " + to_string(call.device) +
+           "; accepted: one of the host, or a call that moves something";
   std::string first;  // why none takes a call that names none
   for (const Offer& offer : offers) {
     if (!offer.collectives.has(call.what)) continue;

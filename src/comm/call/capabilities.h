@@ -59,6 +59,7 @@ struct Offer {
 struct Capabilities {
   SetOf<Device::Kind> devices = {Device::Kind::cpu};
   bool reachable_memory = false;  // allocate() gives memory that peers reach
+  bool stream_barrier = false;    // a barrier on a device is one of streams
   std::vector<Offer> offers = {};
 
   // Empty when the engine works on memory there, else why not.

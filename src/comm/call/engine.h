@@ -35,6 +35,8 @@ struct EngineFacts {
   std::shared_ptr<Naming> naming;  // what the ranks are called in messages
   Capabilities can;
   Selector* selector;  // the table from which calls choose their algorithm
+  // How its ranks have memory in common on a device that they share; null: they have none.
+  std::shared_ptr<DeviceCommons> device_commons = nullptr;
 };
 
 // What an engine knows of a rank without asking it, for the flight recorder's dump.
@@ -75,6 +77,7 @@ class Engine {
   const std::vector<int>& nodes() const { return facts_.nodes; }
   const Capabilities& capabilities() const { return facts_.can; }
   Selector* selector() const { return facts_.selector; }
+  DeviceCommons* device_commons() const { return facts_.device_commons.get(); }
 
   // Empty when the engine can run such a call, else why not. Follows from its capabilities.
   std::string refuses(const Call& call) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 
 #include "lockstep/comm/memory.h"
 
@@ -47,6 +48,19 @@ class Commons {
   // each, the maker too, takes hold of it, once. Local.
   virtual std::uint64_t share(std::size_t bytes) = 0;
   virtual CommMemory hold(std::uint64_t place, std::size_t bytes) = 0;
+};
+
+// The same on a device, for ranks that are on one: they map what one of them has there. Errors are
+// SystemErrors.
+class DeviceCommons {
+ public:
+  virtual ~DeviceCommons() = default;
+  // What tells the device itself from all others, whichever process asks, by whatever index.
+  virtual std::string identity(Device device) = 0;
+  // A zeroed block for all ranks: one of them makes it and tells the others how it is found, then each, the
+  // maker too, takes hold of it, once. Local.
+  virtual std::string share(std::size_t bytes, Device device) = 0;
+  virtual CommMemory hold(const std::string& found, std::size_t bytes, Device device) = 0;
 };
 
 }  // namespace lockstep

@@ -14,6 +14,7 @@
 #include "comm/cuda/reduce.h"
 #include "comm/cuda/runtime.h"
 #include "comm/engine/device_offers.h"
+#include "comm/engine/ipc_commons.h"
 #include "comm/engine/ipc_message.h"
 #include "comm/engine/ipc_round.h"
 #include "comm/engine/ipc_signals.h"
@@ -49,7 +50,8 @@ class IpcEngine final : public Engine {
                 .nodes = carrier->nodes(),
                 .naming = carrier->naming(),
                 .can = ipc_capabilities(carrier->capabilities()),
-                .selector = carrier->selector()}),
+                .selector = carrier->selector(),
+                .device_commons = IpcCommons::make(carrier)}),
         kept_(std::move(carrier)),
         carrier_(*kept_),
         timeout_(Knobs::from_environment().timeout),
@@ -62,8 +64,9 @@ class IpcEngine final : public Engine {
   ~IpcEngine() override { wait_for_last_call(); }
 
   CommMemory allocate(std::size_t bytes, Device device) override {
-    return device.kind == Device::Kind::cpu ? carrier_.allocate(bytes, device)
-                                            : IpcMemory::get().allocate(bytes, device);
+    if (device.kind == Device::Kind::cpu) return carrier_.allocate(bytes, device);
+    IpcCommons::reap();
+    return IpcMemory::get().allocate(bytes, device);
   }
   bool reaches(const void* data) const override {
     return carrier_.reaches(data) || IpcMemory::get().find(data) != nullptr;
@@ -124,7 +127,9 @@ class IpcEngine final : public Engine {
       in_rounds(call, order_.begin(call.stream, call.start, memory));
       return order_.end(memory, last_);
     }
-    if (is_message(call.what)) {
+    if (call.what == Collective::barrier && size() > 1) {
+      put_barrier(call);
+    } else if (is_message(call.what)) {
       put_message({call, carrier_, lender_, peers_}, kName);
       ended(call);
     } else if (call.count == 0) {
@@ -149,6 +154,23 @@ class IpcEngine final : public Engine {
       if (begin > 0) signals_->end(CudaRuntime::get().record(call.stream));
       begin = round(call, begin, streams);
     }
+    ended(call);
+    signals_->end(last_);
+  }
+
+  // Every rank's stream says that it has got here, and waits until all have.
+  void put_barrier(const Call& call) {
+    const IpcSignals::Round signal{call, lender_, peers_};
+    signals_->begin(signal);
+    IpcPost mine = lender_.new_post(call.device, call.divisor);
+    signals_->ready(signal, call.stream);
+    lender_.retire(mine);
+    const std::vector<IpcPost> posts = exchange(carrier_, call, mine);
+    call.running(kName);
+    for (const IpcPost& post : posts) peers_.let_go(post);
+    signals_->wait_ready(signal, posts, call.stream, call.stream);
+    (void)carrier_.open(part_of(call));
+    lender_.drop_retired(mine);
     ended(call);
     signals_->end(last_);
   }
@@ -288,6 +310,7 @@ class IpcEngine final : public Engine {
 
 Capabilities ipc_capabilities(Capabilities host) {
   host.reachable_memory = true;
+  host.stream_barrier = true;
   return with_devices(std::move(host), Device::Kind::cuda, {{.name = kName, .collectives = kOnDevices}});
 }
 

@@ -59,6 +59,10 @@ class Builder {
   }
   // One buffer for both.
   Builder& both(const Buffer& x) { return in(x).out(x).count(x.count); }
+  Builder& on(Device device) {
+    call_.device = device;
+    return *this;
+  }
   Builder& count(std::size_t count) {
     call_.count = count;
     return *this;
@@ -191,8 +195,8 @@ Call all_to_all_call(const GroupImpl& g, const ConstBuffer& in, const Buffer& ou
   return Builder(g, Collective::all_to_all, o).in(in).out(out).counts(in.count / n, n, n).shares(0, 0).done();
 }
 
-Call barrier_call(const GroupImpl& g, const CallOptions& o) {
-  return Builder(g, Collective::barrier, o).done();
+Call barrier_call(const GroupImpl& g, const CallOptions& o, Device device = {}) {
+  return Builder(g, Collective::barrier, o).on(device).done();
 }
 
 Call message_call(const GroupImpl& g, Collective what, int peer, const CallOptions& o) {
@@ -276,6 +280,7 @@ void Group::all_to_all(ConstBuffer in, Buffer out, CallOptions o) const {
   impl().run(all_to_all_call(impl(), in, out, o));
 }
 void Group::barrier(CallOptions o) const { impl().run(barrier_call(impl(), o)); }
+void Group::barrier(Device device, CallOptions o) const { impl().run(barrier_call(impl(), o, device)); }
 void Group::send(ConstBuffer x, int to, CallOptions o) const { impl().run(send_call(impl(), x, to, o)); }
 void Group::recv(Buffer x, int from, CallOptions o) const { impl().run(recv_call(impl(), x, from, o)); }
 

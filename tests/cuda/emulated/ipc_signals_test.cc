@@ -268,6 +268,7 @@ TEST_P(IpcDeath, NobodyWaitsForADeadRankForEver) {
                              std::vector<cuda::NumberWait>{{reinterpret_cast<std::uintptr_t>(&never), 1}});
     call(x);
     call(y);
+    g.barrier(kGpu);
     others[static_cast<std::size_t>(g.rank())].all_reduce(Buffer{z.data(), kCount, DType::i32, kGpu});
     const DeviceEvent end = CudaRuntime::get().record(stream);
     ++met;

@@ -9,11 +9,13 @@
 #include <deque>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 namespace lockstep::testing {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+constexpr std::size_t kMapping = std::size_t{64} << 20;
 constexpr std::chrono::microseconds kSlow{300};  // before each piece of work
 
 void merge(std::vector<std::uint64_t>& into, const std::vector<std::uint64_t>& from) {
@@ -85,18 +87,26 @@ TestDevice& TestDevice::get() {
 
 TestDevice::TestDevice() { add_device_runtime(Device::Kind::custom, *this); }
 
-std::shared_ptr<void> TestDevice::allocate(std::size_t bytes, int) {
-  const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + kPage - 1) / kPage * kPage;
+// Two mappings of some memory: a process may have a few ten thousand of them, and blocks are many more.
+void TestDevice::map_more(std::size_t bytes) {
   const int fd = ::memfd_create("test device", MFD_CLOEXEC);
-  if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(rounded)) != 0) throw std::runtime_error("no memfd");
-  void* const shown = ::mmap(nullptr, rounded, PROT_NONE, MAP_SHARED, fd, 0);
-  void* const reached = ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw std::runtime_error("no memfd");
+  void* const shown = ::mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, fd, 0);
+  void* const reached = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   ::close(fd);
   if (shown == MAP_FAILED || reached == MAP_FAILED) throw std::runtime_error("no mapping");
-  const auto begin = reinterpret_cast<std::uintptr_t>(shown);
+  next_ = reinterpret_cast<std::uintptr_t>(shown);
+  end_ = next_ + bytes;
+  shift_ = reinterpret_cast<std::uintptr_t>(reached) - next_;
+}
+
+std::shared_ptr<void> TestDevice::allocate(std::size_t bytes, int) {
+  const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + kPage - 1) / kPage * kPage;
   const std::lock_guard lock(mutex_);
-  blocks_[begin + rounded] = {.begin = begin, .shift = reinterpret_cast<std::uintptr_t>(reached) - begin};
-  return {shown, [](void*) {}};
+  if (end_ - next_ < rounded) map_more(std::max(rounded, kMapping));
+  const std::uintptr_t begin = std::exchange(next_, next_ + rounded);
+  blocks_[begin + rounded] = {.begin = begin, .shift = shift_};
+  return {reinterpret_cast<void*>(begin), [](void*) {}};
 }
 
 std::uintptr_t TestDevice::shift_of(const void* data) const {

@@ -64,6 +64,7 @@ class TestDevice final : public DeviceRuntime {
   using Clock = std::vector<std::uint64_t>;  // by stream: how much of it is over
 
   TestDevice();
+  void map_more(std::size_t bytes);  // under the lock
   std::uintptr_t shift_of(const void* data) const;
   StreamState& new_stream(int index);
   void look(StreamState& stream, const Access& access);  // under the lock
@@ -73,6 +74,9 @@ class TestDevice final : public DeviceRuntime {
   std::vector<std::unique_ptr<StreamState>> streams_;
   std::map<int, StreamState*> default_streams_;  // by index
   std::map<std::uintptr_t, Block> blocks_;       // by where they end; they stay
+  std::uintptr_t next_ = 0;                      // for the next block, in the last mapping
+  std::uintptr_t end_ = 0;                       // of that
+  std::uintptr_t shift_ = 0;                     // to the mapping of the streams
   std::map<int, Clock> host_;                    // by index: what the rank that has it has waited for
   std::vector<std::string> hazards_;
   std::exception_ptr error_;  // the first of a kernel

@@ -1,9 +1,7 @@
 // Bytes that the kernel has sent in a step: theory, and framing.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
-#include <thread>
 
 #include "comm/bytes_sent.h"
 #include "comm/thread_ranks.h"
@@ -14,23 +12,12 @@
 namespace lockstep {
 namespace {
 
-using lockstep::testing::bytes_sent;
 using lockstep::testing::on_threads;
+using lockstep::testing::settled_bytes_sent;
 using lockstep::testing::tcp_groups;
 
 constexpr std::int64_t kWireRows = 600, kWireColumns = 500;
 constexpr double kWireCount = kWireRows * kWireColumns;
-
-// Once the kernel has heard that all of it arrived, which an idle connection tells late.
-std::uint64_t settled_bytes_sent() {
-  std::uint64_t last = bytes_sent();
-  for (;;) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    const std::uint64_t now = bytes_sent();
-    if (now == last) return now;
-    last = now;
-  }
-}
 
 // Both ends of every connection are in this process, so all that is sent is counted, once.
 double compressed_bytes(int workers, const std::string& method) {

@@ -137,7 +137,7 @@ Compressor::Calls Compressor::make_lines(const Group& group, const Carriage& car
     calls.first = group.split(0);
   }
   for (std::size_t l = 0; l < lines_.size(); ++l)
-    if (lines_[l].method && lines_[l].method->has_two_calls()) calls.second[l] = group.split(0);
+    if (lines_[l].method && lines_[l].method->has_two_calls(carriage)) calls.second[l] = group.split(0);
   return calls;
 }
 

@@ -85,6 +85,7 @@ class Compressor final : public MomentumExchange,
   void use_choices();
   void load_choices(Exchange::State& rest);
   double table_seconds(Collective what, std::size_t count, DType dtype) const;
+  double scattered_seconds(std::size_t payload) const;
   // Of a step that may be void.
   void keep_for(const Bucket& bucket);
   Work send(const Bucket& bucket, std::int64_t step);

@@ -28,7 +28,7 @@ class SharedInt final : public Method {
   std::string why_dense(const std::vector<std::int64_t>& sizes, std::size_t element_bytes) const override {
     return payload_bytes(sizes) < count_of(sizes) * element_bytes ? "" : "its integers would not be smaller";
   }
-  bool has_two_calls() const override { return true; }
+  bool has_two_calls(const Carriage&) const override { return true; }
   std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const override {
     return count_of(sizes) + sizeof(float);
   }

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <map>
+#include <set>
 
 #include "comm/bytes_sent.h"
 #include "compress/two_buckets.h"
@@ -13,6 +15,7 @@ using lockstep::testing::FakeLink;
 using lockstep::testing::kFirstChoice;
 using lockstep::testing::on_threads;
 using lockstep::testing::settled_bytes_sent;
+using lockstep::testing::tcp_groups;
 using lockstep::testing::two_ranks;
 using lockstep::testing::TwoBuckets;
 
@@ -46,6 +49,25 @@ std::uint64_t bytes_of_steps(const Group& group, TwoBuckets& run, int steps) {
   const std::uint64_t sent = group.rank() == 0 ? settled_bytes_sent() - before : 0;
   group.barrier();
   return sent;
+}
+
+// Eight subtrees of one worker each: fp8 and int8 are scattered, and are expected to cost that.
+TEST(AutoCosts, KnowWhatTheFormSends) {
+  FakeLink link;
+  on_threads(tcp_groups(8, net::Security::plaintext, std::chrono::seconds(20)), [&](const Group& group) {
+    std::map<Collective, std::set<std::size_t>> asked;  // bytes
+    compress::LinkView links = link.view();
+    links.expected = [&asked, expected = links.expected](const Group& of, const CallQuestion& call) {
+      asked[call.what].insert(call.count * size_of(call.dtype));
+      return expected(of, call);
+    };
+    TwoBuckets run(group, links, {.method = "auto", .max_error = 0.05});
+    run.take_steps(kFirstChoice + 1);
+    constexpr std::size_t kPayload = 96 * 64 + 96 * 64 / 512 * 4, kSlice = kPayload / 8 + 1;
+    EXPECT_EQ(asked[Collective::all_to_all], std::set<std::size_t>({kSlice}));
+    EXPECT_TRUE(asked[Collective::all_gather].contains(kSlice));     // of the sum
+    EXPECT_FALSE(asked[Collective::all_gather].contains(kPayload));  // as gathered it would be
+  });
 }
 
 TEST(AutoBetweenLooks, DoesWhatTheForcedMethodDoes) {

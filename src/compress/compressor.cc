@@ -324,6 +324,7 @@ Exchange exchange_of(const std::shared_ptr<Compressor>& compressor, Exchange::Le
           .bind = [compressor](const std::vector<NamedTensor>& parameters, ReducePrecision precision,
                                const Group& group) { return compressor->bind(parameters, precision, group); },
           .figures = [compressor] { return compressor->figures(); },
+          .never_begins = [compressor](std::int64_t steps) { return compressor->never_begins(steps); },
           .momenta = compressor->has_momenta() ? compressor : nullptr,
           .expected_seconds = [compressor](
                                   const Group& group, std::size_t count,

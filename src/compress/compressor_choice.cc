@@ -1,4 +1,6 @@
 // What a compressor expects of calls: for who asks, and for --compress auto, whose choices it follows.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "compress/compressor.h"
@@ -72,6 +74,15 @@ std::optional<WayCost> Compressor::cost(const BucketView& bucket, int way) const
     cost.table_s += links_.expected(
         calls_.inside, {.what = Collective::all_reduce, .count = bucket.count, .dtype = bucket.dtype});
   return cost;
+}
+
+std::string Compressor::never_begins(std::int64_t steps) const {
+  std::string text;
+  for (const Line& line : lines_)
+    if (line.method && line.warmup >= steps)
+      text += fmt::format("{}--compress {} compresses nothing: its warm-up is {} steps, the run {}",
+                          text.empty() ? "" : "; ", line.method->name(), line.warmup, steps);
+  return text;
 }
 
 // As if all buckets were compressed alike, without the time that encoding takes.

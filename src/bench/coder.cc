@@ -48,7 +48,7 @@ class IntCoder final : public Coder {
   }
 
  private:
-  static constexpr float kLevels = compress::kMostLevel / 2;  // of two workers each
+  static constexpr auto kLevels = static_cast<float>(compress::kMostLevel / 2);  // of two workers each
   std::vector<std::int8_t> sums_;
   std::vector<float> values_;
   float most_ = 0;

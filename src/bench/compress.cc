@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <numbers>
 #include <span>
 
+#include "bench/coder.h"
 #include "bench/own_core.h"
-#include "compress/codec/codec.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/random.h"
 
@@ -70,17 +69,17 @@ double relative_error(std::span<const float> sent, std::span<const float> gradie
   return std::sqrt(off / all);
 }
 
-CompressRow measure(const Codec& codec, std::span<const float> gradient, double min_time_s) {
-  std::vector<std::byte> payload(codec.payload_bytes(gradient.size()));
+CompressRow measure(Coder& coder, std::span<const float> gradient, double min_time_s) {
   std::vector<float> sum(gradient.size());
-  const CodecKey key{.seed = 1, .step = 1, .subtree = 0, .parameter = 1};
-  codec.encode(gradient, key, payload);
-  codec.decode(payload, sum);
-  CompressRow row{.method = codec.name(), .bytes = gradient.size_bytes(), .payload_bytes = payload.size()};
+  coder.encode(gradient);
+  coder.decode_add(sum);
+  CompressRow row{
+      .method = coder.name(), .bytes = gradient.size_bytes(), .payload_bytes = coder.payload_bytes()};
+  row.decodes = coder.decodes();
   row.relative_error = relative_error(sum, gradient);
   Pass passes[] = {{[&] { std::memcpy(sum.data(), gradient.data(), gradient.size_bytes()); }},
-                   {[&] { codec.encode(gradient, key, payload); }},
-                   {[&] { codec.decode_add(payload, sum); }}};
+                   {[&] { coder.encode(gradient); }},
+                   {[&] { coder.decode_add(sum); }}};
   take_turns(passes, min_time_s);
   const double copy_s = passes[0].median();
   const double encode_s = passes[1].median();
@@ -93,19 +92,18 @@ CompressRow measure(const Codec& codec, std::span<const float> gradient, double 
   row.encode_of_copy = (dense + sent) / encode_s / copied_a_second;
   row.decode_of_copy = (2 * dense + sent) / decode_s / copied_a_second;
   // Dense, two workers send each other half of the sums and half of the result: all bytes, each way.
-  row.pays_below_bits_s = 8 * std::max(0.0, dense - sent) / (encode_s + 2 * decode_s);
+  row.pays_below_bits_s = 8 * std::max(0.0, dense - sent) / (encode_s + row.decodes * decode_s);
   return row;
 }
 
 }  // namespace
 
 void measure_codecs(const CompressPlan& plan, const std::function<void(const CompressRow&)>& give) {
-  std::vector<std::unique_ptr<Codec>> codecs;
-  for (const std::string& method : plan.methods) codecs.push_back(make_codec(method));
   const OwnCore core(0, 1);
   for (const std::uint64_t bytes : plan.sizes) {
     const std::vector<float> gradient = normal_gradient(bytes / sizeof(float));
-    for (const auto& codec : codecs) give(measure(*codec, gradient, plan.min_time_s));
+    for (const std::string& method : plan.methods)
+      give(measure(*make_coder(method, gradient.size()), gradient, plan.min_time_s));
   }
 }
 

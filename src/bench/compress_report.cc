@@ -17,6 +17,7 @@ void to_json(nlohmann::ordered_json& json, const CompressRow& row) {
           {"ratio", row.ratio()},
           {"encode_us", row.encode_us},
           {"decode_us", row.decode_us},
+          {"decodes", row.decodes},
           {"encode_gbs", row.encode_gbs()},
           {"decode_gbs", row.decode_gbs()},
           {"encode_of_copy", row.encode_of_copy},

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/split.h"
+#include "bench/coder.h"
 #include "bench/compress.h"
 #include "cli/command.h"
-#include "compress/codec/codec.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "report/progress.h"
@@ -18,7 +18,7 @@ namespace {
 
 struct CompressBenchFlags {
   std::string sizes = "64K,1M,25M";
-  std::string methods = fmt::format("{}", fmt::join(codec_examples(), ","));
+  std::string methods = fmt::format("{}", fmt::join(coder_examples(), ","));
   double min_time_s = 0.1;
   bool json = false;
 };
@@ -44,7 +44,7 @@ CompressPlan plan_of(const CompressBenchFlags& flags) {
   plan.sizes.erase(repeated.begin(), repeated.end());
   for (const auto& text : split_at_commas(flags.methods)) {
     try {
-      plan.methods.push_back(make_codec(text)->name());
+      plan.methods.push_back(make_coder(text, 1)->name());
     } catch (const UsageError& error) {
       throw UsageError(fmt::format("--methods: {}", error.what()));
     }
@@ -98,7 +98,7 @@ void add_compress_bench(Cli& cli, CLI::App& bench) {
       "this, each\n"
       "way, two workers that send each other payloads and add both up are faster than a dense all-reduce, "
       "where\n"
-      "nothing overlaps and latency does not count.\n\n"
+      "nothing overlaps and latency does not count; intsgd and powersgd are added up on the way.\n\n"
       "Examples:\n"
       "  lockstep bench compress\n"
       "  lockstep bench compress --sizes 64K,32M --methods int8,topk:0.001,qsgd:4 --json");

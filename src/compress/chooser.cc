@@ -109,7 +109,7 @@ bool Chooser::look(const Bucket& bucket, std::int64_t step, const WayCosts& cost
   bool changes = false;
   if (bucket.index == 0) {
     ++age_;
-    watch_.begin_step();
+    watch_.begin_step(asking() - age_);
     if (age_ == asking()) ask(costs);
     if (age_ > asking()) changes = decide(step);
   }

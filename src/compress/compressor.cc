@@ -137,7 +137,7 @@ Compressor::Calls Compressor::make_lines(const Group& group, const Carriage& car
     calls.first = group.split(0);
   }
   for (std::size_t l = 0; l < lines_.size(); ++l)
-    if (lines_[l].method && lines_[l].method->has_two_calls()) calls.second[l] = group.split(0);
+    if (lines_[l].method && lines_[l].method->has_two_calls(carriage)) calls.second[l] = group.split(0);
   return calls;
 }
 
@@ -324,6 +324,7 @@ Exchange exchange_of(const std::shared_ptr<Compressor>& compressor, Exchange::Le
           .bind = [compressor](const std::vector<NamedTensor>& parameters, ReducePrecision precision,
                                const Group& group) { return compressor->bind(parameters, precision, group); },
           .figures = [compressor] { return compressor->figures(); },
+          .never_begins = [compressor](std::int64_t steps) { return compressor->never_begins(steps); },
           .momenta = compressor->has_momenta() ? compressor : nullptr,
           .expected_seconds = [compressor](
                                   const Group& group, std::size_t count,

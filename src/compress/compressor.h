@@ -31,6 +31,8 @@ class Compressor final : public MomentumExchange,
   void leave_out();
   double expected_seconds(const Group& group, std::size_t count, DType dtype) const;
   ExchangeFigures figures() const;
+  // Exchange::never_begins.
+  std::string never_begins(std::int64_t steps) const;
   // What a way costs a bucket: of auto's candidates.
   std::optional<WayCost> cost(const BucketView& bucket, int way) const override;
 
@@ -85,6 +87,7 @@ class Compressor final : public MomentumExchange,
   void use_choices();
   void load_choices(Exchange::State& rest);
   double table_seconds(Collective what, std::size_t count, DType dtype) const;
+  double scattered_seconds(std::size_t payload) const;
   // Of a step that may be void.
   void keep_for(const Bucket& bucket);
   Work send(const Bucket& bucket, std::int64_t step);

@@ -1,4 +1,6 @@
 // What a compressor expects of calls: for who asks, and for --compress auto, whose choices it follows.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "compress/compressor.h"
@@ -25,6 +27,14 @@ double Compressor::table_seconds(Collective what, std::size_t count, DType dtype
   return count == 0 ? 0 : links_.expected(*group_, {.what = what, .count = count, .dtype = dtype});
 }
 
+// Slices of payloads to who adds them up, and theirs of the sum to all.
+double Compressor::scattered_seconds(std::size_t payload) const {
+  const std::size_t slice = payload / static_cast<std::size_t>(group_->size()) + 1;
+  const double sums_s = table_seconds(Collective::all_gather, slice, DType::u8);
+  return table_seconds(Collective::all_to_all, carriage_.piece_bytes(slice), DType::u8) +
+         (leaves_ == Exchange::Leaves::everything ? sums_s : 0);
+}
+
 // Decoding takes about a third of encoding, settling what is owed and decoding, which is what was tried.
 std::optional<WayCost> Compressor::cost(const BucketView& bucket, int way) const {
   constexpr double kDecoding = 1.0 / 3;
@@ -48,11 +58,15 @@ std::optional<WayCost> Compressor::cost(const BucketView& bucket, int way) const
   const double subtrees = carriage_.existing(), mine = own.count;
   WayCost cost{.table_s = table_seconds(Collective::all_reduce, dense, DType::f32),
                .coded_elements = mine * static_cast<double>(coded)};
-  if (line.method->gathers()) {
+  if (line.method->scatters(carriage_)) {
+    cost.table_s += scattered_seconds(payload);
+    cost.coded_elements += kDecoding * static_cast<double>(coded);  // of the sums
+    cost.coded_elements += (1 + (subtrees - mine) * kDecoding) * static_cast<double>(coded) / group_->size();
+  } else if (line.method->gathers()) {
     cost.table_s += table_seconds(Collective::all_gather, carriage_.piece_bytes(payload), DType::u8);
     cost.coded_elements += (subtrees - mine) * kDecoding * static_cast<double>(coded);
   } else {
-    const std::size_t calls = line.method->has_two_calls() ? 2 : 1;
+    const std::size_t calls = line.method->has_two_calls(carriage_) ? 2 : 1;
     cost.table_s += static_cast<double>(calls) *
                     table_seconds(Collective::all_reduce, payload / sizeof(float) / calls + 1, DType::f32);
   }
@@ -62,12 +76,23 @@ std::optional<WayCost> Compressor::cost(const BucketView& bucket, int way) const
   return cost;
 }
 
+std::string Compressor::never_begins(std::int64_t steps) const {
+  std::string text;
+  for (const Line& line : lines_)
+    if (line.method && line.warmup >= steps)
+      text += fmt::format("{}--compress {} compresses nothing: its warm-up is {} steps, the run {}",
+                          text.empty() ? "" : "; ", line.method->name(), line.warmup, steps);
+  return text;
+}
+
 // As if all buckets were compressed alike, without the time that encoding takes.
 double Compressor::expected_seconds(const Group& group, std::size_t count, DType dtype) const {
   if (group.size() == 1) return 0;
   if (dtype == DType::f64 || carriage_.ranks() != group.size())
     return plain_.expected_seconds(group, count, dtype);
   const auto frame = static_cast<std::size_t>(static_cast<double>(count * size_of(dtype)) * ratio_);
+  const auto scatters = [&](const Line& line) { return line.method && line.method->scatters(carriage_); };
+  if (!chooser_ && std::ranges::any_of(lines_, scatters)) return scattered_seconds(frame);
   return group.expected_seconds(
       {.what = Collective::all_gather, .count = carriage_.piece_bytes(frame), .dtype = DType::u8});
 }

@@ -38,25 +38,34 @@ LinkView real_links() {
 
 void LinkWatch::restart() {
   sent_.clear();
-  has_begun_ = false;
+  has_begun_ = counts_ = false;
   early_.clear();
   late_.clear();
 }
 
-void LinkWatch::begin_step() {
-  const double waited_s = links_.waited_for_core ? links_.waited_for_core() : 0;
+void LinkWatch::begin_step(std::int64_t left) {
+  const bool counted = counts_;
+  if (counted) end_step();
+  const bool is_late = left > 0 && left <= static_cast<std::int64_t>(kSteps);
+  counts_ = has_begun_ && (is_late || early_.size() < kSteps);
+  if (counts_ && !counted) waited_s_ = waited_s();
+}
+
+void LinkWatch::end_step() {
+  const double waited_s = this->waited_s();
   const double waiting_s = waited_s - std::exchange(waited_s_, waited_s);
-  if (sent_.empty()) return;
   double step_s = links_.took(sent_);
   if (waiting_s > kMostWaiting * step_s) step_s = 0;
   sent_.clear();
-  if (!std::exchange(has_begun_, true)) return;
   if (early_.size() < kSteps) early_.push_back(step_s);
   late_.push_back(step_s);
   if (late_.size() > kSteps) late_.pop_front();
 }
 
-void LinkWatch::add(const Work& work, double expected_s) { sent_.push_back({work, expected_s}); }
+void LinkWatch::add(const Work& work, double expected_s) {
+  has_begun_ = true;
+  if (counts_) sent_.push_back({work, expected_s});
+}
 
 double middle(std::vector<double> seconds) {
   std::erase_if(seconds, [](double s) { return !(s > 0); });

@@ -5,6 +5,9 @@
 // A step in which this process waited long for a core says nothing of links: the exchange waited with it. It
 // counts as not known, and what no rank knows of a step of its own nobody does.
 //
+// Only the steps at the two ends of a period are looked at: those between do nothing that a forced method's
+// do not.
+//
 // One number is drawn from it, the same for all calls of the group: by what the table's costs are multiplied.
 // A period is what lies between two choices, so in one all steps send the same.
 //
@@ -16,6 +19,7 @@
 //                      buffers on the way, let those pass that they would not let more pass like
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <vector>
 
@@ -34,8 +38,9 @@ class LinkWatch {
   const LinkView& links() const { return links_; }
   // Another period: methods have changed, or workers.
   void restart();
-  // In front of a step's first exchange: those of the step before are done.
-  void begin_step();
+  // In front of a step's first exchange: those of the step before are done. `left`: so many steps later, 0
+  // or more, late() is asked for; beyond that nobody looks at this one.
+  void begin_step(std::int64_t left);
   void add(const Work& work, double expected_s);
 
   // Seconds of the period's first and last steps, in order, without its very first; of as many steps on every
@@ -44,10 +49,14 @@ class LinkWatch {
   const std::deque<double>& late() const { return late_; }
 
  private:
+  double waited_s() const { return links_.waited_for_core ? links_.waited_for_core() : 0; }
+  void end_step();
+
   LinkView links_;
-  std::vector<SentBucket> sent_;  // in this step
+  std::vector<SentBucket> sent_;  // in this step, where it counts
   double waited_s_ = 0;           // for a core, until this step began
-  bool has_begun_ = false;        // the period's first step is over
+  bool has_begun_ = false;        // the period's first step is over, or under way
+  bool counts_ = false;           // this step does
   std::vector<double> early_;
   std::deque<double> late_;
 };

@@ -76,11 +76,14 @@ class Method {
   // leaves own parts, those of this rank's do.
   virtual Work run(const std::shared_ptr<Flight>& flight, std::vector<std::size_t> members) = 0;
   // Does it begin a second call where its first ends (Lines::second)?
-  virtual bool has_two_calls() const { return false; }
+  virtual bool has_two_calls(const Carriage&) const { return false; }
   // Of one whose results are momenta in place of means (1-bit Adam): by how much the momentum fades a step.
   virtual std::optional<double> beta1() const { return {}; }
   // Do payloads go to all (all-gather), or are they added up on the way (all-reduce)?
   virtual bool gathers() const = 0;
+  // Of one that gathers: do slices of payloads go to who adds those up, and their sums from there to all
+  // (scattered.h)?
+  virtual bool scatters(const Carriage&) const { return false; }
   // Bytes that a subtree's sums of a tensor become, without framing.
   virtual std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const = 0;
 };

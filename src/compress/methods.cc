@@ -13,6 +13,7 @@
 #include "compress/momentum.h"
 #include "compress/power_sgd.h"
 #include "compress/random_k.h"
+#include "compress/scattered.h"
 #include "compress/shared_int.h"
 #include "lockstep/base/error.h"
 #include "lockstep/compress/compress.h"
@@ -40,6 +41,16 @@ double value_of(MethodText& method, const std::string& meaning, double above, do
   return value;
 }
 
+Form form_of(MethodText& method) {
+  const auto found = method.options.find("form");
+  if (found == method.options.end()) return Form::by_subtrees;
+  const std::string form = found->second;
+  method.options.erase(found);
+  if (form != "gathered" && form != "scattered")
+    method.refuse(fmt::format("form={}; accepted: gathered, scattered", form));
+  return form == "gathered" ? Form::gathered : Form::scattered;
+}
+
 // Those that codecs do: all-gather and error feedback around them.
 std::unique_ptr<Method> make_codec_method(MethodText method) {
   const std::string text =
@@ -48,11 +59,16 @@ std::unique_ptr<Method> make_codec_method(MethodText method) {
   method.values.clear();
   const bool feedback = method.flag("ef", codec->wants_error_feedback());
   const bool two_sided = method.flag("two-sided", method.name == "onebit" && feedback);
+  const bool has_forms = method.name == "fp8" || method.name == "int8";
+  const Form form = has_forms ? form_of(method) : Form::gathered;
   method.done();
   if (two_sided && !feedback) method.refuse("two-sided=on needs ef=on");
-  return gathered_method(method.text, {.codec = [codec](std::int64_t) { return codec; },
-                                       .recall = feedback ? error_feedback() : recall_nothing(),
-                                       .two_sided = two_sided});
+  if (two_sided && form == Form::scattered) method.refuse("two-sided=on needs form=gathered");
+  const GatheredParts parts{.codec = [codec](std::int64_t) { return codec; },
+                            .recall = feedback ? error_feedback() : recall_nothing(),
+                            .two_sided = two_sided};
+  return has_forms && !two_sided ? scattered_method(method.text, parts, form)
+                                 : gathered_method(method.text, parts);
 }
 
 std::unique_ptr<Method> make_dgc(MethodText method) {

@@ -47,7 +47,7 @@ class PowerSgd final : public Method {
 
   std::string name() const override { return name_; }
   bool gathers() const override { return false; }
-  bool has_two_calls() const override { return true; }
+  bool has_two_calls(const Carriage&) const override { return true; }
   std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const override {
     const Extents e = extents_of(sizes);
     return (e.rows + e.columns) * options_.rank * sizeof(float);

@@ -5,19 +5,12 @@
 #include <limits>
 
 #include "compress/arithmetic.h"
+#include "compress/codec/shared_levels.h"
 #include "compress/element_random.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::compress {
 namespace {
-
-constexpr int kMost = 127;
-
-float largest(std::span<const float> x) {
-  float most = 0;
-  for (const float value : x) most = std::max(most, std::abs(value));
-  return most;
-}
 
 class SharedInt final : public Method {
  public:
@@ -28,7 +21,7 @@ class SharedInt final : public Method {
   std::string why_dense(const std::vector<std::int64_t>& sizes, std::size_t element_bytes) const override {
     return payload_bytes(sizes) < count_of(sizes) * element_bytes ? "" : "its integers would not be smaller";
   }
-  bool has_two_calls() const override { return true; }
+  bool has_two_calls(const Carriage&) const override { return true; }
   std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const override {
     return count_of(sizes) + sizeof(float);
   }
@@ -36,10 +29,10 @@ class SharedInt final : public Method {
   void bind(const Setting& setting, const std::vector<NamedTensor>&) override {
     setting_ = setting;
     const int n = setting.carriage->existing();
-    if (n > kMost)
+    if (n > kMostLevel)
       throw UsageError("--compress intsgd with " + std::to_string(n) +
                        " groups, whose sums don't fit into 8 bits; accepted: --compress-groups 64 at most");
-    levels_ = static_cast<float>(kMost / n);
+    levels_ = static_cast<float>(kMostLevel / n);
   }
 
   Work run(const std::shared_ptr<Flight>& flight, std::vector<std::size_t> members) override {
@@ -47,7 +40,7 @@ class SharedInt final : public Method {
     const Group& group = setting_.lines.first;
     const std::size_t n = members.size();
     auto* const most = reinterpret_cast<float*>(maxima_.of(group, index, n * sizeof(float)));
-    for (std::size_t i = 0; i < n; ++i) most[i] = largest_of(*flight, members[i]);
+    for (std::size_t i = 0; i < n; ++i) most[i] = scaled_largest(*flight, members[i]);
     std::size_t total = 0;
     for (const std::size_t m : members) total += flight->bucket.tensors[m].count;
     auto* const sums = reinterpret_cast<std::int8_t*>(sums_.of(setting_.lines.second, index, total));
@@ -67,13 +60,13 @@ class SharedInt final : public Method {
 
  private:
   // Scales the sums, too.
-  float largest_of(const Flight& flight, std::size_t member) const {
+  float scaled_largest(const Flight& flight, std::size_t member) const {
     float most = 0;
     for (std::size_t k = 0; k < flight.subtrees.size(); ++k) {
       if (flight.there[k][member] == Presence::not_finite) return std::numeric_limits<float>::infinity();
       if (flight.there[k][member] == Presence::absent) continue;
       scale(flight.sum(k, member), flight.inverse);
-      most = std::max(most, largest(flight.sum(k, member)));
+      most = std::max(most, largest_of(flight.sum(k, member)));
     }
     return most;
   }
@@ -85,17 +78,9 @@ class SharedInt final : public Method {
       std::fill_n(to, tensor.count, std::int8_t{0});
       for (std::size_t k = 0; k < flight.subtrees.size() && setting_.carriage->speaks(); ++k)
         if (flight.there[k][members[i]] == Presence::there && most[i] > 0 && std::isfinite(most[i]))
-          add_levels(flight.sum(k, members[i]), most[i],
+          add_levels(flight.sum(k, members[i]), most[i], levels_,
                      ElementRandom(setting_.seed, flight.step, flight.subtrees[k], tensor.name), to);
       to += tensor.count;
-    }
-  }
-
-  void add_levels(std::span<const float> values, float most, const ElementRandom& random,
-                  std::int8_t* to) const {
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const float level = std::floor(values[i] / most * levels_ + random.uniform(i));
-      to[i] = static_cast<std::int8_t>(to[i] + static_cast<int>(std::clamp(level, -levels_, levels_)));
     }
   }
 
@@ -104,8 +89,7 @@ class SharedInt final : public Method {
     for (std::size_t i = 0; i < members.size(); ++i) {
       const std::span<float> out = flight.out(members[i]);
       if (std::isfinite(most[i])) {
-        const float step = most[i] / levels_;
-        for (std::size_t e = 0; e < out.size(); ++e) out[e] = static_cast<float>(from[e]) * step;
+        from_levels(from, most[i], levels_, out);
       } else {
         fill(out, std::numeric_limits<float>::quiet_NaN());
       }

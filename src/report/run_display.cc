@@ -237,6 +237,13 @@ void RunDisplay::finished(const Json& event) {
                                                           error_of(predicted, number(s, "comm_fraction")))
                                             : "",
                    percent(number(s, "overlap_fraction"))));
+  if (const Json compress = s.value("compress", Json()); compress.is_object()) {
+    const std::string about = compress.value("method", "");  // of auto with its reason, which the summary has
+    const double ratio = number(compress, "ratio");
+    const std::string less =
+        ratio > 1 ? fmt::format(", {} × less in the last step", format_number(ratio)) : "";
+    line(fmt::format("compression    {}{}{}{}", bold, about.substr(0, about.find(';')), plain, less));
+  }
   if (const auto noise = noise_from_json(s.value("noise", Json())))
     line(fmt::format("noise scale    {}{}{} examples, 95 %, over {}; the batch is {:.0f}", bold,
                      to_string(*noise), plain,

@@ -79,6 +79,9 @@ void TrainRun::announce() const {
                                each(bytes.gradients), each(bytes.optimizer))}});
   }
   if (!about_exchange_.empty()) tell({{"event", "note"}, {"text", about_exchange_}});
+  if (const auto& never_begins = strategy_->exchange().never_begins)
+    if (const std::string text = never_begins(loader_.steps()); !text.empty())
+      tell({{"event", "note"}, {"text", text}});
   if (world_.size() == 1 && options_.parallel.exchange &&
       !strategy_->exchange().bind)  // that cuts no lanes' tree
     tell({{"event", "note"},

@@ -19,8 +19,8 @@ from train_case import LANES, PROGRAM, Case  # takes the program's path out of s
 MPIEXEC = sys.argv.pop(1) if len(sys.argv) > 1 else ""
 OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
-METHODS = ["int8:min=0", "fp8:min=0", "qsgd:16:min=0", "terngrad:min=0", "onebit:min=0", "intsgd:min=0",
-           "randk:0.2:ef=on:min=0", "topk:0.05:min=0", "dgc:0.05:rampup=4:min=0", "powersgd:rank=2:min=0",
+METHODS = ["int8:min=0", "fp8:min=0", "int8:form=scattered:ef=on:min=0", "qsgd:16:min=0", "terngrad:min=0", "onebit:min=0",
+           "intsgd:min=0", "randk:0.2:ef=on:min=0", "topk:0.05:min=0", "dgc:0.05:rampup=4:min=0", "powersgd:rank=2:min=0",
            "*.bias=none,0.*=topk:0.1:min=0:warmup=2,powersgd:rank=2:min=0", "onebit-adam:warmup=3:min=0"]
 STEPS = 8
 KILLED_AFTER = 4  # steps, of which there is a checkpoint

@@ -62,6 +62,18 @@ class Strategies(Case):
         with open(self.path("part", "summary.json")) as file:
             self.assertEqual(json.load(file)["params_sha256"], whole["params_sha256"])
 
+    def test_says_what_compresses_and_what_never_does(self):
+        run = ["train", *RUN, "-n", 2, "--steps", 2, "--overwrite", "--out", self.path("run"), "--compress"]
+        for method, notes, last in (("topk:0.05", 0, "compression    topk:0.05, {:.3g} × less in the last step\n"),
+                                    ("topk:0.05:warmup=1", 0, "compression    topk:0.05:warmup=1, {:.3g} × less in the last step\n"),
+                                    ("topk:0.05:warmup=2", 1, "compression    topk:0.05:warmup=2\n"),
+                                    ("auto", 0, "compression    auto: none\n")):
+            with self.subTest(method=method):
+                done = self.run_program(*run, method)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(done.stderr.count("compresses nothing: its warm-up is 2 steps, the run 2"), notes, done.stderr)
+                self.assertIn(last.format(self.summary("run")["compress"]["ratio"]), done.stdout)
+
     def test_methods_that_the_model_has_no_use_for(self):
         for method, words in (("topk:0", ["--compress topk:0", "above 0 and at most 1"]),
                               ("powersgd:rank=100", ["rank 100 is above that of a matrix of"]),

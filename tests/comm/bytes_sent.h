@@ -6,8 +6,10 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <thread>
 
 namespace lockstep::testing {
 
@@ -24,6 +26,17 @@ inline std::uint64_t bytes_sent() {
   }
   ::closedir(folder);
   return bytes;
+}
+
+// Once the kernel has heard that all of it arrived, which an idle connection tells late.
+inline std::uint64_t settled_bytes_sent() {
+  std::uint64_t last = bytes_sent();
+  for (;;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const std::uint64_t now = bytes_sent();
+    if (now == last) return now;
+    last = now;
+  }
 }
 
 }  // namespace lockstep::testing

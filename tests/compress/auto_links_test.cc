@@ -269,17 +269,21 @@ TEST(LinkScale, FollowsWhatIsMeasured) {
 
 TEST(LinkScale, TellsFirstStepsFromLast) {
   double seconds = 0;
-  LinkWatch watch(
-      {.expected = {}, .took = [&](auto step) { return seconds * static_cast<double>(step.size()); }});
-  for (int step = 1; step <= 20; ++step) {
-    watch.begin_step();  // takes the two exchanges of the step before
+  int looks = 0;
+  LinkWatch watch({.expected = {},
+                   .took = [&](auto step) { return seconds * static_cast<double>(step.size()); },
+                   .waited_for_core = [&] { return ++looks, 0; }});
+  constexpr int kLast = 20;
+  for (int step = 1; step <= kLast; ++step) {
+    watch.begin_step(kLast + 1 - step);  // takes the two exchanges of the step before
     seconds = step;
     watch.add({}, 0);
     watch.add({}, 0);
   }
-  watch.begin_step();
+  watch.begin_step(0);
   EXPECT_EQ(watch.early(), std::vector<double>({4, 6, 8, 10, 12}));  // a period's very first is left out
   EXPECT_EQ(watch.late(), std::deque<double>({32, 34, 36, 38, 40}));
+  EXPECT_EQ(looks, 2 * (LinkWatch::kSteps + 1));  // around those, and nothing of the steps between
   EXPECT_EQ(compress::middle(watch.early()), 8);
   EXPECT_EQ(compress::middle({0, 3, 0, 1, 2}), 2);  // what is not known does not count
   EXPECT_EQ(compress::middle({0}), 0);

@@ -21,6 +21,8 @@ struct LaneRun {
   torch::ScalarType type = torch::kFloat32;
   ReducePrecision reduce_precision = ReducePrecision::same;
   int lanes_in_last_step = 0;  // 0: all of them
+  std::int64_t width = 8;      // of the net
+  double bucket_mb = 1e-4;
 };
 
 struct Trained {
@@ -44,7 +46,7 @@ inline std::unique_ptr<Optimizer> lane_optimizer(Strategy& model, const LaneRun&
 }
 
 inline Trained train_lanes(const Group& group, const LaneRun& run, const Trained* before = nullptr) {
-  SmallNet net;
+  SmallNet net(run.width);
   if (run.type != torch::kFloat32) net.to(run.type);
   if (before != nullptr) {
     const torch::NoGradGuard no_grad;
@@ -52,8 +54,8 @@ inline Trained train_lanes(const Group& group, const LaneRun& run, const Trained
     for (std::size_t i = 0; i < own.size(); ++i) torch::Tensor(own[i]).copy_(before->tensors[i]);
   }
   const auto model = make_strategy(run.strategy, net, group,
-                                   {.bucket_cap_mb = 1e-4,
-                                    .first_bucket_mb = 1e-4,
+                                   {.bucket_cap_mb = run.bucket_mb,
+                                    .first_bucket_mb = run.bucket_mb,
                                     .reduce_precision = run.reduce_precision,
                                     .exchange = compressed(run.compress)});
   if (before != nullptr) model->exchange().load(before->state);

@@ -18,6 +18,8 @@ constexpr const char* kMethods[] = {"topk:0.1:min=0",
                                     "onebit:min=0",
                                     "int8:min=0",
                                     "fp8:min=0",
+                                    "fp8:form=scattered:min=0",
+                                    "int8:form=scattered:ef=on:min=0",
                                     "qsgd:16:min=0",
                                     "terngrad:min=0",
                                     "intsgd:min=0",
@@ -87,8 +89,8 @@ INSTANTIATE_TEST_SUITE_P(Methods, SameBits, ::testing::ValuesIn(kMethods));
 // Lanes of unequal weight, workers and subtrees without any, and lanes that are no power of two.
 TEST(SameBitsOf, ShortStepsAndOddNumbersOfLanes) {
   for (const int lanes : {5, 8})
-    for (const char* method :
-         {"topk:0.2:min=0", "powersgd:rank=1:min=0", "intsgd:min=0", "onebit-adam:warmup=1:min=0"}) {
+    for (const char* method : {"topk:0.2:min=0", "powersgd:rank=1:min=0", "intsgd:min=0",
+                               "onebit-adam:warmup=1:min=0", "fp8:form=scattered:min=0"}) {
       const LaneRun run{
           .compress = {.method = method, .groups = 4, .lanes = lanes}, .steps = 3, .lanes_in_last_step = 3};
       const Trained one = trained_by(1, run);
@@ -98,9 +100,46 @@ TEST(SameBitsOf, ShortStepsAndOddNumbersOfLanes) {
     }
 }
 
+// Tensors of several blocks, which slices and the parts of zero1 and zero2 cut anywhere; several of them in a
+// bucket, or one.
+TEST(SameBitsOf, SlicesOfLargerTensors) {
+  for (const double bucket_mb : {1e-4, 1.0})
+    for (const char* method : {"fp8:min=0:form=scattered", "int8:min=0:form=scattered:ef=on",
+                               "*.bias=none,fp8:e5m2:min=0:form=scattered"}) {
+      LaneRun run{.compress = {.method = method, .groups = 4, .lanes = 8},
+                  .steps = 3,
+                  .lanes_in_last_step = 5,
+                  .width = 397,
+                  .bucket_mb = bucket_mb};
+      const Trained one = trained_by(1, run);
+      for (const char* strategy : {"ddp", "zero1", "zero2"})
+        for (const int workers : {2, 3, 4, 8}) {
+          run.strategy = strategy;
+          expect_same(trained_by(workers, run), one,
+                      std::string(method) + ", " + strategy + ", " + std::to_string(workers));
+        }
+    }
+}
+
+// From 5 subtrees on, and not below: forms have bits of their own.
+TEST(SameBitsOf, FormsByTheNumberOfSubtrees) {
+  for (const std::string method : {"fp8:min=0", "int8:min=0"}) {
+    LaneRun run{.compress = {.method = method, .lanes = 8}, .width = 200};
+    const auto trained = [&](int groups, const std::string& form) {
+      run.compress.groups = groups;
+      run.compress.method = method + form;
+      return trained_by(2, run).tensors;
+    };
+    EXPECT_TRUE(equal(trained(4, ""), trained(4, ":form=gathered"))) << method;
+    EXPECT_TRUE(equal(trained(8, ""), trained(8, ":form=scattered"))) << method;
+    EXPECT_FALSE(equal(trained(8, ""), trained(8, ":form=gathered"))) << method;
+  }
+}
+
 TEST(SameBitsOf, GradientsOf16Bits) {
   for (const ReducePrecision precision : {ReducePrecision::same, ReducePrecision::f32})
-    for (const char* method : {"topk:0.2:min=0", "powersgd:rank=1:min=0", "onebit-adam:warmup=2:min=0"}) {
+    for (const char* method : {"topk:0.2:min=0", "powersgd:rank=1:min=0", "onebit-adam:warmup=2:min=0",
+                               "int8:form=scattered:min=0"}) {
       const LaneRun run{.compress = {.method = method, .groups = 4, .lanes = 8},
                         .type = torch::kBFloat16,
                         .reduce_precision = precision};

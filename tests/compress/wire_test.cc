@@ -1,9 +1,7 @@
 // Bytes that the kernel has sent in a step: theory, and framing.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
-#include <thread>
 
 #include "comm/bytes_sent.h"
 #include "comm/thread_ranks.h"
@@ -14,31 +12,20 @@
 namespace lockstep {
 namespace {
 
-using lockstep::testing::bytes_sent;
 using lockstep::testing::on_threads;
+using lockstep::testing::settled_bytes_sent;
 using lockstep::testing::tcp_groups;
 
 constexpr std::int64_t kWireRows = 600, kWireColumns = 500;
 constexpr double kWireCount = kWireRows * kWireColumns;
 
-// Once the kernel has heard that all of it arrived, which an idle connection tells late.
-std::uint64_t settled_bytes_sent() {
-  std::uint64_t last = bytes_sent();
-  for (;;) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    const std::uint64_t now = bytes_sent();
-    if (now == last) return now;
-    last = now;
-  }
-}
-
 // Both ends of every connection are in this process, so all that is sent is counted, once.
-double compressed_bytes(int workers, const std::string& method) {
+double compressed_bytes(int workers, const std::string& method, Exchange::Leaves leaves) {
   constexpr int kMeasured = 3;
   double sent = 0;
   on_threads(tcp_groups(workers, net::Security::plaintext), [&](const Group& group) {
     std::vector<NamedTensor> large = {{"w", torch::ones({kWireRows, kWireColumns}).requires_grad_()}};
-    const Exchange exchange = compressed({.method = method})(Exchange::Leaves::everything);
+    const Exchange exchange = compressed({.method = method})(leaves);
     Reducer reducer(large, group, {.exchange = exchange});
     if (exchange.momenta) exchange.momenta->begin_momenta();  // as its optimizer does behind the dense phase
     const torch::Tensor g =
@@ -46,6 +33,7 @@ double compressed_bytes(int workers, const std::string& method) {
     const auto step = [&] {
       large[0].tensor.mutable_grad() = torch::Tensor();
       (large[0].tensor * g).sum().backward();
+      reducer.end_step();  // as an optimizer says
       group.barrier();
     };
     step();  // connections are made, buckets laid out
@@ -62,8 +50,9 @@ double compressed_bytes(int workers, const std::string& method) {
 TEST(CompressedWire, CarriesTheoryAndFraming) {
   const double framing = 6000;
   const auto blocks = std::ceil(kWireCount / 512);
-  const auto expect = [&](const std::string& method, int workers, double theory) {
-    const double sent = compressed_bytes(workers, method);
+  const auto expect = [&](const std::string& method, int workers, double theory,
+                          Exchange::Leaves leaves = Exchange::Leaves::everything) {
+    const double sent = compressed_bytes(workers, method, leaves);
     RecordProperty(method, std::to_string(sent));
     EXPECT_GE(sent, theory) << method;
     EXPECT_LE(sent, theory + framing * workers) << method << ": theory says " << theory;
@@ -75,6 +64,13 @@ TEST(CompressedWire, CarriesTheoryAndFraming) {
   expect("onebit-adam", 2, 2 * (kWireCount / 8 + 4 * blocks));
   expect("onebit-adam", 3, 6 * (kWireCount / 8 + 4 * blocks));
   expect("int8", 2, 2 * (kWireCount + 4 * blocks));
+  // Slices of whole blocks go to who adds them up, and of the sum to all, where all keep it: W - 1 of W each.
+  const auto slice = [&](int workers) { return std::ceil(blocks / workers) * (512 + 4); };
+  expect("fp8", 4, 12 * (kWireCount + 4 * blocks));
+  expect("fp8:form=scattered", 2, 2 * 2 * slice(2));
+  expect("fp8:form=scattered", 4, 2 * 12 * slice(4));
+  expect("int8", 8, 2 * 56 * slice(8));
+  expect("int8", 8, 56 * slice(8), Exchange::Leaves::own_part);
   // An all-reduce of two workers sends everything both ways, or half of it twice.
   expect("randk:0.01", 2, 2 * 4 * kWireCount / 100);
   expect("intsgd", 2, 2 * kWireCount);

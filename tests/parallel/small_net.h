@@ -15,10 +15,10 @@ struct SmallNet : torch::nn::Module {
   torch::nn::Linear first{nullptr};
   torch::nn::BatchNorm1d norm{nullptr};
   torch::nn::Linear second{nullptr};
-  SmallNet() {
-    first = register_module("first", torch::nn::Linear(6, 8));
-    norm = register_module("norm", torch::nn::BatchNorm1d(8));
-    second = register_module("second", torch::nn::Linear(8, 3));
+  explicit SmallNet(std::int64_t width = 8) {
+    first = register_module("first", torch::nn::Linear(6, width));
+    norm = register_module("norm", torch::nn::BatchNorm1d(width));
+    second = register_module("second", torch::nn::Linear(width, 3));
     const torch::NoGradGuard no_grad;
     float x = 0.1f;
     for (auto& p : parameters()) {

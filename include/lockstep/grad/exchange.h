@@ -158,6 +158,10 @@ struct Exchange {
   // Of the last step; left empty: it sends what there is.
   std::function<ExchangeFigures()> figures = {};
 
+  // What of it never begins in a run of so many steps, since its first ones travel as they are: in words.
+  // Empty: nothing. Left empty: never.
+  std::function<std::string(std::int64_t steps)> never_begins = {};
+
   // Where momenta travel in place of gradients; null: they don't. The exchange's own, and of its one model.
   std::shared_ptr<MomentumExchange> momenta = {};
 

@@ -8,7 +8,9 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <fstream>
 #include <map>
+#include <random>
 
 #include "base/environment.h"
 #include "base/hex.h"
@@ -64,21 +66,37 @@ std::string name_for_workers(const Start& start) {
   return start.job.name + "." + std::to_string(start.restart);
 }
 
-int free_port(const std::string& address) {
-  constexpr int usual = 29500;  // torchrun's, where the system has no network to ask
+namespace {
+
+// The least port that the system gives to whoever asks for any.
+int first_given_port() {
+  int first = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
+  return first;
+}
+
+bool can_bind(const std::string& address, int port) {
   addrinfo wanted{};
   wanted.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   wanted.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(address.c_str(), "0", &wanted, &found) != 0) return usual;
+  if (::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0) return false;
   const UniqueFd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const bool bound = socket && ::bind(socket.get(), found->ai_addr, found->ai_addrlen) == 0;
   ::freeaddrinfo(found);
-  sockaddr_storage name{};
-  socklen_t bytes = sizeof name;
-  if (!bound || ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&name), &bytes) != 0) return usual;
-  return ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(name).sin6_port
-                                          : reinterpret_cast<const sockaddr_in&>(name).sin_port);
+  return bound;
+}
+
+}  // namespace
+
+int free_port(const std::string& address) {
+  constexpr int least = 10240, usual = 29500;  // torchrun's, where the system has no network to ask
+  const int end = first_given_port() > 2 * least ? first_given_port() : 65536;
+  std::random_device device;
+  for (int tries = 0; tries < 100; ++tries)
+    if (const int port = std::uniform_int_distribution(least, end - 1)(device); can_bind(address, port))
+      return port;
+  return usual;
 }
 
 std::string random_name() {

@@ -20,8 +20,9 @@ struct Start {
 // share is not passed on: workers have one of their own.
 std::vector<std::string> worker_environment(const LaunchOptions& options, const Start& start, int local_rank);
 
-// A TCP port of this machine's `address` (numeric) that nobody listens on just now. Nothing stays bound:
-// whoever needs it takes it.
+// A TCP port of this machine's `address` (numeric) that nobody has just now, and none that the system gives
+// to connections that go out, which would often take it first. Nothing stays bound: whoever needs it takes
+// it.
 int free_port(const std::string& address = "127.0.0.1");
 
 // 32 random hexadecimal digits.

@@ -131,6 +131,18 @@ TEST(FirstFailure, MayHaveBeenToldToStopWhileItDied) {
 }
 
 // By this name a launcher finds what its workers wrote.
+// Connections that go out would take one of those between the launcher's look and the worker's.
+TEST(FreePort, IsNoneThatTheSystemGivesAway) {
+  int first = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
+  if (first <= 20480) GTEST_SKIP() << "the system gives away ports from " << first << " on";
+  for (int i = 0; i < 20; ++i) {
+    const int port = free_port();
+    EXPECT_GE(port, 1024);
+    EXPECT_LT(port, first);
+  }
+}
+
 TEST(WorkerEnvironment, WorkersCallTheJobAsTheLauncherThinks) {
   Start start;
   start.job = job_on_one_machine({.program = {"true"}, .workers = 2});

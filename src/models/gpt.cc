@@ -114,9 +114,14 @@ class Gpt final : public Model {
     }
     register_module("blocks", blocks);
     norm_ = register_module("norm", LayerNorm(torch::nn::LayerNormOptions({options.width})));
-    head_ = register_module(
-        "head", Linear(torch::nn::LinearOptions(options.width, options.vocabulary).bias(options.head_bias)));
-    output_ = Unit({norm_.ptr(), head_.ptr()});
+    if (options.tied_embeddings) {
+      output_ = Unit({norm_.ptr(), tok_.ptr()});
+    } else {
+      head_ = register_module(
+          "head",
+          Linear(torch::nn::LinearOptions(options.width, options.vocabulary).bias(options.head_bias)));
+      output_ = Unit({norm_.ptr(), head_.ptr()});
+    }
     initialise_all();
   }
 
@@ -137,7 +142,7 @@ class Gpt final : public Model {
     if (options_.dropout > 0) h = torch::dropout(h, options_.dropout, is_training());
     const auto mask = causal_mask(h, tokens);
     for (const auto& block : blocks_) h = block.forward(h, mask);
-    h = output_.run([this](const torch::Tensor& last) { return head_->forward(norm_->forward(last)); }, h);
+    h = output_.run([this](const torch::Tensor& last) { return project(norm_->forward(last)); }, h);
     return h.view({tokens, batch, options_.vocabulary}).transpose(0, 1);
   }
 
@@ -165,7 +170,7 @@ class Gpt final : public Model {
             },
             parts);
       const auto end = [this](const Tensor& sum, const Tensor& branch, const Tensor& bias) {
-        return head_->forward(fused::ResidualStream({sum, branch, bias}).normed(*norm_));
+        return project(fused::ResidualStream({sum, branch, bias}).normed(*norm_));
       };
       const Tensor logits = std::apply([&](const auto&... each) { return output_.run(end, each...); }, parts);
       return logits.view({batch, tokens, options_.vocabulary});
@@ -183,6 +188,10 @@ class Gpt final : public Model {
   }
 
   // In the order of the modules, unit by unit: each may be in parts again before the next.
+  torch::Tensor project(const torch::Tensor& h) {  // to the vocabulary
+    return options_.tied_embeddings ? torch::linear(h, tok_->weight) : head_->forward(h);
+  }
+
   void initialise_all() {
     const torch::NoGradGuard no_grad;
     initialise(embedding_, [this] {
@@ -196,7 +205,7 @@ class Gpt final : public Model {
           if (auto* linear = module->as<torch::nn::LinearImpl>()) initialise_linear(*linear);
         for (const Linear& end : block->branch_ends()) end->weight.mul_(scale);
       });
-    initialise(output_, [this] { initialise_linear(*head_); });
+    if (!options_.tied_embeddings) initialise(output_, [this] { initialise_linear(*head_); });
   }
   static void initialise_linear(torch::nn::LinearImpl& linear) {
     linear.weight.normal_(0, kInitialDeviation);

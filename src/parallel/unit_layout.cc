@@ -22,24 +22,29 @@ std::unordered_map<const torch::nn::Module*, std::string> names_below(const torc
 UnitLayout lay_out_units(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters) {
   UnitLayout layout;
   const auto all = units_in(module);
-  // The innermost unit around each module: that of the fewest modules.
-  std::unordered_map<const torch::nn::Module*, int> unit_around;
-  std::vector<std::size_t> sizes;
-  for (std::size_t u = 0; u < all.size(); ++u) {
-    const auto modules = modules_of(*all[u]);
-    sizes.push_back(modules.size());
-    for (const torch::nn::Module* const inside : modules) {
-      const auto [known, is_new] = unit_around.emplace(inside, static_cast<int>(u));
-      if (!is_new && modules.size() < sizes[static_cast<std::size_t>(known->second)])
-        known->second = static_cast<int>(u);
-    }
+  // The innermost units around each module: those with no other one inside that has it too. Two that overlap
+  // (an embedding that is the last projection) are both.
+  std::vector<std::set<const torch::nn::Module*>> inside;
+  for (const auto& point : all) {
+    const auto modules = modules_of(*point);
+    inside.emplace_back(modules.begin(), modules.end());
   }
+  const auto lies_in = [&](std::size_t inner, std::size_t outer) {
+    return inside[inner].size() < inside[outer].size() && std::ranges::includes(inside[outer], inside[inner]);
+  };
   std::unordered_map<const void*, std::set<int>> users;  // of each parameter
   const auto look_at = [&](const torch::nn::Module& user) {
-    const auto around = unit_around.find(&user);
+    std::vector<std::size_t> around;
+    for (std::size_t u = 0; u < all.size(); ++u)
+      if (inside[u].contains(&user)) around.push_back(u);
+    std::set<int> innermost;
+    for (const std::size_t u : around)
+      if (std::ranges::none_of(around, [&](std::size_t other) { return lies_in(other, u); }))
+        innermost.insert(static_cast<int>(u));
+    if (innermost.empty()) innermost.insert(kNoUnit);
     for (const torch::Tensor& parameter : user.parameters(/*recurse=*/false))
       if (parameter.defined())
-        users[parameter.unsafeGetTensorImpl()].insert(around != unit_around.end() ? around->second : kNoUnit);
+        users[parameter.unsafeGetTensorImpl()].insert(innermost.begin(), innermost.end());
   };
   look_at(module);
   for (const auto& entry : module.named_modules(std::string(), /*include_self=*/false))

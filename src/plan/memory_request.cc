@@ -104,10 +104,10 @@ double memory_here(const MemoryRequest& request, int machine_workers) {
 }  // namespace
 
 const Given kMemoryOptions = {
-    "model",   "cifar_stem",  "norm",     "channels",  "layers",           "blocks",
-    "width",   "heads",       "context",  "data",      "data_dir",         "workers",
-    "lanes",   "optimizer",   "momentum", "precision", "reduce_precision", "bucket_cap_mb",
-    "offload", "offload_what"};
+    "model",         "cifar_stem", "norm",        "channels",        "layers",    "blocks",
+    "width",         "heads",      "context",     "tied_embeddings", "data",      "data_dir",
+    "workers",       "lanes",      "optimizer",   "momentum",        "precision", "reduce_precision",
+    "bucket_cap_mb", "offload",    "offload_what"};
 
 void settle(MemoryRequest& request, const Given& given) {
   check_one_size(request, given);

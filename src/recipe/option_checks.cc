@@ -212,6 +212,7 @@ void check_of_use(const TrainOptions& o, const Given& given) {
       {"heads", gpt, "--model", o.model, "gpt"},
       {"context", gpt, "--model", o.model, "gpt"},
       {"dropout", gpt, "--model", o.model, "gpt"},
+      {"tied_embeddings", gpt, "--model", o.model, "gpt"},
       {"momentum", sgd || lars, "--optimizer", o.optimizer, "sgd, torch-sgd or lars"},
       {"exclude", own, "--optimizer", o.optimizer, "sgd, adam, adamw, lars, lamb or onebit-adam"},
       {"trust_coefficient", lars, "--optimizer", o.optimizer, "lars"},

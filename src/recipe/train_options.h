@@ -24,6 +24,7 @@ struct TrainOptions {
   std::int64_t heads = 8;
   std::int64_t context = 128;
   double dropout = 0;
+  bool tied_embeddings = false;
 
   std::string data;  // empty: text for gpt, else shapes
   std::string data_dir;
@@ -155,6 +156,9 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"heads", model, Role::defines, "gpt: attention heads"}, o.heads);
   visit(OptionInfo{"context", model, Role::defines, "gpt: bytes of text it sees"}, o.context);
   visit(OptionInfo{"dropout", model, Role::defines, "gpt: dropout"}, o.dropout);
+  visit(OptionInfo{"tied_embeddings", model, Role::defines,
+                   "gpt: the last projection is the embedding's matrix"},
+        o.tied_embeddings);
 
   const char* const data = "Data";
   visit(OptionInfo{"data", data, Role::stays,

@@ -55,6 +55,13 @@ if(TARGET lockstep_train)
         $<$<TARGET_EXISTS:lockstep_mpi>:${MPIEXEC_EXECUTABLE}>)
     set_tests_properties(train.compress_bits PROPERTIES LABELS slow TIMEOUT 1800 PROCESSORS 2)
     fails_without_tests(train.compress_bits)
+    foreach(model Gpt Gptbf16 Resnet Resnetbf16)
+      string(TOLOWER ${model} name)
+      add_test(NAME train.shard_bits.${name}
+        COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/shard_bits_test.py $<TARGET_FILE:lockstep_cli> ${model})
+      set_tests_properties(train.shard_bits.${name} PROPERTIES LABELS slow TIMEOUT 1800 PROCESSORS 2)
+      fails_without_tests(train.shard_bits.${name})
+    endforeach()
     foreach(model Mlp Gpt Resnet18)
       string(TOLOWER ${model} name)
       add_test(NAME train.same_bits.${name}

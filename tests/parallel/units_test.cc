@@ -30,6 +30,43 @@ TEST(Units, HaveTheBitsOfDataParallelOnAnyNumberOfWorkers) {
     EXPECT_TRUE(equal(train_units(UnitRun{}, workers), expected)) << workers << " workers";
 }
 
+// The last projection is the embedding: one module in two units, neither of which is inside the other.
+struct TiedByModule : torch::nn::Module {
+  torch::nn::Embedding tok = register_module("tok", torch::nn::Embedding(11, 8));
+  torch::nn::Linear middle = register_module("middle", torch::nn::Linear(8, 8));
+  Unit first{{tok.ptr()}}, last{{middle.ptr(), tok.ptr()}};
+  TiedByModule() {
+    const torch::NoGradGuard no_grad;
+    for (auto& p : parameters()) p.copy_(torch::linspace(-1, 1.5, p.numel()).view(p.sizes()));
+  }
+  torch::Tensor loss(int lane, int step) {
+    const auto words = torch::arange(6).mul(lane + 1).add(3 * step).remainder(11);
+    const auto x = first.run([this](const torch::Tensor& numbers) { return tok->forward(numbers); }, words);
+    const auto scores = last.run(
+        [this](const torch::Tensor& h) { return torch::matmul(middle->forward(h), tok->weight.t()); }, x);
+    return torch::cross_entropy_loss(scores, words.flip(0));
+  }
+};
+
+TEST(Units, AModuleMayBeInTwoOfThem) {
+  const auto trained = [](const Group& group, const char* name, const StrategyOptions& options) {
+    TiedByModule net;
+    const auto strategy = make_strategy(name, net, group, options);
+    const auto optimizer = testing::unit_adamw(*strategy);
+    for (int step = 0; step < 3; ++step) {
+      testing::unit_lanes(group, 4, step, net, *strategy);
+      optimizer->step();
+    }
+    const auto whole = strategy->whole();
+    return copies(net);
+  };
+  const auto expected = trained(thread_groups(1)[0], "ddp", testing::plain_options());
+  for (const int workers : {2, 3})
+    on_threads(thread_groups(workers), [&](const Group& group) {
+      EXPECT_TRUE(equal(trained(group, "zero3", gathered_options()), expected)) << workers << " workers";
+    });
+}
+
 TEST(Units, WorkersWithoutLanesServeTheOthers) {
   const auto expected = train_ddp({.lanes = 9});
   for (const int workers : {5, 7}) {  // of whom some have no lane

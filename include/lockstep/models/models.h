@@ -48,6 +48,8 @@ struct GptOptions {
   std::int64_t vocabulary = 256;
   double dropout = 0;     // on embeddings, attention weights and residual branches; below 1
   bool head_bias = true;  // of the last projection, to the vocabulary
+  // The last projection's matrix is the embedding's, one parameter in two units, and there is no bias.
+  bool tied_embeddings = false;
 };
 std::shared_ptr<Model> make_gpt(GptOptions options = {});
 

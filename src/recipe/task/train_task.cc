@@ -140,7 +140,8 @@ std::shared_ptr<Model> make_model(const TrainOptions& o, const Dataset& data, co
                  .heads = o.heads,
                  .context = o.context,
                  .vocabulary = data.classes(),
-                 .dropout = o.dropout};
+                 .dropout = o.dropout,
+                 .tied_embeddings = o.tied_embeddings};
   options.mlp = {.inputs = inputs, .width = o.width, .layers = o.layers, .classes = data.classes()};
   auto model = lockstep::make_model(o.model, options);
   if (o.recompute) recompute_units(*model);

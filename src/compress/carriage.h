@@ -18,6 +18,10 @@
 
 namespace lockstep::compress {
 
+// Up to so many subtrees payloads of a method with two forms (scattered.h) are gathered, which rounds once,
+// and takes one call. With another number the bits are others: a run keeps that which it began with.
+inline constexpr int kMostGathered = 4;
+
 class Carriage {
  public:
   Carriage() = default;
@@ -31,6 +35,10 @@ class Carriage {
   bool shared() const;
   // Of several workers with the same subtree the first speaks for it.
   bool speaks() const { return own().count > 0 && own().place == 0; }
+
+  // In place of kMostGathered, which it never is below.
+  int most_gathered() const { return most_gathered_; }
+  void gather_up_to(int subtrees) { most_gathered_ = subtrees; }
 
   // Bytes of a rank's piece when a subtree's frame has so many.
   std::size_t piece_bytes(std::size_t frame_bytes) const;
@@ -47,6 +55,7 @@ class Carriage {
 
   Subtrees subtrees_;
   int rank_ = 0;
+  int most_gathered_ = kMostGathered;
   bool whole_ = false;                // somebody sends a whole frame anyway: then nobody sends parts
   std::vector<SubtreeShare> shares_;  // by rank
 };

@@ -49,6 +49,7 @@ Past Compressor::past() const {
           .last_step = last_step_,
           .subtrees = group_ ? carriage_.subtrees().count : 0,
           .begun = momenta_ && momenta_->begun ? 1 : 0,
+          .most_gathered = carriage_.most_gathered(),
           .choices = chooser_ && !chooser_->is_given() ? chooser_->choices() : std::vector<std::int64_t>()};
 }
 
@@ -168,7 +169,8 @@ Subtrees Compressor::bind(const std::vector<NamedTensor>& parameters, ReducePrec
   // What may fail, since another worker does, comes first: this one is as it was then.
   const auto [past, whose, is_own, bond] = agree(this->past(), group);
   const Subtrees subtrees = settle_subtrees(group, past);
-  const Carriage carriage(group, subtrees);
+  Carriage carriage(group, subtrees);
+  carriage.gather_up_to(static_cast<int>(past.most_gathered));
   const Exchange::State before =
       book_.collect(group, is_own ? MemoryBook::Own::counts : MemoryBook::Own::is_left_out);
   Calls calls = make_lines(group, carriage);

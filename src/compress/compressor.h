@@ -86,6 +86,8 @@ class Compressor final : public MomentumExchange,
   // auto: other methods have the parameters from now on, which go on with what was remembered of them.
   void use_choices();
   void load_choices(Exchange::State& rest);
+  bool has_forms() const;
+  void keep_form(int most_gathered);
   double table_seconds(Collective what, std::size_t count, DType dtype) const;
   double scattered_seconds(std::size_t payload) const;
   // Of a step that may be void.

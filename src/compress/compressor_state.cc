@@ -1,17 +1,23 @@
 // What a Compressor remembers, as a checkpoint has it.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "compress/compressor.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep::compress {
 namespace {
 
 constexpr const char* kSteps = "steps";
-constexpr const char* kChoice = "auto";           // by parameter
-constexpr const char* kHistory = "auto_history";  // its lines of text
-constexpr const char* kBegun = "begun";           // of momenta
-constexpr const char* kGroups = "groups";         // subtrees, where lanes are cut into them
+constexpr const char* kChoice = "auto";             // by parameter
+constexpr const char* kHistory = "auto_history";    // its lines of text
+constexpr const char* kBegun = "begun";             // of momenta
+constexpr const char* kGroups = "groups";           // subtrees, where lanes are cut into them
+constexpr const char* kGathered = "most_gathered";  // Carriage::most_gathered, where a method has forms
+constexpr int kAnyNumber = std::numeric_limits<int>::max();
 
 std::int64_t number_in(const std::string& key, const torch::Tensor& tensor) {
   if (tensor.scalar_type() != torch::kInt64 || tensor.numel() != 1)
@@ -19,6 +25,18 @@ std::int64_t number_in(const std::string& key, const torch::Tensor& tensor) {
         fmt::format("the state of the exchange has '{}' of {} × {}; accepted: one whole number, Long", key,
                     tensor.numel(), torch::toString(tensor.scalar_type())));
   return tensor.item<std::int64_t>();
+}
+
+// Takes it out of `rest`. Older states don't have it: payloads were gathered, however many.
+int most_gathered_in(Exchange::State& rest) {
+  const auto found = rest.find(kGathered);
+  if (found == rest.end()) return kAnyNumber;
+  const std::int64_t most = number_in(kGathered, found->second);
+  if (most < kMostGathered || most > kAnyNumber)
+    throw UsageError(fmt::format("the state of the exchange has '{}' = {}; accepted: {} or more", kGathered,
+                                 most, kMostGathered));
+  rest.erase(found);
+  return static_cast<int>(most);
 }
 
 }  // namespace
@@ -37,6 +55,7 @@ Exchange::State Compressor::state() {
           torch::tensor(std::vector<std::uint8_t>(history.begin(), history.end()), torch::kUInt8);
   }
   if (options_.lanes != 0) state[kGroups] = torch::full({}, carriage_.subtrees().count, torch::kInt64);
+  if (has_forms()) state[kGathered] = torch::full({}, carriage_.most_gathered(), torch::kInt64);
   if (momenta_) state[kBegun] = torch::full({}, momenta_->begun ? 1 : 0, torch::kInt64);
   return state;
 }
@@ -58,6 +77,7 @@ void Compressor::load(const Exchange::State& state) {
           number, carriage_.subtrees().count));
     rest.erase(groups);
   }
+  const int most_gathered = most_gathered_in(rest);
   const auto begun = rest.find(kBegun);
   if (momenta_ && begun == rest.end()) throw UsageError("the state of the exchange lacks 'begun', 0 or 1");
   const bool momenta_begun = momenta_ && number_in(kBegun, begun->second) != 0;
@@ -65,8 +85,24 @@ void Compressor::load(const Exchange::State& state) {
   if (chooser_) load_choices(rest);
   book_.take(rest, MemoryBook::Missing::is_refused);
   before_.reset();
+  keep_form(most_gathered);
   steps_ = count;
   if (momenta_) momenta_->begun = momenta_begun;
+}
+
+bool Compressor::has_forms() const {
+  return std::ranges::any_of(lines_,
+                             [](const Line& line) { return line.method && line.method->has_forms(); });
+}
+
+// The run that is loaded goes on with its bits.
+void Compressor::keep_form(int most_gathered) {
+  carriage_.gather_up_to(most_gathered);
+  if (has_forms() && carriage_.subtrees().count > kMostGathered && most_gathered == kAnyNumber)
+    log().info(
+        "--compress {}: the run was begun by a version that always gathered, and goes on so; a new one of {} "
+        "subtrees would send less",
+        options_.method, carriage_.subtrees().count);
 }
 
 void Compressor::keep_for(const Bucket& bucket) {

@@ -84,6 +84,8 @@ class Method {
   // Of one that gathers: do slices of payloads go to who adds those up, and their sums from there to all
   // (scattered.h)?
   virtual bool scatters(const Carriage&) const { return false; }
+  // Is that by option (form=), or by Carriage::most_gathered?
+  virtual bool has_forms() const { return false; }
   // Bytes that a subtree's sums of a tensor become, without framing.
   virtual std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const = 0;
 };

@@ -16,6 +16,7 @@ struct Past {
   std::int64_t last_step = -1;
   std::int64_t subtrees = 0;               // 0: not bound yet
   std::int64_t begun = 0;                  // of momenta
+  std::int64_t most_gathered = 0;          // Carriage::most_gathered
   std::vector<std::int64_t> choices = {};  // of --compress auto, by parameter; empty: none yet
 };
 

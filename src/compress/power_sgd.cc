@@ -7,8 +7,8 @@
 #include <map>
 
 #include "compress/arithmetic.h"
+#include "compress/codec/element_random.h"
 #include "compress/codec/low_rank.h"
-#include "compress/element_random.h"
 #include "compress/tree_sum.h"
 
 namespace lockstep::compress {

@@ -5,7 +5,7 @@
 #include <unordered_set>
 
 #include "compress/arithmetic.h"
-#include "compress/element_random.h"
+#include "compress/codec/element_random.h"
 #include "compress/tree_sum.h"
 
 namespace lockstep::compress {

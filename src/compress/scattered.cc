@@ -35,10 +35,11 @@ class Scattered final : public Method {
   std::string name() const override { return name_; }
   bool gathers() const override { return true; }
   bool scatters(const Carriage& carriage) const override {
-    return form_ == Form::scattered ||
-           (form_ == Form::by_subtrees && carriage.subtrees().count > kMostGathered);
+    return scatters(carriage, carriage.most_gathered());
   }
-  bool has_two_calls(const Carriage& carriage) const override { return scatters(carriage); }
+  bool has_forms() const override { return true; }
+  // Where it goes on gathering, too: another state may be loaded.
+  bool has_two_calls(const Carriage& carriage) const override { return scatters(carriage, kMostGathered); }
   std::size_t payload_bytes(const std::vector<std::int64_t>& sizes) const override {
     return gathered_->payload_bytes(sizes);
   }
@@ -84,6 +85,11 @@ class Scattered final : public Method {
   }
 
  private:
+  bool scatters(const Carriage& carriage, int most_gathered) const {
+    return form_ == Form::scattered ||
+           (form_ == Form::by_subtrees && carriage.subtrees().count > most_gathered);
+  }
+
   void encode_all(const Flight& flight, Scattering& own) {
     own.payloads.resize(flight.subtrees.size());
     for (std::size_t k = 0; k < flight.subtrees.size(); ++k)

@@ -24,11 +24,8 @@
 
 namespace lockstep::compress {
 
-// What `form=` says: by number of subtrees, or one of them.
+// What `form=` says: by number of subtrees (Carriage::most_gathered), or one of them.
 enum class Form : unsigned char { by_subtrees, gathered, scattered };
-
-// Up to so many subtrees payloads are gathered, which rounds once, and takes one call.
-inline constexpr int kMostGathered = 4;
 
 std::unique_ptr<Method> scattered_method(const std::string& name, const GatheredParts& parts, Form form);
 

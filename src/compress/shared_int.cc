@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "compress/arithmetic.h"
+#include "compress/codec/element_random.h"
 #include "compress/codec/shared_levels.h"
-#include "compress/element_random.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::compress {

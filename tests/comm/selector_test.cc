@@ -166,6 +166,17 @@ TEST(Selector, PagesAreACandidateOnlyWhereRanksMayReadThem) {
   EXPECT_FALSE(can_run(kPages, shape(Collective::broadcast, 1 << 20)));
 }
 
+// Both swap with everybody: as many bytes go each way.
+TEST(Selector, AllToAllCostsTheSwapsOfAReduceScatter) {
+  for (const std::size_t bytes : {std::size_t{4} << 10, std::size_t{1} << 20}) {
+    const Cost all_to_all = kPairwise.cost(shape(Collective::all_to_all, bytes));
+    const Cost scattered = kPairwise.cost(shape(Collective::reduce_scatter, bytes));
+    EXPECT_EQ(all_to_all.messages, scattered.messages);
+    EXPECT_EQ(all_to_all.sent_bytes, scattered.sent_bytes);
+    EXPECT_EQ(all_to_all.sent_bytes, kRing.cost(shape(Collective::all_gather, bytes)).sent_bytes);
+  }
+}
+
 TEST(Selector, PredictionsGrowWithBytesAndNeverGoWild) {
   const Selector selector;
   for (int what = 0; what <= static_cast<int>(Collective::barrier); ++what)

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "comm/thread_ranks.h"
-#include "compress/element_random.h"
+#include "compress/codec/element_random.h"
 #include "compress/random_k.h"
 #include "lockstep/compress/compress.h"
 #include "lockstep/grad/reducer.h"

@@ -18,10 +18,11 @@ using lockstep::testing::tcp_groups;
 
 // Two methods whose second calls begin where their first end. Four workers share two subtrees, so all of it
 // begins on a group's thread; what travels as it is takes that thread so long that first calls end meanwhile.
-TEST(SecondCalls, OfTwoRulesHaveOneOrder) {
+class SecondCalls : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SecondCalls, OfTwoRulesHaveOneOrder) {
   on_threads(thread_groups(4), [](const Group& group) {
-    const Exchange exchange = compressed({.method = "a=powersgd:rank=1:min=0,b=powersgd:rank=2:min=0",
-                                          .groups = 2})(Exchange::Leaves::everything);
+    const Exchange exchange = compressed({.method = GetParam(), .groups = 2})(Exchange::Leaves::everything);
     const std::vector<NamedTensor> parameters = {{"a", torch::ones({16, 16}).requires_grad_()},
                                                  {"b", torch::ones({16, 16}).requires_grad_()},
                                                  {"c", torch::ones({1 << 18}).requires_grad_()}};
@@ -36,6 +37,10 @@ TEST(SecondCalls, OfTwoRulesHaveOneOrder) {
     }
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Methods, SecondCalls,
+                         ::testing::Values("a=powersgd:rank=1:min=0,b=powersgd:rank=2:min=0",
+                                           "a=int8:form=scattered:min=0,b=fp8:form=scattered:min=0"));
 
 // Rank 0 has a last layer of its own: its bucket is full at once there, and leaves at the end of backward on
 // rank 1, which gets there when rank 0 has taken part in the norm's backward.

@@ -89,6 +89,25 @@ TEST(CompressedRebind, WhatAnotherRunRemembersIsLeftOut) {
   });
 }
 
+// Five workers go on with a run from before there were two forms, which gathers with any number of subtrees;
+// who joins, as the first or as the last, would scatter.
+TEST(CompressedRebind, WhoJoinsTakesTheFormOfTheOthers) {
+  for (const int joins : {0, 5})
+    on_threads(tcp_groups(6, net::Security::plaintext, std::chrono::seconds(10)), [&](const Group& world) {
+      Loop loop(world.split(world.rank() == joins ? 0 : 1), "int8:min=0");
+      if (world.rank() != joins) {
+        Exchange::State state = loop.state();
+        state.erase("most_gathered");
+        loop.ddp.exchange().load(state);
+        loop.steps(2, world.rank());
+      }
+      loop.ddp.rebind(world);
+      loop.steps(2, world.rank());
+      loop.ddp.check_replicas();
+      EXPECT_GT(loop.state().at("most_gathered").item<std::int64_t>(), 8);
+    });
+}
+
 struct OneLayer : torch::nn::Module {
   torch::nn::Linear layer = register_module("layer", torch::nn::Linear(64, 64));
 };

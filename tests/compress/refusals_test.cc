@@ -158,6 +158,18 @@ TEST(Compress, RefusesAStateOfAnotherNumberOfSubtrees) {
   }
 }
 
+TEST(Compress, RefusesAStateThatGathersFewerThanItCan) {
+  const auto run = [&](const Trained* before) {
+    return train_lanes(thread_groups(1)[0],
+                       LaneRun{.compress = {.method = "int8:min=0", .groups = 4, .lanes = 4}, .steps = 1},
+                       before);
+  };
+  Trained before = run(nullptr);
+  before.state.at("most_gathered").fill_(2);
+  expect_words(refusal([&] { run(&before); }),
+               "the state of the exchange has 'most_gathered' = 2; accepted: 4 or more");
+}
+
 // Two parameters of 64 elements, "a" and "b"; the first element of a's gradient on rank 1 is `first`.
 void backward_of_two(const std::vector<NamedTensor>& parameters, int rank, float first) {
   torch::Tensor loss = torch::zeros({});
@@ -174,8 +186,8 @@ void backward_of_two(const std::vector<NamedTensor>& parameters, int rank, float
 // The parameter's mean is NaN on every rank, the others' are not, and the next step is as if it had not been.
 TEST(Compress, PassesOnWhatIsNotFiniteAndForgetsIt) {
   for (const char* method :
-       {"topk:0.1:min=0", "onebit:min=0", "int8:min=0", "intsgd:min=0", "randk:0.2:min=0:ef=on",
-        "powersgd:rank=1:min=0", "dgc:0.1:min=0", "onebit-adam:min=0"})
+       {"topk:0.1:min=0", "onebit:min=0", "int8:min=0", "int8:form=scattered:min=0:ef=on", "intsgd:min=0",
+        "randk:0.2:min=0:ef=on", "powersgd:rank=1:min=0", "dgc:0.1:min=0", "onebit-adam:min=0"})
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
       on_threads(thread_groups(3), [&](const Group& group) {
         const Exchange exchange = compressed({.method = method})(Exchange::Leaves::everything);
@@ -199,8 +211,9 @@ TEST(Compress, PassesOnWhatIsNotFiniteAndForgetsIt) {
 // Under a watch such a step is not taken, and nothing of it is remembered: neither of the parameter whose
 // gradient was not finite, nor of the others.
 TEST(Compress, LeavesWhatIsRememberedAsItWasBeforeAStepThatIsVoid) {
-  for (const char* method : {"topk:0.1:min=0", "onebit:min=0", "int8:min=0:ef=on", "randk:0.2:min=0:ef=on",
-                             "powersgd:rank=1:min=0", "dgc:0.1:min=0", "onebit-adam:min=0"})
+  for (const char* method :
+       {"topk:0.1:min=0", "onebit:min=0", "int8:min=0:ef=on", "int8:form=scattered:min=0:ef=on",
+        "randk:0.2:min=0:ef=on", "powersgd:rank=1:min=0", "dgc:0.1:min=0", "onebit-adam:min=0"})
     on_threads(thread_groups(3), [&](const Group& group) {
       const Exchange exchange = compressed({.method = method})(Exchange::Leaves::everything);
       const std::vector<NamedTensor> parameters = {{"a", torch::ones({8, 8}).requires_grad_()},

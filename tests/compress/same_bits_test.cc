@@ -4,6 +4,7 @@
 #include "comm/thread_ranks.h"
 #include "compress/lane_run.h"
 #include "lockstep/base/error.h"
+#include "parallel/unit_models.h"
 
 namespace lockstep {
 namespace {
@@ -121,6 +122,29 @@ TEST(SameBitsOf, SlicesOfLargerTensors) {
     }
 }
 
+// Tensors of odd sizes, of one element, of f64 and without a gradient, in shards of every kind.
+TEST(SameBitsOf, ScatteredInShards) {
+  for (const char* method : {"fp8:form=scattered:min=0", "int8:min=0:ef=on"}) {
+    testing::UnitRun run{.strategy = "ddp", .options = testing::plain_options(), .steps = 3};
+    run.options.exchange = compressed({.method = method, .groups = 8, .lanes = 8});
+    const std::vector<torch::Tensor> one = testing::train_units(run, 1);
+    for (const int workers : {3, 6}) {
+      for (const char* strategy : {"ddp", "zero2", "zero3"}) {
+        run.strategy = strategy;
+        EXPECT_TRUE(equal(testing::train_units(run, workers), one))
+            << method << ", " << strategy << ", " << workers;
+      }
+      testing::UnitRun gathered = run;
+      gathered.options.parameters = ParameterAccess::gathered;
+      for (const int shared : {0, workers % 2 == 0 ? 2 : workers}) {
+        gathered.options.shard_workers = shared;
+        EXPECT_TRUE(equal(testing::train_units(gathered, workers), one))
+            << method << ", in units, sets of " << shared << ", " << workers;
+      }
+    }
+  }
+}
+
 // From 5 subtrees on, and not below: forms have bits of their own.
 TEST(SameBitsOf, FormsByTheNumberOfSubtrees) {
   for (const std::string method : {"fp8:min=0", "int8:min=0"}) {
@@ -133,6 +157,34 @@ TEST(SameBitsOf, FormsByTheNumberOfSubtrees) {
     EXPECT_TRUE(equal(trained(4, ""), trained(4, ":form=gathered"))) << method;
     EXPECT_TRUE(equal(trained(8, ""), trained(8, ":form=scattered"))) << method;
     EXPECT_FALSE(equal(trained(8, ""), trained(8, ":form=gathered"))) << method;
+  }
+}
+
+// Checkpoints from before there were two forms know of none: the run goes on with the bits that it had,
+// and so do those who go on from it. What was begun since is scattered.
+TEST(SameBitsOf, WhatBeganGatheredGoesOnGathering) {
+  for (const std::string method : {"fp8:min=0", "int8:min=0:ef=on"}) {
+    LaneRun run{
+        .compress = {.method = method + ":form=gathered", .groups = 8, .lanes = 8}, .steps = 6, .width = 200};
+    const Trained gathered = trained_by(2, run);
+    run.steps = 2;
+    Trained begun = trained_by(2, run);
+    begun.state.erase("most_gathered");
+    run.compress.method = method;
+    const Trained scattered = trained_by(2, run);
+    EXPECT_FALSE(equal(begun.tensors, scattered.tensors)) << method;
+
+    run.first_step = 2;
+    const Trained next = trained_by(3, run, &begun);
+    run.first_step = 4;
+    const Trained last = trained_by(8, run, &next);
+    EXPECT_TRUE(equal(last.tensors, gathered.tensors)) << method;
+
+    run.first_step = 2;
+    const Trained after = trained_by(3, run, &scattered);
+    run.first_step = 0;
+    run.steps = 4;
+    expect_same(after, trained_by(1, run), method);
   }
 }
 

@@ -14,8 +14,10 @@ class PeerDeath(unittest.TestCase):
         self.check()
 
     def test_inside_a_compressed_exchange(self):
-        # All-gathers, two all-reduces one behind the other, and workers that share a subtree, of which one dies.
-        for method, groups in (("topk:0.1:min=0", 4), ("powersgd:rank=1:min=0", 4), ("onebit-adam:min=0", 2)):
+        # All-gathers, two all-reduces one behind the other, an all-to-all and an all-gather, and workers that share a subtree,
+        # of which one dies.
+        for method, groups in (("topk:0.1:min=0", 4), ("powersgd:rank=1:min=0", 4), ("int8:form=scattered:min=0", 4),
+                               ("onebit-adam:min=0", 2)):
             with self.subTest(method=method):
                 self.check(method, str(groups))
 

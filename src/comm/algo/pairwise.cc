@@ -125,6 +125,8 @@ class Pairwise final : public Algorithm {
                 .wire_s = shape.wires == nullptr ? 0 : on_wires(shape)};
       case Collective::reduce_scatter:
         return {.messages = steps, .sent_bytes = 2 * steps * s, .reduced_bytes = (shape.ranks + 1) * s};
+      case Collective::all_to_all:
+        return {.messages = steps, .sent_bytes = 2 * steps * s, .copied_bytes = 2 * s};
       default: return {.messages = steps, .sent_bytes = steps * s, .copied_bytes = 2 * s};
     }
   }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "compress/element_random.h"
+#include "compress/codec/element_random.h"
 
 namespace lockstep::compress {
 

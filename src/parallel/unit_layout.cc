@@ -22,25 +22,32 @@ std::unordered_map<const torch::nn::Module*, std::string> names_below(const torc
 UnitLayout lay_out_units(const torch::nn::Module& module, const std::vector<NamedTensor>& parameters) {
   UnitLayout layout;
   const auto all = units_in(module);
-  // The innermost units around each module: those with no other one inside that has it too. Two that overlap
-  // (an embedding that is the last projection) are both.
-  std::vector<std::set<const torch::nn::Module*>> inside;
-  for (const auto& point : all) {
-    const auto modules = modules_of(*point);
-    inside.emplace_back(modules.begin(), modules.end());
-  }
-  const auto lies_in = [&](std::size_t inner, std::size_t outer) {
-    return inside[inner].size() < inside[outer].size() && std::ranges::includes(inside[outer], inside[inner]);
+  // Modules that units were made of, with all that lies in each, and the units.
+  struct Root {
+    std::set<const torch::nn::Module*> inside;
+    std::set<int> units;
   };
+  std::unordered_map<const torch::nn::Module*, Root> roots;
+  for (std::size_t u = 0; u < all.size(); ++u)
+    for (const auto& module : all[u]->modules) {
+      Root& root = roots[module.get()];
+      root.units.insert(static_cast<int>(u));
+      if (!root.inside.empty()) continue;
+      const auto modules = modules_in(*module);
+      root.inside.insert(modules.begin(), modules.end());
+    }
   std::unordered_map<const void*, std::set<int>> users;  // of each parameter
   const auto look_at = [&](const torch::nn::Module& user) {
-    std::vector<std::size_t> around;
-    for (std::size_t u = 0; u < all.size(); ++u)
-      if (inside[u].contains(&user)) around.push_back(u);
-    std::set<int> innermost;
-    for (const std::size_t u : around)
-      if (std::ranges::none_of(around, [&](std::size_t other) { return lies_in(other, u); }))
-        innermost.insert(static_cast<int>(u));
+    std::vector<const torch::nn::Module*> around;
+    for (const auto& [module, root] : roots)
+      if (root.inside.contains(&user)) around.push_back(module);
+    std::set<int> innermost;  // of units: two that were made of the same module are both
+    for (const torch::nn::Module* const module : around) {
+      const Root& root = roots.at(module);
+      if (std::ranges::none_of(
+              around, [&](const auto* other) { return other != module && root.inside.contains(other); }))
+        innermost.insert(root.units.begin(), root.units.end());
+    }
     if (innermost.empty()) innermost.insert(kNoUnit);
     for (const torch::Tensor& parameter : user.parameters(/*recurse=*/false))
       if (parameter.defined())

@@ -12,8 +12,9 @@
 
 namespace lockstep {
 
-// A parameter belongs to the innermost unit around the module that has it; tied weights to those of all such
-// modules, of which each brings them. One that a module outside of all units has too belongs to none.
+// A parameter belongs to the innermost unit around the module that has it, or to several that were made of
+// the same module; tied weights to those of all such modules. Each of them brings it. One that a module
+// outside of all units has too belongs to none.
 struct UnitLayout {
   std::vector<std::shared_ptr<UnitPoint>> points;  // the units that have parameters
   std::vector<std::string> names;                  // of those, for messages: "blocks.3"

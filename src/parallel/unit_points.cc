@@ -52,6 +52,12 @@ void UnitPoint::refuse_parts() const {
         "behind the strategy that takes the model");
 }
 
+std::vector<const torch::nn::Module*> modules_in(const torch::nn::Module& module) {
+  std::vector<const torch::nn::Module*> list;
+  collect(module, list);
+  return list;
+}
+
 std::vector<const torch::nn::Module*> modules_of(const UnitPoint& point) {
   std::vector<const torch::nn::Module*> list;
   for (const auto& module : point.modules) collect(*module, list);
@@ -59,8 +65,7 @@ std::vector<const torch::nn::Module*> modules_of(const UnitPoint& point) {
 }
 
 std::vector<std::shared_ptr<UnitPoint>> units_in(const torch::nn::Module& module) {
-  std::vector<const torch::nn::Module*> list;
-  collect(module, list);
+  const auto list = modules_in(module);
   const std::unordered_set<const torch::nn::Module*> inside(list.begin(), list.end());
   std::vector<std::shared_ptr<UnitPoint>> found;
   for (auto& point : known_units().all())

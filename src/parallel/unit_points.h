@@ -47,5 +47,7 @@ class UnitPoint {
 std::vector<std::shared_ptr<UnitPoint>> units_in(const torch::nn::Module& module);
 // All modules of a unit and those below them.
 std::vector<const torch::nn::Module*> modules_of(const UnitPoint& point);
+// It, and all that lies in it.
+std::vector<const torch::nn::Module*> modules_in(const torch::nn::Module& module);
 
 }  // namespace lockstep

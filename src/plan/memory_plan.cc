@@ -86,8 +86,9 @@ std::vector<std::string> notes_on(const MemoryQuestion& q) {
     notes.emplace_back("the optimizer's state is in the host's memory, which updates it");
   if (!q.offload.empty()) notes.push_back(offload_note(q));
   notes.emplace_back(
-      "not counted: activations, which grow with --lane-batch, batches, and the program itself with "
-      "libtorch");
+      "not counted: activations, which grow with --lane-batch, batches, what --compress keeps, and the "
+      "program "
+      "itself with libtorch");
   return notes;
 }
 

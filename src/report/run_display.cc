@@ -65,7 +65,11 @@ std::string state_of(const Json& summary, const char* bold, const char* plain) {
   const double took = number(memory, "accounted_bytes"), predicted = number(memory, "predicted_bytes");
   if (!(took >= 0) || !(predicted >= 0)) return "";
   const auto text = [](double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); };
-  return fmt::format("{}{}{}, {:.2f} bytes a parameter (predicted {}, {:.2f}{})", bold, text(took), plain,
+  double most = took;  // of any worker
+  for (const Json& bytes : summary.value("state_bytes", Json::array()))
+    most = std::max(most, bytes.is_number() ? bytes.get<double>() : 0);
+  return fmt::format("{}{}{}{}, {:.2f} bytes a parameter (predicted {}, {:.2f}{})", bold, text(took), plain,
+                     most > 1.01 * took ? fmt::format(" on rank 0, {} at most", text(most)) : "",
                      number(summary, "state_bytes_a_parameter"), text(predicted),
                      number(summary, "predicted_state_bytes_a_parameter"), error_of(predicted, took));
 }
@@ -241,8 +245,12 @@ void RunDisplay::finished(const Json& event) {
     const std::string about = compress.value("method", "");  // of auto with its reason, which the summary has
     const double ratio = number(compress, "ratio");
     const std::string less =
-        ratio > 1 ? fmt::format(", {} × less in the last step", format_number(ratio)) : "";
-    line(fmt::format("compression    {}{}{}{}", bold, about.substr(0, about.find(';')), plain, less));
+        ratio > 1 ? fmt::format(", messages {} × smaller in the last step", format_number(ratio)) : "";
+    const double sent = number(s, "wire_bytes");  // none where workers share their memory
+    line(fmt::format(
+        "compression    {}{}{}{}{}", bold, about.substr(0, about.find(';')), plain, less,
+        sent > 0 ? fmt::format(", all workers sent {} a step", format_bytes(static_cast<std::uint64_t>(sent)))
+                 : ""));
   }
   if (const auto noise = noise_from_json(s.value("noise", Json())))
     line(fmt::format("noise scale    {}{}{} examples, 95 %, over {}; the batch is {:.0f}", bold,

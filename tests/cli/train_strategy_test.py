@@ -64,8 +64,8 @@ class Strategies(Case):
 
     def test_says_what_compresses_and_what_never_does(self):
         run = ["train", *RUN, "-n", 2, "--steps", 2, "--overwrite", "--out", self.path("run"), "--compress"]
-        for method, notes, last in (("topk:0.05", 0, "compression    topk:0.05, {:.3g} × less in the last step\n"),
-                                    ("topk:0.05:warmup=1", 0, "compression    topk:0.05:warmup=1, {:.3g} × less in the last step\n"),
+        for method, notes, last in (("topk:0.05", 0, "compression    topk:0.05, messages {:.3g} × smaller in the last step\n"),
+                                    ("topk:0.05:warmup=1", 0, "compression    topk:0.05:warmup=1, messages {:.3g} × smaller in the last step\n"),
                                     ("topk:0.05:warmup=2", 1, "compression    topk:0.05:warmup=2\n"),
                                     ("auto", 0, "compression    auto: none\n")):
             with self.subTest(method=method):

@@ -305,9 +305,11 @@ void Sharded::end_whole() const {
     copy_->meet("until the parameters are read");
 }
 
+// What one writes there others may still be computing with.
 void Sharded::set_whole(bool on) {
   Replicated::set_whole(on);
-  if (!on) end_whole();
+  if (!on) return end_whole();
+  if (copy_) copy_->meet("until nobody computes with the parameters");
 }
 
 void Sharded::bring(const torch::Tensor& parameter) {

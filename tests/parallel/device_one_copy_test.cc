@@ -224,6 +224,26 @@ TEST(DeviceOneCopy, IsLeftByTheNextStrategy) {
   for (std::size_t r = 0; r < 2; ++r) EXPECT_TRUE(torch::equal(behind[r], plain[r])) << "rank " << r;
 }
 
+// Who comes first to load weights comes behind what the others still compute with the old ones.
+TEST(DeviceOneCopy, NobodyWritesItUnderWholeWhileOthersReadIt) {
+  const torch::Tensor old = waves({8, 9}, 2.0 * 9 + 8);
+  on_threads(test_device_groups(2, TestCards::one), [&](const Group& g) {
+    auto net = std::make_shared<CopyNet>(torch_test_device(g), torch::kFloat32);
+    const auto strategy = make_strategy("zero3", net, g);
+    const torch::Tensor weight = net->layers[1]->weight.detach();
+    const torch::Tensor before = torch::empty_like(weight), after = torch::empty_like(weight);
+    for (int reads = 0; reads < 1 + 40 * g.rank(); ++reads) before.copy_(weight);
+    {
+      const auto whole = strategy->whole();
+      if (g.rank() == 0) weight.fill_(7);
+    }
+    after.copy_(weight);
+    EXPECT_TRUE(torch::equal(before.cpu(), old)) << "rank " << g.rank();
+    EXPECT_TRUE(torch::equal(after.cpu(), torch::full({8, 9}, 7.0f))) << "rank " << g.rank();
+  });
+  EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
+}
+
 // Before an update nobody may make: the others are told.
 TEST(DeviceOneCopy, OfAWorkerThatGoesTheOthersAreTold) {
   std::vector<Group> groups = test_device_groups(3, TestCards::one);

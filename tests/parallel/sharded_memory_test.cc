@@ -1,5 +1,7 @@
 // What Sharded keeps at every stage: a share of the model's state, in memory whose place and end are known.
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "comm/expect_error.h"
 #include "lockstep/parallel/data_parallel.h"
@@ -167,6 +169,22 @@ TEST(ShardedMemoryOnce, WorkersSeeOneCopyOfTheParameters) {
     group.barrier();
     EXPECT_TRUE(torch::equal(net.weights[3], torch::full({4096}, 7.0f)));
     EXPECT_TRUE(torch::equal(frozen, torch::full({100}, static_cast<float>(group.rank()))));
+  });
+}
+
+// Who comes first to load weights waits for those who still compute with the old ones.
+TEST(ShardedMemoryOnce, NobodyWritesTheCopyUnderWholeWhileOthersReadIt) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    WideNet net;
+    Sharded sharded(net, group, ShardStage::parameters, kTenBuckets);
+    if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_TRUE(torch::equal(net.weights[9], torch::full({4096}, 0.1 * 9))) << "rank " << group.rank();
+    {
+      const auto whole = sharded.whole();
+      const torch::NoGradGuard no_grad;
+      for (torch::Tensor& weight : net.weights) weight.fill_(7);
+    }
+    EXPECT_TRUE(torch::equal(net.weights[9], torch::full({4096}, 7.0f))) << "rank " << group.rank();
   });
 }
 

@@ -62,12 +62,14 @@ struct CopyPlan {
   torch::ScalarType type = torch::kFloat32;
   bool clip = false;
   bool in_parts = false;  // cut as it was made
+  bool on_host = false;   // the optimizer's state, and the update
 };
 
 std::unique_ptr<Optimizer> optimizer_of(Strategy& strategy, const CopyPlan& plan) {
   const MasterWeights masters = plan.type == torch::kFloat32 ? MasterWeights::none : MasterWeights::f32;
   if (plan.adam)
-    return std::make_unique<AdamW>(strategy, AdamWOptions{.lr = 0.05, .master_weights = masters});
+    return std::make_unique<AdamW>(
+        strategy, AdamWOptions{.lr = 0.05, .master_weights = masters, .offload = {.host = plan.on_host}});
   return std::make_unique<SGD>(strategy, SGDOptions{.lr = 0.05, .momentum = 0.9, .master_weights = masters});
 }
 
@@ -116,7 +118,7 @@ void expect_one_copy_has_the_bits_of_ddp(const CopyPlan& plan) {
   CopyPlan plain_plan = plan;
   plain_plan.strategy = "ddp";
   plain_plan.options = {};
-  plain_plan.in_parts = false;
+  plain_plan.in_parts = plain_plan.on_host = false;
   std::vector<Tensors> plain(ranks);
   std::vector<Tensors> on_device(ranks);
   on_threads(thread_groups(plan.ranks), [&](const Group& g) {
@@ -126,7 +128,9 @@ void expect_one_copy_has_the_bits_of_ddp(const CopyPlan& plan) {
   on_threads(test_device_groups(plan.ranks, TestCards::one), [&](const Group& g) {
     on_device[static_cast<std::size_t>(g.rank())] = train_copy(g, torch_test_device(g), plan);
   });
-  EXPECT_EQ(TestDevice::get().host_waits(), waits);
+  if (!plan.on_host) {
+    EXPECT_EQ(TestDevice::get().host_waits(), waits);
+  }
   EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
   for (std::size_t r = 0; r < ranks; ++r) {
     ASSERT_EQ(on_device[r].size(), plain[r].size());
@@ -154,6 +158,10 @@ TEST(DeviceOneCopy, SoItHasInsideOfNodes) {
   expect_one_copy_has_the_bits_of_ddp({.strategy = "hybrid-shard", .ranks = 2});
 }
 TEST(DeviceOneCopy, SoItHasWithClipping) { expect_one_copy_has_the_bits_of_ddp({.ranks = 2, .clip = true}); }
+TEST(DeviceOneCopy, SoItHasWithTheStateInTheHostsMemory) {
+  for (const auto type : {torch::kFloat32, torch::kBFloat16})
+    expect_one_copy_has_the_bits_of_ddp({.ranks = 3, .type = type, .on_host = true});
+}
 TEST(DeviceOneCopy, SoItHasOfUnitsThatWereCutAsTheyWereMade) {
   expect_one_copy_has_the_bits_of_ddp({.ranks = 2, .in_parts = true});
 }

@@ -16,7 +16,7 @@ constexpr int kTimesAsLong = 10;
 // nobody waits for its end.
 bool BucketSlots::is_over(const Work& exchange) {
   if (exchange.done()) return true;
-  if (leaving_.size() < (bounded() ? under_way_ : kUnderWay)) return false;
+  if (leaving_.size() < in_a_row()) return false;
   if (bounded()) {
     exchange.wait();
     return true;
@@ -58,7 +58,7 @@ CommMemory BucketSlots::take(std::size_t bytes) {
   }
   // All too small. Of many one makes room for one that fits, and will do for smaller buckets as well; of a
   // few each stays with its bucket: in the place of a large one a small one would keep that from its own.
-  if (!free_.empty() && slots_ > kUnderWay) {
+  if (!free_.empty() && slots_ >= in_a_row() + filled_) {
     bytes_ -= free_.back().bytes();
     --slots_;
     free_.pop_back();

@@ -25,9 +25,10 @@ class BucketSlots {
   static constexpr std::size_t kUnbounded = std::numeric_limits<std::size_t>::max();
   static constexpr std::chrono::milliseconds kPatience{20}, kMostPatience{1000};
 
-  // `under_way`: another number of them.
-  BucketSlots(Group group, Device device, std::size_t under_way = kUnderWay)
-      : group_(std::move(group)), device_(device), under_way_(under_way) {}
+  // `under_way`: another number of them. `filled`: of buckets that are filled meanwhile; 0 where each leaves
+  // as it is taken.
+  BucketSlots(Group group, Device device, std::size_t under_way = kUnderWay, std::size_t filled = 1)
+      : group_(std::move(group)), device_(device), under_way_(under_way), filled_(filled) {}
 
   // At least so many bytes. Waits while `under_way` exchanges are under way; their errors are for who waits
   // for them. Buckets that are filled at the same time get memory each, however many they are.
@@ -40,6 +41,7 @@ class BucketSlots {
 
  private:
   bool bounded() const { return under_way_ != kUnbounded; }
+  std::size_t in_a_row() const { return bounded() ? under_way_ : kUnderWay; }  // that nobody waits for
   bool is_over(const Work& exchange);
   void learn(const WorkTiming& timing);
   struct Leaving {
@@ -49,7 +51,7 @@ class BucketSlots {
 
   Group group_;
   Device device_;
-  std::size_t under_way_;
+  std::size_t under_way_, filled_;
   std::deque<Leaving> leaving_;  // in the order in which their exchanges began, and end
   std::vector<CommMemory> free_;
   std::size_t bytes_ = 0;

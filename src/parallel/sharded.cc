@@ -216,7 +216,8 @@ Work Sharded::gather(const Shard& shard, std::byte* memory, DType dtype) const {
 
 Work Sharded::bring_from_others(const Shard& shard) {
   const std::size_t bytes = shard.bucket.data.count * size_of(shard.dtype);
-  if (!arriving_) arriving_ = std::make_unique<BucketSlots>(group(), Device());
+  if (!arriving_)
+    arriving_ = std::make_unique<BucketSlots>(group(), Device(), BucketSlots::kUnderWay, /*filled=*/0);
   const CommMemory scratch = arriving_->take(bytes);
   const Work work =
       copy_->bring(shard.memory.as<std::byte>(), bytes, scratch.as<std::byte>(), shard.bucket.purpose);
@@ -305,9 +306,11 @@ void Sharded::end_whole() const {
     copy_->meet("until the parameters are read");
 }
 
+// What one writes there others may still be computing with.
 void Sharded::set_whole(bool on) {
   Replicated::set_whole(on);
-  if (!on) end_whole();
+  if (!on) return end_whole();
+  if (copy_) copy_->meet("until nobody computes with the parameters");
 }
 
 void Sharded::bring(const torch::Tensor& parameter) {

@@ -80,12 +80,15 @@ struct StateForm {
   bool params_on_disk = false;    // stage 3: a worker's part of the parameters, too
   bool gathers = params_on_disk;  // stage 3: units though workers of a machine have memory in common
   bool on_gpus = false;
-  bool one_gpu = false;  // all workers on the same one
+  bool one_gpu = false;   // all workers on the same one
+  bool one_copy = false;  // stage 3 is known to keep one a machine, also where a worker is alone on its own
   // Whether workers of a machine have memory in common where the parameters are.
   bool has_common_memory() const { return machine_workers > 1 && (!on_gpus || one_gpu); }
   // Stage 3 has no memory to keep its one copy in where no two workers are on one machine, or on one GPU:
   // there it gathers the parameters unit by unit and lets them go (parallel/units.h).
-  bool has_to_gather() const { return stage >= 3 && ((workers > 1 && !has_common_memory()) || gathers); }
+  bool has_to_gather() const {
+    return stage >= 3 && ((workers > 1 && !has_common_memory() && !one_copy) || gathers);
+  }
 };
 
 // A worker's, in bytes.

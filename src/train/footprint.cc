@@ -43,7 +43,7 @@ StateBytes predict_state_bytes(const TrainerOptions& o, const Strategy& strategy
                       .params_on_disk = static_cast<bool>(o.parallel.offload_params),
                       .gathers = strategy.gathers(),
                       .on_gpus = o.device != "cpu",
-                      .one_gpu = !strategy.gathers()});
+                      .one_copy = !strategy.gathers()});
 }
 
 namespace {

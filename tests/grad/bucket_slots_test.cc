@@ -39,15 +39,20 @@ TEST(BucketSlots, ManyBucketsTakeTheMemoryOfThreeLargeOnesAtMost) {
 }
 
 // Where workers may need each other: as long as exchanges end, it is the memory of three; where they do not,
-// nobody waits for long.
+// nobody waits for long. The first one took long enough that the next, slower than the least patience, are
+// waited for.
 TEST(BucketSlots, WaitsForExchangesThatEndAndNotForEver) {
   BucketSlots slots(thread_groups(1).front(), Device(), BucketSlots::kUnbounded);
+  static constexpr auto kTakes = BucketSlots::kPatience + std::chrono::milliseconds(10);
+  WorkPromise first;
+  first.set_done({.begin_ns = 1, .end_ns = 1 + std::chrono::nanoseconds(kTakes).count(), .algorithm = {}});
+  slots.leave(slots.take(4096), first.work());
   std::vector<std::jthread> threads;
-  for (int bucket = 0; bucket < 12; ++bucket) {
+  for (int bucket = 0; bucket < 8; ++bucket) {
     auto exchange = std::make_shared<WorkPromise>();
     slots.leave(slots.take(4096), exchange->work());
     threads.emplace_back([exchange] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(4));
+      std::this_thread::sleep_for(kTakes);
       exchange->set_done();
     });
     EXPECT_LE(slots.bytes(), 3u * 4096) << bucket;

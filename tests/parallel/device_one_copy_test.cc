@@ -62,12 +62,14 @@ struct CopyPlan {
   torch::ScalarType type = torch::kFloat32;
   bool clip = false;
   bool in_parts = false;  // cut as it was made
+  bool on_host = false;   // the optimizer's state, and the update
 };
 
 std::unique_ptr<Optimizer> optimizer_of(Strategy& strategy, const CopyPlan& plan) {
   const MasterWeights masters = plan.type == torch::kFloat32 ? MasterWeights::none : MasterWeights::f32;
   if (plan.adam)
-    return std::make_unique<AdamW>(strategy, AdamWOptions{.lr = 0.05, .master_weights = masters});
+    return std::make_unique<AdamW>(
+        strategy, AdamWOptions{.lr = 0.05, .master_weights = masters, .offload = {.host = plan.on_host}});
   return std::make_unique<SGD>(strategy, SGDOptions{.lr = 0.05, .momentum = 0.9, .master_weights = masters});
 }
 
@@ -116,7 +118,7 @@ void expect_one_copy_has_the_bits_of_ddp(const CopyPlan& plan) {
   CopyPlan plain_plan = plan;
   plain_plan.strategy = "ddp";
   plain_plan.options = {};
-  plain_plan.in_parts = false;
+  plain_plan.in_parts = plain_plan.on_host = false;
   std::vector<Tensors> plain(ranks);
   std::vector<Tensors> on_device(ranks);
   on_threads(thread_groups(plan.ranks), [&](const Group& g) {
@@ -126,7 +128,9 @@ void expect_one_copy_has_the_bits_of_ddp(const CopyPlan& plan) {
   on_threads(test_device_groups(plan.ranks, TestCards::one), [&](const Group& g) {
     on_device[static_cast<std::size_t>(g.rank())] = train_copy(g, torch_test_device(g), plan);
   });
-  EXPECT_EQ(TestDevice::get().host_waits(), waits);
+  if (!plan.on_host) {
+    EXPECT_EQ(TestDevice::get().host_waits(), waits);
+  }
   EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
   for (std::size_t r = 0; r < ranks; ++r) {
     ASSERT_EQ(on_device[r].size(), plain[r].size());
@@ -154,6 +158,10 @@ TEST(DeviceOneCopy, SoItHasInsideOfNodes) {
   expect_one_copy_has_the_bits_of_ddp({.strategy = "hybrid-shard", .ranks = 2});
 }
 TEST(DeviceOneCopy, SoItHasWithClipping) { expect_one_copy_has_the_bits_of_ddp({.ranks = 2, .clip = true}); }
+TEST(DeviceOneCopy, SoItHasWithTheStateInTheHostsMemory) {
+  for (const auto type : {torch::kFloat32, torch::kBFloat16})
+    expect_one_copy_has_the_bits_of_ddp({.ranks = 3, .type = type, .on_host = true});
+}
 TEST(DeviceOneCopy, SoItHasOfUnitsThatWereCutAsTheyWereMade) {
   expect_one_copy_has_the_bits_of_ddp({.ranks = 2, .in_parts = true});
 }
@@ -222,6 +230,26 @@ TEST(DeviceOneCopy, IsLeftByTheNextStrategy) {
   });
   EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
   for (std::size_t r = 0; r < 2; ++r) EXPECT_TRUE(torch::equal(behind[r], plain[r])) << "rank " << r;
+}
+
+// Who comes first to load weights comes behind what the others still compute with the old ones.
+TEST(DeviceOneCopy, NobodyWritesItUnderWholeWhileOthersReadIt) {
+  const torch::Tensor old = waves({8, 9}, 2.0 * 9 + 8);
+  on_threads(test_device_groups(2, TestCards::one), [&](const Group& g) {
+    auto net = std::make_shared<CopyNet>(torch_test_device(g), torch::kFloat32);
+    const auto strategy = make_strategy("zero3", net, g);
+    const torch::Tensor weight = net->layers[1]->weight.detach();
+    const torch::Tensor before = torch::empty_like(weight), after = torch::empty_like(weight);
+    for (int reads = 0; reads < 1 + 40 * g.rank(); ++reads) before.copy_(weight);
+    {
+      const auto whole = strategy->whole();
+      if (g.rank() == 0) weight.fill_(7);
+    }
+    after.copy_(weight);
+    EXPECT_TRUE(torch::equal(before.cpu(), old)) << "rank " << g.rank();
+    EXPECT_TRUE(torch::equal(after.cpu(), torch::full({8, 9}, 7.0f))) << "rank " << g.rank();
+  });
+  EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
 }
 
 // Before an update nobody may make: the others are told.

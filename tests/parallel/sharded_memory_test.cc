@@ -1,7 +1,10 @@
 // What Sharded keeps at every stage: a share of the model's state, in memory whose place and end are known.
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "comm/expect_error.h"
+#include "comm/wire_ranks.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "parallel/sharded_case.h"
 
@@ -167,6 +170,44 @@ TEST(ShardedMemoryOnce, WorkersSeeOneCopyOfTheParameters) {
     group.barrier();
     EXPECT_TRUE(torch::equal(net.weights[3], torch::full({4096}, 7.0f)));
     EXPECT_TRUE(torch::equal(frozen, torch::full({100}, static_cast<float>(group.rank()))));
+  });
+}
+
+// Who comes first to load weights waits for those who still compute with the old ones.
+TEST(ShardedMemoryOnce, NobodyWritesTheCopyUnderWholeWhileOthersReadIt) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    WideNet net;
+    Sharded sharded(net, group, ShardStage::parameters, kTenBuckets);
+    if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_TRUE(torch::equal(net.weights[9], torch::full({4096}, 0.1 * 9))) << "rank " << group.rank();
+    {
+      const auto whole = sharded.whole();
+      const torch::NoGradGuard no_grad;
+      for (torch::Tensor& weight : net.weights) weight.fill_(7);
+    }
+    EXPECT_TRUE(torch::equal(net.weights[9], torch::full({4096}, 7.0f))) << "rank " << group.rank();
+  });
+}
+
+// Buckets of 3, 4 and 5 pages: what two machines' workers have updated arrives in the memory of two of them.
+TEST(ShardedMemoryOnce, UpdatesOfOtherMachinesArriveInTwoBuckets) {
+  constexpr std::size_t kPageBytes = 4096;
+  on_threads(node_groups({0, 1, 1}, net::Security::plaintext), [](const Group& group) {
+    auto net = std::make_shared<torch::nn::Module>();
+    for (const int pages : {5, 4, 3})
+      net->register_parameter("pages" + std::to_string(pages), torch::ones({pages * 1024}));
+    Sharded sharded(net, group, ShardStage::parameters, {.bucket_cap_mb = 1e-3, .first_bucket_mb = 1e-3});
+    SGD optimizer(sharded);
+    for (int step = 0; step < 3; ++step) {
+      torch::Tensor sum = torch::zeros({});
+      for (const torch::Tensor& weight : net->parameters()) sum = sum + weight.sum();
+      sum.backward();
+      optimizer.step();
+    }
+    const std::size_t own = 12 * kPageBytes / (group.rank() == 0 ? 1 : 2);
+    EXPECT_GT(sharded.parameter_bytes(), own);
+    EXPECT_LE(sharded.parameter_bytes(), own + 2 * 5 * kPageBytes + kPageBytes / 4)
+        << "rank " << group.rank();
   });
 }
 

@@ -89,6 +89,17 @@ TEST(StateBytes, CountBucketsInFlight) {
   EXPECT_EQ(state_bytes(narrow(1000), adam(3, 4)).in_flight, 2000);
 }
 
+// Of three workers on two machines the one alone has a copy of its own, in which the others' updates arrive.
+TEST(StateBytes, KnowACopyOfAWorkerAlone) {
+  StateForm form = adam(3, 3);
+  form.machine_workers = 1;
+  EXPECT_TRUE(form.has_to_gather());
+  form.one_copy = true;
+  EXPECT_FALSE(form.has_to_gather());
+  EXPECT_EQ(state_bytes(narrow(7.5e9), form).parameters, 15e9);
+  EXPECT_EQ(state_bytes(narrow(7.5e9), form).in_flight, (3 + 2) * 25 * kMiB);
+}
+
 // Of parameters on disk a few parts of buckets are in memory, which end where units end.
 TEST(StateBytes, KnowParametersOnDisk) {
   ModelSize large = narrow(7.5e9);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "comm/wire_ranks.h"
 #include "lockstep/models/models.h"
 #include "train/trainer_case.h"
 
@@ -211,6 +212,25 @@ TEST_F(TrainerTest, PredictsWhatSetsOfWorkersHold) {
         << sharers;
     EXPECT_NEAR(bytes("predicted_bytes") / bytes("accounted_bytes"), 1, 0.1) << memory.dump();
   }
+}
+
+// Of one copy a machine, where the first has a single worker, which holds all of it.
+TEST_F(TrainerTest, PredictsWhatAWorkerAloneOnItsMachineHolds) {
+  TrainerOptions how = options("alone");
+  how.strategy = "zero3";
+  how.lanes = 3;
+  how.epochs = 1;
+  how.parallel.bucket_cap_mb = how.parallel.first_bucket_mb = 0.25;
+  on_threads(node_groups({0, 1, 1}, net::Security::plaintext), [&](const Group& group) {
+    const auto model = make_mlp({.inputs = 1, .width = 256, .layers = 24, .classes = 1});
+    for (const torch::Tensor& p : model->parameters())
+      p.detach().copy_(torch::linspace(-0.1, 0.1, p.numel()).view(p.sizes()));
+    Trainer(model, task(), how, group).run();
+  });
+  const Json memory = Json::parse(text("alone/summary.json")).at("memory");
+  const auto bytes = [&](const char* of) { return memory.at(of).get<double>(); };
+  EXPECT_EQ(bytes("gathered_bytes"), 0);
+  EXPECT_NEAR(bytes("predicted_bytes") / bytes("accounted_bytes"), 1, 0.1) << memory.dump();
 }
 
 // tree has no reduce-scatter: said before anything is written.

@@ -28,9 +28,9 @@
 // parameters in memory that all of them have in common; each updates its own part of it, and step() ends when
 // all have. So a step on one machine moves half of what DataParallel's moves; across machines the others'
 // parts come once a machine. What one worker writes to a parameter is there for all of its machine: load
-// weights before step() or after it, on every worker (master weights take over what their own worker has
-// written), and write nothing else. The module stays there when this is gone, to be read; the next strategy
-// gives each worker its own. Where workers have no memory in common (tcp, mpi), or a budget is given
+// weights before step() or after it, under whole(), on every worker (master weights take over what their own
+// worker has written), and write nothing else. The module stays there when this is gone, to be read; the next
+// strategy gives each worker its own. Where workers have no memory in common (tcp, mpi), or a budget is given
 // (StrategyOptions::gathered_mb), parameters are gathered in the model's units (units.h) instead, and are
 // empty when this is gone. On GPUs there is one copy for workers that are all on the same one over ipc (who
 // read and write it behind barriers of their streams, and whose processes live as long as one reads it);

@@ -84,8 +84,9 @@ class Strategy : public GradientSource {
 
   // While it lives, every parameter of the module is there as a whole, to be read, saved or loaded; what is
   // written is kept, if every worker writes the same. It changes something, and takes the memory of all
-  // parameters, where they are gathered in units (units.h). One inside another changes nothing. Between
-  // steps. Collective.
+  // parameters, where they are gathered in units (units.h). Where workers have one copy it begins when all
+  // are there: what one of them writes, no other still computes with. One inside another changes nothing.
+  // Between steps. Collective.
   class Whole;
   [[nodiscard]] Whole whole();
   // The same of one tensor at a time, to be read: for who goes over all of them, in one order on every

@@ -27,7 +27,8 @@ class IpcCommons final : public DeviceCommons {
   std::string share(std::size_t bytes, Device device) override;
   CommMemory hold(const std::string& found, std::size_t bytes, Device device) override;
 
-  // Lets go of what this process has no use for any more, as far as its streams and its peers are.
+  // Lets go of what this process has no use for any more, as far as its streams and its peers are. With every
+  // call: peers' memory stays until this process has said so.
   static void reap() noexcept;
 
  private:

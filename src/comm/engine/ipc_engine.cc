@@ -121,6 +121,7 @@ class IpcEngine final : public Engine {
   }
 
   void on_device(const Call& call) {
+    IpcCommons::reap();
     CudaRuntime::get().watch(call.stream, look_);
     if (goes_by_memory(call, size())) {
       const std::array memory = memory_of(call, size());

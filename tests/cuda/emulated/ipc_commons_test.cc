@@ -2,8 +2,10 @@
 // streams whose order is drawn (card.cc).
 #include "comm/engine/ipc_commons.h"
 
+#include <atomic>
 #include <thread>
 
+#include "comm/cuda/memory_ops.h"
 #include "comm/cuda/runtime.h"
 #include "comm/expect_error.h"
 #include "comm/thread_ranks.h"
@@ -94,6 +96,35 @@ TEST_P(IpcCommonsOnCard, StayUntilTheLastHasLetGo) {
     g.barrier();
   });
   EXPECT_EQ(taken_at_rest(0), 0U);
+}
+
+// Who still computes with it as it lets go says so with a call that follows, and its maker hears of it with
+// one: nobody has to allocate something else for that.
+TEST_P(IpcCommonsOnCard, GoWithTheCallsThatFollow) {
+  ASSERT_EQ(taken_at_rest(0), 0U);
+  std::atomic<std::uint64_t> over = 0;  // what all streams wait for
+  on_threads(thread_groups(GetParam(), kCommonCard), [&](const Group& g) {
+    const CommMemory x = g.allocate(4, kGpu);
+    g.barrier();
+    const std::size_t before = CudaRuntime::get().taken_bytes(0);
+    g.barrier();
+    CommMemory all = g.allocate_shared(std::size_t{8} << 20, kGpu);
+    cuda::wait_for_numbers(CudaRuntime::get().current_stream(0),
+                           std::vector<cuda::NumberWait>{{reinterpret_cast<std::uintptr_t>(&over), 1}});
+    g.barrier();
+    all = {};
+    g.barrier();
+    over = 1;
+    for (int call = 0; call < 3; ++call) {
+      testing::sync();
+      g.barrier();
+      g.all_reduce(Buffer{x.data(), 1, DType::i32, kGpu});
+    }
+    testing::sync();
+    g.barrier();
+    EXPECT_EQ(CudaRuntime::get().taken_bytes(0), before);
+    g.barrier();
+  });
 }
 
 TEST(IpcCommonsBarrier, OfStreamsIsNotThatOfHosts) {

@@ -10,21 +10,10 @@
 #include "lockstep/parallel/construction.h"
 #include "lockstep/parallel/strategies.h"
 #include "lockstep/parallel/units.h"
-#include "parallel/torch_test_device.h"
-#include "parallel/waves.h"
+#include "parallel/device_training.h"
 
 namespace lockstep::testing {
 namespace {
-
-using Tensors = std::vector<torch::Tensor>;
-
-struct CopyLayer : torch::nn::Module {
-  CopyLayer(int in, int out, torch::Device device) {
-    weight = register_parameter("weight", waves({in, out}, 2.0 * out + in).to(device));
-  }
-  torch::Tensor forward(const torch::Tensor& x) { return torch::relu(x.mm(weight)); }
-  torch::Tensor weight;
-};
 
 // Units, of which nothing is gathered here, a parameter in none of them, and one that is not trained.
 struct CopyNet : torch::nn::Module {
@@ -32,7 +21,7 @@ struct CopyNet : torch::nn::Module {
     int in = 6;
     for (const int out : {8, 9, 8}) {
       layers.push_back(shard(register_module("layer" + std::to_string(layers.size()),
-                                             std::make_shared<CopyLayer>(in, out, device))));
+                                             std::make_shared<DeviceLayer>(in, out, device))));
       in = out;
     }
     alone = register_parameter("alone", waves({8}, 3).to(device));
@@ -49,7 +38,7 @@ struct CopyNet : torch::nn::Module {
       if (tensor.requires_grad()) bytes += tensor.nbytes();
     return bytes;
   }
-  std::vector<UnitOf<CopyLayer>> layers;
+  std::vector<UnitOf<DeviceLayer>> layers;
   torch::Tensor alone, frozen;
 };
 
@@ -73,21 +62,6 @@ std::unique_ptr<Optimizer> optimizer_of(Strategy& strategy, const CopyPlan& plan
   return std::make_unique<SGD>(strategy, SGDOptions{.lr = 0.05, .momentum = 0.9, .master_weights = masters});
 }
 
-void train_step(const Group& g, Strategy& strategy, CopyNet& net, torch::Device device, const CopyPlan& plan,
-                int step) {
-  const LaneRange mine = lanes_of(g.rank(), g.size(), plan.lanes);
-  for (int lane = 0; lane < mine.count; ++lane) {
-    const auto scope = strategy.lane({.step = step,
-                                      .index = mine.first + lane,
-                                      .weight = 1,
-                                      .total_weight = static_cast<double>(plan.lanes),
-                                      .first = lane == 0,
-                                      .last = lane == mine.count - 1});
-    const torch::Tensor x = waves({5, 6}, 7 * (mine.first + lane) + step).to(plan.type).to(device);
-    net.forward(x).pow(2).sum().backward();
-  }
-}
-
 Tensors train_copy(const Group& g, torch::Device device, const CopyPlan& plan) {
   std::optional<ShardedConstruction> scope;
   if (plan.in_parts) scope.emplace(g);
@@ -98,7 +72,7 @@ Tensors train_copy(const Group& g, torch::Device device, const CopyPlan& plan) {
   const auto strategy = make_strategy(plan.strategy, net, g, options);
   const auto optimizer = optimizer_of(*strategy, plan);
   for (int step = 0; step < 4; ++step) {
-    train_step(g, *strategy, *net, device, plan, step);
+    train_lanes(g, *strategy, *net, device, plan.lanes, step, plan.type);
     if (plan.clip) (void)clip_grad_norm_(*strategy, 0.5);
     optimizer->step();
   }
@@ -112,31 +86,13 @@ Tensors train_copy(const Group& g, torch::Device device, const CopyPlan& plan) {
   return result;
 }
 
-// And nothing is out of order, and the host waits for no stream.
 void expect_one_copy_has_the_bits_of_ddp(const CopyPlan& plan) {
-  const auto ranks = static_cast<std::size_t>(plan.ranks);
-  CopyPlan plain_plan = plan;
-  plain_plan.strategy = "ddp";
-  plain_plan.options = {};
-  plain_plan.in_parts = plain_plan.on_host = false;
-  std::vector<Tensors> plain(ranks);
-  std::vector<Tensors> on_device(ranks);
-  on_threads(thread_groups(plan.ranks), [&](const Group& g) {
-    plain[static_cast<std::size_t>(g.rank())] = train_copy(g, torch::kCPU, plain_plan);
-  });
-  const std::int64_t waits = TestDevice::get().host_waits();
-  on_threads(test_device_groups(plan.ranks, TestCards::one), [&](const Group& g) {
-    on_device[static_cast<std::size_t>(g.rank())] = train_copy(g, torch_test_device(g), plan);
-  });
-  if (!plan.on_host) {
-    EXPECT_EQ(TestDevice::get().host_waits(), waits);
-  }
-  EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
-  for (std::size_t r = 0; r < ranks; ++r) {
-    ASSERT_EQ(on_device[r].size(), plain[r].size());
-    for (std::size_t k = 0; k < plain[r].size(); ++k)
-      EXPECT_TRUE(torch::equal(on_device[r][k], plain[r][k])) << "rank " << r << ", tensor " << k;
-  }
+  CopyPlan plain = plan;
+  plain.strategy = "ddp";
+  plain.options = {};
+  plain.in_parts = plain.on_host = false;
+  expect_bits_of_plain(plan, plain, test_device_groups(plan.ranks, TestCards::one), train_copy,
+                       /*waits=*/plan.on_host);
 }
 
 TEST(DeviceOneCopy, HasTheBitsOfDataParallelAndTheHostWaitsForNoStream) {
@@ -179,7 +135,7 @@ TEST(DeviceOneCopy, IsThereOnceAndNothingIsGathered) {
     auto net = std::make_shared<CopyNet>(device, torch::kFloat32);
     const auto strategy = make_strategy("zero3", net, g, {.bucket_cap_mb = 1e-4});
     AdamW optimizer(*strategy);
-    train_step(g, *strategy, *net, device, {.ranks = kRanks}, 0);
+    train_lanes(g, *strategy, *net, device, /*lanes=*/4, 0);
     optimizer.step();
     bytes[r] = strategy->parameter_bytes() - net->frozen.nbytes();
     places[r] = net->layers[1]->weight.data_ptr();
@@ -216,7 +172,7 @@ TEST(DeviceOneCopy, IsLeftByTheNextStrategy) {
     const auto ddp = make_strategy("ddp", net, g);
     AdamW optimizer(*ddp, {.lr = 0.05});
     for (int step = 0; step < 3; ++step) {
-      train_step(g, *ddp, *net, device, {}, step);
+      train_lanes(g, *ddp, *net, device, /*lanes=*/4, step);
       optimizer.step();
     }
     return net->layers[1]->weight.detach().cpu();
@@ -264,7 +220,7 @@ TEST(DeviceOneCopy, OfAWorkerThatGoesTheOthersAreTold) {
       auto strategy = make_strategy("zero3", net, g);
       auto optimizer = std::make_unique<AdamW>(*strategy);
       for (int step = 0; step < 2; ++step) {
-        train_step(g, *strategy, *net, device, {.ranks = 3, .lanes = 3}, step);
+        train_lanes(g, *strategy, *net, device, /*lanes=*/3, step);
         if (step == 0) optimizer->step();
       }
       const bool goes = g.rank() == 1;

@@ -9,21 +9,10 @@
 #include "lockstep/parallel/construction.h"
 #include "lockstep/parallel/strategies.h"
 #include "lockstep/parallel/units.h"
-#include "parallel/torch_test_device.h"
-#include "parallel/waves.h"
+#include "parallel/device_training.h"
 
 namespace lockstep::testing {
 namespace {
-
-using Tensors = std::vector<torch::Tensor>;
-
-struct DeviceLayer : torch::nn::Module {
-  DeviceLayer(int in, int out, torch::Device device) {
-    weight = register_parameter("weight", waves({in, out}, 2.0 * out + in).to(device));
-  }
-  torch::Tensor forward(const torch::Tensor& x) { return torch::relu(x.mm(weight)); }
-  torch::Tensor weight;
-};
 
 // Units of three sizes, one that is used twice in a forward, and a parameter in none of them.
 struct DeviceUnits : torch::nn::Module {
@@ -65,17 +54,8 @@ Tensors train_units(const Group& g, torch::Device device, const UnitsPlan& plan)
   options.first_bucket_mb = options.bucket_cap_mb = 1e-4;
   const auto strategy = make_strategy(plan.strategy, net, g, options);
   AdamW optimizer(*strategy, {.lr = 0.05});
-  const LaneRange mine = lanes_of(g.rank(), g.size(), plan.lanes);
   for (int step = 0; step < 3; ++step) {
-    for (int lane = 0; lane < mine.count; ++lane) {
-      const auto lane_scope = strategy->lane({.step = step,
-                                              .index = mine.first + lane,
-                                              .weight = 1,
-                                              .total_weight = static_cast<double>(plan.lanes),
-                                              .first = lane == 0,
-                                              .last = lane == mine.count - 1});
-      net->forward(waves({5, 6}, 7 * (mine.first + lane) + step).to(device)).pow(2).sum().backward();
-    }
+    train_lanes(g, *strategy, *net, device, plan.lanes, step);
     if (plan.clip) (void)clip_grad_norm_(*strategy, 0.5);
     optimizer.step();
   }
@@ -96,27 +76,13 @@ Tensors train_units(const Group& g, torch::Device device, const UnitsPlan& plan)
 }
 
 void expect_the_bits_of_ddp(const UnitsPlan& plan) {
-  const auto ranks = static_cast<std::size_t>(plan.ranks);
-  UnitsPlan plain_plan = plan;
-  plain_plan.strategy = "ddp";
-  plain_plan.options = {};
-  plain_plan.in_parts = false;
-  std::vector<Tensors> plain(ranks);
-  std::vector<Tensors> on_device(ranks);
-  on_threads(thread_groups(plan.ranks), [&](const Group& g) {
-    plain[static_cast<std::size_t>(g.rank())] = train_units(g, torch::kCPU, plain_plan);
-  });
-  const std::int64_t waits = TestDevice::get().host_waits();
-  on_threads(test_device_groups(plan.ranks), [&](const Group& g) {
-    on_device[static_cast<std::size_t>(g.rank())] = train_units(g, torch_test_device(g), plan);
-  });
-  EXPECT_EQ(TestDevice::get().host_waits(), waits);
-  EXPECT_EQ(TestDevice::get().take_hazards(), std::vector<std::string>());
-  for (std::size_t r = 0; r < ranks; ++r) {
-    ASSERT_EQ(on_device[r].size(), plain[r].size());
-    for (std::size_t k = 0; k < plain[r].size(); ++k)
-      EXPECT_TRUE(torch::equal(on_device[r][k], plain[r][k])) << "rank " << r << ", tensor " << k;
-  }
+  UnitsPlan plain = plan;
+  plain.strategy = "ddp";
+  plain.options = {};
+  plain.in_parts = false;
+  expect_bits_of_plain(
+      plan, plain, test_device_groups(plan.ranks),
+      [](const Group& g, torch::Device device, const UnitsPlan& way) { return train_units(g, device, way); });
 }
 
 // Four lanes on three workers: two of them have one, and serve the third.

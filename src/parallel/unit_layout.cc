@@ -29,23 +29,23 @@ UnitLayout lay_out_units(const torch::nn::Module& module, const std::vector<Name
   };
   std::unordered_map<const torch::nn::Module*, Root> roots;
   for (std::size_t u = 0; u < all.size(); ++u)
-    for (const auto& module : all[u]->modules) {
-      Root& root = roots[module.get()];
+    for (const auto& made_of : all[u]->modules) {
+      Root& root = roots[made_of.get()];
       root.units.insert(static_cast<int>(u));
       if (!root.inside.empty()) continue;
-      const auto modules = modules_in(*module);
+      const auto modules = modules_in(*made_of);
       root.inside.insert(modules.begin(), modules.end());
     }
   std::unordered_map<const void*, std::set<int>> users;  // of each parameter
   const auto look_at = [&](const torch::nn::Module& user) {
     std::vector<const torch::nn::Module*> around;
-    for (const auto& [module, root] : roots)
-      if (root.inside.contains(&user)) around.push_back(module);
+    for (const auto& [made_of, root] : roots)
+      if (root.inside.contains(&user)) around.push_back(made_of);
     std::set<int> innermost;  // of units: two that were made of the same module are both
-    for (const torch::nn::Module* const module : around) {
-      const Root& root = roots.at(module);
+    for (const torch::nn::Module* const made_of : around) {
+      const Root& root = roots.at(made_of);
       if (std::ranges::none_of(
-              around, [&](const auto* other) { return other != module && root.inside.contains(other); }))
+              around, [&](const auto* other) { return other != made_of && root.inside.contains(other); }))
         innermost.insert(root.units.begin(), root.units.end());
     }
     if (innermost.empty()) innermost.insert(kNoUnit);

@@ -65,7 +65,7 @@ TEST(CompressAuto, DecidesWithoutWaitingForWhoIsInBackward) {
                       .exchange = compressed({.method = "auto", .max_error = 10})});
     for (int step = 0; step < compress::Chooser::kProbes + 4; ++step) {
       const torch::Tensor x =
-          torch::sin(torch::arange(8 * 32, torch::kFloat32) * (0.3f + group.rank() + step));
+          torch::sin(torch::arange(8 * 32, torch::kFloat32) * (0.3 + group.rank() + step));
       torch::Tensor y = net->second(net->norm(net->first(x.view({8, 32}))));
       if (group.rank() == 0) y = net->extra(y);
       y.square().mean().backward();

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/round_up.h"
 #include "compress/arithmetic.h"
 #include "compress/slices.h"
 #include "compress/tree_sum.h"
@@ -19,7 +20,7 @@ struct Scattering {
   std::span<std::byte> arrived = {}, sums = {};               // of all ranks
   std::vector<Presence> found = {};                           // of a member: over all subtrees
 
-  std::size_t header() const { return (members.size() + 7) / 8 * 8; }
+  std::size_t header() const { return round_up(members.size(), std::size_t{8}); }
   std::size_t frame() const { return header() + slices.bytes; }
 };
 

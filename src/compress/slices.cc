@@ -2,14 +2,9 @@
 
 #include <algorithm>
 
+#include "base/round_up.h"
+
 namespace lockstep::compress {
-namespace {
-
-constexpr std::size_t up_to(std::size_t x, std::size_t multiple) {
-  return (x + multiple - 1) / multiple * multiple;
-}
-
-}  // namespace
 
 Slices::Slices(const Codec& codec, const Flight& flight, const std::vector<std::size_t>& members,
                std::size_t ranks, Exchange::Leaves leaves)
@@ -24,16 +19,16 @@ Slices::Slices(const Codec& codec, const Flight& flight, const std::vector<std::
                           end = std::min(t.offset + t.count, (r + 1) * part);
         if (begin < end)
           add(codec, r, i, (begin - t.offset) / block * block,
-              std::min(up_to(end - t.offset, block), t.count));
+              std::min(round_up(end - t.offset, block), t.count));
       }
     return;
   }
   std::size_t blocks = 0;
-  for (const std::size_t m : members) blocks += up_to(flight.bucket.tensors[m].count, block) / block;
+  for (const std::size_t m : members) blocks += round_up(flight.bucket.tensors[m].count, block) / block;
   const std::size_t each = (blocks + ranks - 1) / ranks;
   std::size_t before = 0;  // blocks
   for (std::size_t i = 0; i < members.size(); ++i) {
-    const std::size_t count = flight.bucket.tensors[members[i]].count, own = up_to(count, block) / block;
+    const std::size_t count = flight.bucket.tensors[members[i]].count, own = round_up(count, block) / block;
     for (std::size_t b = 0; b < own;) {
       const std::size_t rank = (before + b) / each, end = std::min(own, (rank + 1) * each - before);
       add(codec, rank, i, b * block, std::min(end * block, count));
@@ -45,7 +40,7 @@ Slices::Slices(const Codec& codec, const Flight& flight, const std::vector<std::
 
 void Slices::add(const Codec& codec, std::size_t rank, std::size_t i, std::size_t first, std::size_t end) {
   std::vector<Range>& own = of_rank[rank];
-  const std::size_t at = own.empty() ? 0 : up_to(own.back().at + own.back().bytes, 8);
+  const std::size_t at = own.empty() ? 0 : round_up(own.back().at + own.back().bytes, std::size_t{8});
   const std::size_t payload = codec.payload_bytes(first);
   own.push_back({.i = i,
                  .first = first,
@@ -53,7 +48,7 @@ void Slices::add(const Codec& codec, std::size_t rank, std::size_t i, std::size_
                  .payload = payload,
                  .bytes = codec.payload_bytes(end) - payload,
                  .at = at});
-  bytes = std::max(bytes, up_to(at + own.back().bytes, 8));
+  bytes = std::max(bytes, round_up(at + own.back().bytes, std::size_t{8}));
 }
 
 }  // namespace lockstep::compress

@@ -91,7 +91,8 @@ bool can_bind(const std::string& address, int port) {
 
 int free_port(const std::string& address) {
   constexpr int least = 10240, usual = 29500;  // torchrun's, where the system has no network to ask
-  const int end = first_given_port() > 2 * least ? first_given_port() : 65536;
+  const int given = first_given_port();
+  const int end = given > 2 * least ? given : 65536;  // where it gives nearly all there is no choice
   std::random_device device;
   for (int tries = 0; tries < 100; ++tries)
     if (const int port = std::uniform_int_distribution(least, end - 1)(device); can_bind(address, port))

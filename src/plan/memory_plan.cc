@@ -87,8 +87,7 @@ std::vector<std::string> notes_on(const MemoryQuestion& q) {
   if (!q.offload.empty()) notes.push_back(offload_note(q));
   notes.emplace_back(
       "not counted: activations, which grow with --lane-batch, batches, what --compress keeps, and the "
-      "program "
-      "itself with libtorch");
+      "program itself with libtorch");
   return notes;
 }
 

@@ -84,8 +84,7 @@ void check_offload(const MemoryRequest& request) {
   if (o.offload == kHostOffload && !request.gpu)
     throw UsageError(
         "--offload host: without --gpu the optimizer's state is in the host's memory; accepted: a folder on "
-        "a "
-        "local disk (./host for one of that name), or --gpu");
+        "a local disk (./host for one of that name), or --gpu");
   if (offloads(o) && o.offload != kHostOffload && !o.offload.empty())
     expect_folder("--offload " + o.offload, o.offload);  // which is measured here
 }

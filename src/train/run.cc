@@ -177,20 +177,21 @@ std::unique_ptr<Strategy> TrainRun::begin_strategy() const {
 // A disk that can't be used on one machine ends the run on all, before anything is trained.
 std::unique_ptr<TrainOptimizer> TrainRun::begin_optimizer() {
   if (!options_.offload) return make_optimizer(options_, *strategy_);
-  std::unique_ptr<TrainOptimizer> made;
+  std::unique_ptr<TrainOptimizer> optimizer;
   run_on_all(world_, "putting the optimizer's state on disk",
-             [&] { made = make_optimizer(options_, *strategy_); });
-  return made;
+             [&] { optimizer = make_optimizer(options_, *strategy_); });
+  return optimizer;
 }
 
 // A run that was killed after its last checkpoint has no summary, or that of an earlier part.
 bool TrainRun::summarised() const {
-  std::vector<std::uint8_t> there = {0};
-  if (std::ifstream file(options_.out + "/summary.json"); leads())
-    if (const Json summary = Json::parse(file, nullptr, false); summary.is_object())
-      there[0] = summary.value("steps", Json()) == loader_.steps();
-  world_.broadcast(buffer(there), 0);
-  return there[0] != 0;
+  int there = 0;
+  if (leads()) {
+    std::ifstream file(options_.out + "/summary.json");
+    const Json summary = Json::parse(file, nullptr, false);
+    there = summary.is_object() && summary.value("steps", Json()) == loader_.steps() ? 1 : 0;
+  }
+  return world_.all_reduce(there, {.op = ReduceOp::max}) != 0;
 }
 
 void TrainRun::evaluate_now() {

@@ -1,7 +1,7 @@
 # The front door. Every target does all it needs on a fresh Debian 12: it installs what is missing
 # (tools/setup), configures, builds, runs. The work itself is in CMakePresets.json and tools/.
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-all test-fast asan tsan fuzz soak bench lint format clean setup help
+.PHONY: build demo test test-all test-fast test-loaded asan tsan fuzz soak bench lint format clean setup help
 
 build: setup  ## build the release preset: build/release/bin/lockstep
 	@tools/build release
@@ -23,6 +23,10 @@ test:  ## within 40 minutes: release, then what is for the address and the threa
 
 test-all:  ## every test of every room and preset, then fuzzing: hours
 	@FUZZ_SECONDS=$(or $(SECONDS),600) tools/test --all release asan tsan
+
+test-loaded: setup  ## RUNS (default 10) of make test's release tests, each beside LOAD (default 4) busy loops: three hours
+	@tools/build release
+	@tools/test_loaded --runs $(or $(RUNS),10) --load $(or $(LOAD),4)
 
 test-fast:  ## the quick tests of the release build
 	@tools/test --fast release

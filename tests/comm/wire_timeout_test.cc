@@ -5,6 +5,7 @@
 #include <future>
 #include <latch>
 
+#include "comm/patience.h"
 #include "comm/wire_cases.h"
 
 namespace lockstep::testing {
@@ -43,14 +44,18 @@ std::vector<Operation> operations() {
 
 class WireTimeout : public OverWires {};
 
-void expect_missing_is_named(const Wire& wire, const Operation& operation, int missing) {
+void wait_without(int missing, const Wire& wire, const Operation& operation, milliseconds patience,
+                  Seen& seen) {
+  const milliseconds most = patience + kGrace * (wire.nodes ? 1 : 0) + milliseconds(1000 * slowness());
   std::latch done(3);
-  on_threads(wire.make(kShort), [&](const Group& g) {
+  on_threads(wire.make(patience), [&](const Group& g) {
     SCOPED_TRACE(std::string(operation.name) + " without rank " + std::to_string(missing) +
                  ", seen by rank " + std::to_string(g.rank()));
     Floats x(64);
     Floats y(256);
-    g.barrier();
+    std::vector<int> named;
+    std::string line;
+    g.barrier({.timeout = kPatient});
     if (g.rank() == missing) return done.wait();
     const auto took = time_of([&] {
       try {
@@ -58,15 +63,22 @@ void expect_missing_is_named(const Wire& wire, const Operation& operation, int m
         g.barrier();
         ADD_FAILURE() << "got through";
       } catch (const TimeoutError& error) {
-        EXPECT_EQ(error.missing(), std::vector<int>{missing}) << error.what();
-        const std::string name = "rank " + std::to_string(missing);
-        EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+        named = error.missing();
+        line = error.what();
       }
     });
-    EXPECT_LT(took, kShort + kGrace * (wire.nodes ? 1 : 0) + milliseconds(1000 * slowness()));
-    EXPECT_GE(took, kShort / 2);
-    expect_error<TimeoutError>([&] { g.barrier(); }, {"rank " + std::to_string(missing)});
+    EXPECT_GE(took, patience / 2);
+    seen.note(named, took < most ? "" : " after " + std::to_string(took.count()) + " ms");
+    for (const int rank : named)
+      EXPECT_NE(line.find("rank " + std::to_string(rank)), std::string::npos) << line;
+    EXPECT_EQ(expect_error<TimeoutError>([&] { g.barrier(); }), line);
     done.count_down();
+  });
+}
+
+void expect_missing_is_named(const Wire& wire, const Operation& operation, int missing) {
+  expect_seen(std::to_string(missing), 3, kShort, [&](milliseconds patience, Seen& seen) {
+    wait_without(missing, wire, operation, patience, seen);
   });
 }
 

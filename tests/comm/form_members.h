@@ -2,8 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <cstdlib>
 #include <functional>
@@ -12,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/base/fd.h"
+#include "base/free_port.h"
 #include "lockstep/comm/init.h"
 
 namespace lockstep::testing {
@@ -72,15 +70,6 @@ inline void expect_works(const Group& g) {
   EXPECT_EQ(own.back(), static_cast<float>(n));
 }
 
-inline std::string free_endpoint() {
-  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), length), 0);
-  EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
-  return "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-}
+inline std::string free_endpoint() { return "127.0.0.1:" + std::to_string(free_port()); }
 
 }  // namespace lockstep::testing

@@ -75,8 +75,9 @@ TEST(AgentsFailure, ASignalComesBeforeTheExitsItCausesElsewhere) {
 
 TEST(AgentsFailure, EndsNodesWhoseWorkersHaveEnded) {
   const Agents agents(2);
-  auto other = agents.start(1, 1, "true");
-  auto lead = agents.start(0, 1, "sleep 0.5; exit 3");
+  const std::string file = agents.secret_file() + ".ended";
+  auto other = agents.start(1, 1, note_self(file));
+  auto lead = agents.start(0, 1, wait_for_end(file) + "exit 3");
   for (Program* agent : {lead.get(), other.get()})
     expect_failed(agent->finish(), {"rank 0 (node 0, ", "exited with status 3", "rank 1 ended well"});
 }

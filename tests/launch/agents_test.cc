@@ -225,13 +225,21 @@ TEST(Agents, MayLeaveAndComeAgainBeforeTheJobBegins) {
   EXPECT_EQ(lead->finish().status, 0);
 }
 
+// Node 1 has to come before node 0 gives up. How long that takes is the machine's affair: where it was too
+// late node 0 is more patient the next time.
 TEST(Agents, NameWhoDidNotCome) {
-  const Agents agents(3);
-  const std::vector<std::string> soon = {"--rdzv-conf", "timeout=900,join_timeout=1.2"};
-  auto other = agents.start(1, 1, "true");
-  auto lead = agents.start(0, 1, "true", soon);
-  expect_line(lead->finish(), 1, {"node 2 of 3 did not come", agents.endpoint(), "within 1 s"});
-  expect_line(other->finish(), 1, {"node 0", "gave up", "node 2 of 3 did not come"});
+  for (const char* const seconds : {"1", "4", "16"}) {
+    const Agents agents(3);
+    auto other = agents.start(1, 1, "true");
+    auto lead = agents.start(0, 1, "true",
+                             {"--rdzv-conf", std::string("timeout=900,join_timeout=") + seconds + ".2"});
+    const Outcome outcome = lead->finish();
+    if (outcome.err.find("nodes 1, 2 of 3") != std::string::npos && seconds != std::string("16")) continue;
+    expect_line(outcome, 1,
+                {"node 2 of 3 did not come", agents.endpoint(), std::string("within ") + seconds + " s"});
+    expect_line(other->finish(), 1, {"node 0", "gave up", "node 2 of 3 did not come"});
+    return;
+  }
 }
 
 TEST(Agents, StartWithTheLargerNumberForNow) {

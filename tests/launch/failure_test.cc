@@ -60,10 +60,8 @@ TEST(Failure, TheFirstExitIsBlamedForLaterOnes) {
   for (const char* later : {"exit 1", "kill -ABRT $$"}) {
     const TempFolder folder;
     const std::string file = folder.path() + "/first";
-    const Outcome outcome = run_script(3, "[ $RANK = 1 ] && { echo $$ > " + file + ".new; mv " + file +
-                                              ".new " + file + "; exit 3; }; until [ -e " + file +
-                                              " ]; do sleep 0.01; done; until grep -q ') Z' /proc/$(cat " +
-                                              file + ")/stat; do sleep 0.01; done; " + later);
+    const Outcome outcome =
+        run_script(3, "[ $RANK = 1 ] && { " + note_self(file) + "exit 3; }; " + wait_for_end(file) + later);
     EXPECT_TRUE(outcome.err.starts_with("lockstep run: rank 1 failed first: it exited with status 3"))
         << outcome.err;
   }
@@ -75,12 +73,18 @@ TEST(Failure, AVictimIsNotTheFirstFailure) {
       "printf '{\"job\": \"%s\", \"world_rank\": %d, \"error\": {\"gone\": [1]}, "
       "\"summary\": [\"rank %d waits\"]}' $LOCKSTEP_JOB.$LOCKSTEP_RESTART $RANK $RANK > "
       "$LOCKSTEP_DUMP_DIR/flight-world-rank$RANK.json; ";
-  for (const char* late : {"sleep 0.2; exit 3", "trap '' TERM; sleep 1; exit 3"}) {
+  // Soon after them, or when all have been told to stop.
+  for (const char* late : {"exit 3", "sleep 1; exit 3"}) {
     const TempFolder folder;
-    const Outcome outcome = run({"run", "-n", "3", "sh", "-c",
-                                 "[ $RANK = 1 ] && { echo 'no such file: weights' >&2; " + std::string(late) +
-                                     "; }; sleep 0.05; " + blame + "echo rank 1 is gone >&2; exit 1"},
-                                {"LOCKSTEP_DUMP_DIR=" + folder.path()});
+    const std::string file = folder.path() + "/victim";
+    // The victims end together: the launcher waits for the second as long as for rank 1.
+    const Outcome outcome =
+        run({"run", "-n", "3", "sh", "-c",
+             "trap '' TERM; [ $RANK = 1 ] && { echo 'no such file: weights' >&2; " +
+                 wait_for_end(file + "0") + wait_for_end(file + "2") + late + "; }; " + blame +
+                 "echo rank 1 is gone >&2; " + note_self(file + "$RANK") + "until [ -e " + file +
+                 "0 ] && [ -e " + file + "2 ]; do sleep 0.01; done; exit 1"},
+            {"LOCKSTEP_DUMP_DIR=" + folder.path()});
     EXPECT_EQ(outcome.status, 1);
     const std::size_t at = outcome.err.find("lockstep run: rank 1 failed first: it exited with status 3");
     ASSERT_NE(at, std::string::npos) << outcome.err;
@@ -94,8 +98,11 @@ TEST(Failure, DumpsOfAnotherJobBlameNobody) {
   std::ofstream(folder.path() + "/flight-world-rank0.json")
       << R"({"job": "another", "world_rank": 0, "error": {"gone": [1]}})";
   std::ofstream(folder.path() + "/flight-world-rank2.json") << R"({"job": )";
-  const Outcome outcome = run({"run", "-n", "2", "sh", "-c", "[ $RANK = 1 ] && sleep 0.2; exit 3"},
-                              {"LOCKSTEP_DUMP_DIR=" + folder.path()});
+  const std::string file = folder.path() + "/first";
+  const Outcome outcome =
+      run({"run", "-n", "2", "sh", "-c",
+           "[ $RANK = 0 ] && { " + note_self(file) + "exit 3; }; " + wait_for_end(file) + "exit 3"},
+          {"LOCKSTEP_DUMP_DIR=" + folder.path()});
   EXPECT_TRUE(outcome.err.starts_with("lockstep run: rank 0 failed first")) << outcome.err;
 }
 
@@ -162,9 +169,11 @@ TEST(Failure, RestartsTheWholeGroup) {
 TEST(Failure, ShowsTheFlightRecorder) {
   const TempFolder folder;
   const std::string dump = "printf '{\"summary\": [\"rank %s waits\"]}' $RANK > ";
-  const std::string script = "mkdir -p $LOCKSTEP_DUMP_DIR; [ $RANK = 0 ] && sleep 60; [ $RANK = 1 ] && { " +
-                             dump + "$LOCKSTEP_DUMP_DIR/flight-world-rank1.json; sleep 60; }; sleep 0.2; " +
-                             dump + "$LOCKSTEP_DUMP_DIR/flight-world-rank2.json; exit 1";
+  const std::string script =
+      "mkdir -p $LOCKSTEP_DUMP_DIR; [ $RANK = 0 ] && sleep 60; [ $RANK = 1 ] && { " + dump +
+      "$LOCKSTEP_DUMP_DIR/flight-world-rank1.json; sleep 60; }; " +
+      "until [ -s $LOCKSTEP_DUMP_DIR/flight-world-rank1.json ]; do sleep 0.01; done; " + dump +
+      "$LOCKSTEP_DUMP_DIR/flight-world-rank2.json; exit 1";
   const Outcome outcome = run({"run", "-n", "3", "--log-dir", folder.path(), "sh", "-c", script});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_NE(outcome.err.find("flight recorder: 2 dumps in " + folder.path()), std::string::npos)

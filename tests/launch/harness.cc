@@ -193,6 +193,16 @@ Outcome run(const std::vector<std::string>& arguments, const std::vector<std::st
   return Program(arguments, environment).finish();
 }
 
+std::string note_self(const std::string& file) {
+  return "echo $$ > " + file + ".new; mv " + file + ".new " + file + "; ";  // never half written
+}
+
+std::string wait_for_end(const std::string& file) {
+  const std::string process = "/proc/$(cat " + file + ")";
+  return "until [ -e " + file + " ]; do sleep 0.01; done; while [ -e " + process + " ] && ! grep -qs ') Z' " +
+         process + "/stat; do sleep 0.01; done; ";
+}
+
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::stringstream stream(text);

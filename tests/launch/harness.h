@@ -72,6 +72,11 @@ bool wait_until(const std::function<bool()>& holds);
 // Waits until the process has ended and nobody has reaped it yet; false after 10 s.
 bool wait_for_zombie(pid_t pid);
 
+// For scripts of workers: notes the shell's number in `file`; waits until the one that is noted there has
+// ended, whether its parent knows or not.
+std::string note_self(const std::string& file);
+std::string wait_for_end(const std::string& file);
+
 // Lines of `text`, without their ends.
 std::vector<std::string> lines_of(const std::string& text);
 

@@ -2,9 +2,12 @@
 #include "lockstep/data/loader.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -354,11 +357,35 @@ TEST(Loader, StopsEarlyWithoutMakingTheRest) {
   EXPECT_EQ(probe.use_count(), 1);
 }
 
+// Takes its time, which begins when the thread that made it waits.
+class Awaited final : public Dataset {
+ public:
+  std::int64_t size() const override { return 100; }
+  Batch get(std::span<const std::int64_t> indices, RandomStream* /*random*/) const override {
+    wait_until([&] { return asked && state() == 'S'; });
+    std::this_thread::sleep_for(kTakes);
+    const torch::Tensor data = torch::zeros({static_cast<std::int64_t>(indices.size())});
+    return {data, data};
+  }
+  static constexpr std::chrono::milliseconds kTakes{20};
+  std::atomic<bool> asked = false;
+
+ private:
+  char state() const {  // as /proc has it: "12 (name) S …"
+    std::ifstream file("/proc/self/task/" + std::to_string(caller_) + "/stat");
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    const std::size_t name_ends = text.rfind(')');
+    return name_ends + 2 < text.size() ? text[name_ends + 2] : '?';
+  }
+  pid_t caller_ = ::gettid();
+};
+
 TEST(Loader, TellsHowLongItWaited) {
-  Loader slow(std::make_shared<Probe>(-1, 20), 0, 1, {.lane_batch = 50, .prefetch = 1});
+  const auto awaited = std::make_shared<Awaited>();
+  Loader slow(awaited, 0, 1, {.lane_batch = 50, .prefetch = 1});
+  awaited->asked = true;
   slow.next();
-  slow.next();
-  EXPECT_GT(slow.waited_ns(), 20'000'000);
+  EXPECT_GE(slow.waited_ns(), std::chrono::nanoseconds(Awaited::kTakes).count());
   const auto probe = std::make_shared<Probe>();
   Loader fast(probe, 0, 1, {.lane_batch = 1});
   wait_until([&] { return probe->made() == 3; });

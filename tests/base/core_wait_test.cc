@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 #include <vector>
@@ -14,8 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(CoreWait, IsTheSumOverThreads) {
-  const fs::path proc = fs::path(::testing::TempDir()) / "core_wait";
-  fs::remove_all(proc);
+  std::string folder = (fs::path(::testing::TempDir()) / "core-wait-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const fs::path proc = folder;
   for (const auto& [thread, text] :
        {std::pair("11", "5 1500000000 3"), {"12", "7 250000000 1"}, {"13", ""}}) {
     fs::create_directories(proc / "self/task" / thread);
@@ -23,6 +25,7 @@ TEST(CoreWait, IsTheSumOverThreads) {
   }
   EXPECT_DOUBLE_EQ(seconds_without_core(proc), 1.75);
   EXPECT_EQ(seconds_without_core(proc / "nothing"), 0);
+  fs::remove_all(proc);
 }
 
 // Of twice as many threads as there are cores half wait at any time.

@@ -1,13 +1,13 @@
 // A folder that goes away with the test, and files in it.
 #pragma once
 
-#include <unistd.h>
+#include <stdlib.h>
 
-#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -18,10 +18,9 @@ using Bytes = std::vector<std::uint8_t>;
 class TempFolder {
  public:
   TempFolder() {
-    static std::atomic<int> count = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("lockstep-data-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
-    std::filesystem::create_directories(path_);
+    std::string name = (std::filesystem::temp_directory_path() / "lockstep-data-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder " + name);
+    path_ = name;
   }
   TempFolder(const TempFolder&) = delete;
   TempFolder& operator=(const TempFolder&) = delete;

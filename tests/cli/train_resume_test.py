@@ -99,7 +99,9 @@ class Resume(Case):
         self.assertRegex(err, r"rank 1 of group world died")
         self.assertRegex(err, r"rank 1 failed first: it was killed by SIGKILL")
         self.assertIn("out of memory?", err)
-        for dumps in os.listdir(self.path("tmp")):
+        left = os.listdir(self.path("tmp"))
+        self.assertTrue(left, "no flight recorder was written")
+        for dumps in left:
             self.assertIn(f"in {self.path('tmp', dumps)}", err)
         newest = max(os.listdir(self.path("broken", "checkpoints")))
         self.assertIn(f"the newest checkpoint is {self.path('broken', 'checkpoints', newest)}; "

@@ -172,13 +172,16 @@ TEST(BenchStart, AUsageErrorLeavesNoFlightRecorders) {
     std::ofstream(folder + "/flight-world-rank0.json").put('{');
     Starter starter;
     starter.dump_dir = folder;
+    bool refused = false;
     ::testing::internal::CaptureStderr();
     try {
       conclude("train", {{.kind = kind, .text = "text"}}, starter, 3 << 8);
     } catch (const UsageError& error) {
+      refused = true;
       EXPECT_STREQ(error.what(), "text");
     }
     const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(refused, std::string(kind) == "usage");
     EXPECT_EQ(std::filesystem::exists(folder), std::string(kind) == "peer");
     EXPECT_EQ(said.find("flight recorder: " + folder) != std::string::npos, std::string(kind) == "peer");
     std::filesystem::remove_all(folder);

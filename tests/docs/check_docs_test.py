@@ -29,6 +29,7 @@ GOOD = {
     "slow is left out": block("sh slow", "exit 1") + block("text expect", "nothing"),
     "plain text": block("text", "anything { at all"),
     "json": block("json", '{"a": [1, 2]}'),
+    "tables": "| a | b |\n|---|---|\n| `x \\| y` | |\n\n| a |\n|---|\n| 1 |\n",
     "no blocks": "only prose, and a [link](page.md), and [another](https://example.org/x)\n",
 }
 
@@ -55,11 +56,14 @@ BAD = {
     "a form of a run that fails": ("<!-- run: false -->\n" + block("text form", "step 7"), "the shorter run failed"),
     "a form of nothing": (block("text form", "step 7"), "must follow a line <!-- run: COMMAND -->"),
     "nothing to expect from": (block("text expect", "one"), "must follow a block that is run"),
+    "output of a fragment": (block("cpp", "world.barrier();") + block("text expect", "one"), "must follow a block that is run"),
     "no kind": (block("", "make"), "accepted: cpp, sh, text, json, toml"),
     "an unknown kind": (block("c++", "int x;"), "block of kind 'c++'"),
     "an unknown mode": (block("sh fast", "true"), "accepted after sh: '', 'slow', 'norun'"),
     "an open block": ("```sh\ntrue\n", "never closed"),
     "bad json": (block("json", "{'a': 1}"), "page.md:1: "),
+    "a row with too many cells": ("| a | b |\n|---|---|\n| 1 | 2 | 3 |\n", "page.md:3: a row of 3 cells in a table of 2"),
+    "a row with too few cells": ("| a | b |\n|---|---|\n| 1 |\n", "page.md:3: a row of 1 cells in a table of 2"),
     "a dead link": ("see [there](no/such/file.md)\n", "page.md:1: link to no/such/file.md"),
 }
 

@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 """tools/hosts itself: what it makes is a network, and nothing of it stays behind."""
+import concurrent.futures
+import importlib.machinery
+import importlib.util
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -262,6 +266,28 @@ exit 0
                 time.sleep(0.05)
             else:
                 self.fail(f"left: {left(name)}")
+
+
+class State(Case):
+    def test_sets_come_and_go_at_once(self):
+        """The folder of all goes with the last of them, also while another one begins."""
+        loader = importlib.machinery.SourceFileLoader("hosts_tool", TOOL)
+        tool = importlib.util.module_from_spec(importlib.util.spec_from_loader("hosts_tool", loader))
+        loader.exec_module(tool)
+        tool.STATE = pathlib.Path(self.path("state"))
+
+        def come_and_go(name):
+            for _ in range(500):
+                one = tool.Set(name)
+                one.state = {"name": name}
+                one.save()
+                self.assertEqual(tool.Set(name).load().state, one.state)
+                one.forget()
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for done in pool.map(come_and_go, "abcd"):
+                self.assertIsNone(done)
+        self.assertFalse(tool.STATE.exists())
 
 
 class Usage(unittest.TestCase):

@@ -137,6 +137,10 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     in_step = false;
     owner.reducer_->synchronize_idle(step);
   }
+  void serve() override {
+    if (owner.traits_.units) owner.traits_.units->passes_over();
+  }
+  void loop_over() override { owner.meet(); }
 
   // Soon after the start, and then regularly: the first steps show most mistakes.
   bool check_due() const {

@@ -6,6 +6,7 @@
 
 #include "comm/expect_error.h"
 #include "comm/wire_ranks.h"
+#include "lockstep/data/loader.h"
 #include "lockstep/optim/layerwise.h"
 #include "lockstep/parallel/sharded.h"
 #include "parallel/unit_models.h"
@@ -71,6 +72,47 @@ TEST(Units, WorkersWithoutLanesServeTheOthers) {
   const auto expected = train_ddp({.lanes = 9});
   for (const int workers : {5, 7}) {  // of whom some have no lane
     EXPECT_TRUE(equal(train_units(UnitRun{.lanes = 9}, workers), expected)) << workers << " workers";
+  }
+}
+
+// Eight lanes of which a step has one at the end: all workers but the first have none there. In front of it
+// each step's lanes are looked at by a forward alone.
+std::vector<torch::Tensor> through_a_loader(const std::string& name, const StrategyOptions& options,
+                                            int workers) {
+  return alike_on(thread_groups(workers, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+    UnitNet net;
+    const auto strategy = make_strategy(name, net, group, options);
+    const auto optimizer = testing::unit_adamw(*strategy);
+    auto data = std::make_shared<testing::SmallExamples>(18);
+    for (auto& step :
+         loader(data, group, {.lanes = 8, .lane_batch = 2, .last_step = LastStep::short_, .epochs = 2})) {
+      net.eval();
+      for (const auto& lane : step) {
+        const torch::NoGradGuard no_grad;
+        EXPECT_TRUE(torch::isfinite(net.loss(lane.index, 3)).item<bool>());
+      }
+      net.train();
+      strategy->meet();
+      for (auto& lane : step) {
+        const auto scope = strategy->lane(lane);
+        net.loss(lane.index, static_cast<int>(step.number)).backward();
+      }
+      EXPECT_GT(clip_grad_norm_(*strategy, 0.3), 0);
+      optimizer->step();
+    }
+    const auto whole = strategy->whole();
+    return copies(net);
+  });
+}
+
+TEST(Units, WorkersWithoutLanesServeTheOthersThroughALoader) {
+  const auto expected = through_a_loader("ddp", testing::plain_options(), 1);
+  for (const int workers : {2, 3}) {
+    EXPECT_TRUE(equal(through_a_loader("zero3", gathered_options(), workers), expected))
+        << workers << " workers";
+    for (const std::string stage : {"zero1", "zero2", "zero3"})  // nothing is gathered
+      EXPECT_TRUE(equal(through_a_loader(stage, testing::plain_options(), workers), expected))
+          << stage << " on " << workers << " workers";
   }
 }
 

@@ -5,7 +5,8 @@
 //
 // In a loop over the lanes of a step in which some worker has none, every worker says a word (an all-reduce
 // of one number) before each exchange, which strategy's, and one when its loop ends. Workers without lanes
-// listen until that last word. Where all workers have lanes nothing is said.
+// listen until that last word, and serve the others meanwhile: they may hold what those compute with. Where
+// all workers have lanes nothing is said.
 #pragma once
 
 #include <cstddef>
@@ -42,6 +43,10 @@ class LaneListener {
   virtual void lanes_left() noexcept = 0;
   // This worker has no lane in `step`, and the others begin to exchange: it takes part with nothing.
   virtual void take_part(std::int64_t step) = 0;
+  // It has none in a loop that others go through: from here on they get what they need of it to compute.
+  virtual void serve() = 0;
+  // Such a loop is over, on this worker and, when this returns, on all. Collective.
+  virtual void loop_over() = 0;
 };
 
 // Used by one thread at a time, like its group. Listeners outlive their entry.

@@ -38,7 +38,10 @@ void LaneBoard::end(const Group& group, const void* of) {
   if (!close(of, loop)) return;
   if (!loop.mine) {
     loops_.pop_back();
-    if (!loop.everybodys) listen(group, loop.step);
+    if (loop.everybodys) return;
+    for (const auto& [number, listener] : listeners_) listener->serve();
+    listen(group, loop.step);
+    for (const auto& [number, listener] : listeners_) listener->loop_over();
     return;
   }
   // Still under way while they exchange, so that they announce it.
@@ -48,6 +51,7 @@ void LaneBoard::end(const Group& group, const void* of) {
   say(group, 0);
   for (const auto& [word, work] : on_way_) work.wait();
   on_way_.clear();
+  for (const auto& [number, listener] : listeners_) listener->loop_over();
 }
 
 void LaneBoard::leave(const Group& group, const void* of) noexcept {
@@ -60,6 +64,7 @@ void LaneBoard::leave(const Group& group, const void* of) noexcept {
   if (!loop.mine || loop.everybodys || std::uncaught_exceptions() > 0) return;
   try {
     say(group, 0);
+    for (const auto& [number, listener] : listeners_) listener->loop_over();
   } catch (...) {  // NOLINT(bugprone-empty-catch): the group keeps its failure
   }
 }
@@ -81,7 +86,9 @@ void LaneBoard::listen(const Group& group, std::int64_t step) {
     if (word == 0) return;
     const auto speaks = std::find_if(listeners_.begin(), listeners_.end(),
                                      [&](const auto& entry) { return entry.first == word - 1; });
-    if (speaks != listeners_.end()) speaks->second->take_part(step);
+    if (speaks == listeners_.end()) continue;
+    speaks->second->take_part(step);
+    speaks->second->serve();  // the others' loop goes on
   }
 }
 

@@ -196,25 +196,36 @@ void UnitSchedule::forget_uses() {
 
 void UnitSchedule::set_whole(bool on) {
   if (on == whole_) return;
-  if (on) {
-    passes_over();  // from here on all have the same
-    wait_over();
-  }
-  whole_ = on;
-  if (on) {
-    const std::size_t budget = memory_.budget();
-    memory_.set_budget(std::numeric_limits<std::size_t>::max());
-    for (int b = 0; b < static_cast<int>(places_.size()); ++b) {
-      Place& place = places_[static_cast<std::size_t>(b)];
-      if (place.holders++ == 0 && !place.there()) ask(b);
+  if (on) return hold_all();
+  whole_ = false;
+  for (int b = 0; b < static_cast<int>(places_.size()); ++b)
+    if (--places_[static_cast<std::size_t>(b)].holders == 0) drop(b);
+  memory_.forget_peak();
+}
+
+// Where a gather fails nothing is held: who asks again is told again, and finds the budget as it was.
+void UnitSchedule::hold_all() {
+  passes_over();  // from here on all have the same
+  wait_over();
+  const int buckets = static_cast<int>(places_.size());
+  const std::size_t budget = memory_.budget();
+  memory_.set_budget(std::numeric_limits<std::size_t>::max());
+  whole_ = true;
+  int held = 0;
+  try {
+    for (; held < buckets; ++held) {
+      Place& place = places_[static_cast<std::size_t>(held)];
+      if (!place.there()) ask(held);
+      ++place.holders;
     }
-    for (int b = 0; b < static_cast<int>(places_.size()); ++b) line_->wait(b);
+    for (int b = 0; b < buckets; ++b) line_->wait(b);
+  } catch (...) {
+    while (held > 0) --places_[static_cast<std::size_t>(--held)].holders;
+    whole_ = false;
     memory_.set_budget(budget);
-  } else {
-    for (int b = 0; b < static_cast<int>(places_.size()); ++b)
-      if (--places_[static_cast<std::size_t>(b)].holders == 0) drop(b);
-    memory_.forget_peak();
+    throw;
   }
+  memory_.set_budget(budget);
 }
 
 void UnitSchedule::bring(int bucket) {
@@ -223,12 +234,12 @@ void UnitSchedule::bring(int bucket) {
     passes_over();  // from here on all have the same
     wait_over();
   } else {
-    drop(brought_);
+    drop(std::exchange(brought_, kNoBucket));
   }
-  brought_ = bucket;
   if (bucket == kNoBucket) return;
   ask(bucket);
   line_->wait(bucket);
+  brought_ = bucket;  // it is there: where that failed who asks again is told again
 }
 
 void UnitSchedule::passes_over() {

@@ -71,6 +71,7 @@ class UnitSchedule final : public UnitKeeper, public std::enable_shared_from_thi
   void ask(int bucket);
   void drop(int bucket);
   void make_room(int unit);
+  void hold_all();
   void ask_ahead(UnitOrder::Pass pass, int unit);
   void close(Use& use);
   void close_deeper(int depth);

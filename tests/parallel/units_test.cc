@@ -314,6 +314,28 @@ TEST(Units, EachIsBroughtAgainBehindWhole) {
   });
 }
 
+// Who asks for parameters that could not be gathered is told so each time, and is never given memory that
+// nobody has filled.
+TEST(Units, WhatCouldNotBeGatheredIsNotThereTheSecondTimeEither) {
+  for (const bool at_once : {false, true})
+    on_threads(thread_groups(3, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+      UnitNet net;
+      Sharded sharded(net, group, ShardStage::parameters, gathered_options());
+      if (group.rank() == 2) return sharded.meet();  // and leaves, when the others begin
+      const auto gather = [&] {
+        if (at_once) {
+          const auto whole = sharded.whole();
+          ADD_FAILURE() << "whole without the third worker's part";
+        } else {
+          const auto each = sharded.each_whole();
+          each.bring(net.blocks[0]->up->weight);
+          ADD_FAILURE() << "there without the third worker's part";
+        }
+      };
+      for (int time = 0; time < 3; ++time) EXPECT_THROW(gather(), PeerError) << time;
+    });
+}
+
 TEST(Units, WorkersThatRunDifferentUnitsAreNamed) {
   on_threads(thread_groups(2), [](const Group& group) {
     UnitNet net;

@@ -218,6 +218,23 @@ void Optimizer::check_gradient(const Slot& slot, const torch::Tensor& gradient) 
 void Optimizer::step(double gradient_scale) {
   require(std::isfinite(gradient_scale) && gradient_scale > 0, traits_.name, "gradient_scale", gradient_scale,
           "more than 0, finite");
+  try {
+    take_step(gradient_scale);
+  } catch (...) {
+    let_go();
+    throw;
+  }
+}
+
+// Of slices on disk none stays in memory: what others write there meanwhile the next step would not see.
+void Optimizer::let_go() const noexcept {
+  if (SliceStore* const store = source_->store()) try {
+      store->let_go();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): who holds them next is told
+    }
+}
+
+void Optimizer::take_step(double gradient_scale) {
   const torch::NoGradGuard no_grad;
   source_->synchronize();
   const std::span<const Slice> slices = source_->slices();

@@ -8,7 +8,9 @@
 #include <filesystem>
 
 #include "comm/expect_error.h"
+#include "lockstep/compress/compress.h"
 #include "lockstep/optim/layerwise.h"
+#include "lockstep/optim/onebit_adam.h"
 #include "lockstep/parallel/sharded.h"
 #include "parallel/shard_store.h"
 #include "parallel/unit_models.h"
@@ -225,6 +227,51 @@ TEST_F(ShardOffload, HasTheBitsOfParametersInMemoryIn16Bits) {
       EXPECT_FALSE(found[0].empty());
       EXPECT_TRUE(equal(found[0], found[1])) << (state.empty() ? "masters in memory" : "masters on disk");
     }
+}
+
+struct TwoUnits : torch::nn::Module {
+  UnitOf<torch::nn::LinearImpl> first, last;
+  TwoUnits() {
+    first = shard(register_module("first", torch::nn::Linear(8, 8)));
+    last = shard(register_module("last", torch::nn::Linear(8, 8)));
+    to(torch::kBFloat16);
+    fill(0.5);
+  }
+  void fill(double value) {
+    const torch::NoGradGuard no_grad;
+    for (auto& p : parameters()) p.fill_(value);
+  }
+  torch::Tensor loss() {
+    return last.forward(first.forward(torch::ones({4, 8}, torch::kBFloat16))).to(torch::kFloat32).mean();
+  }
+};
+
+// The optimizer had read the parameters when it refused the step; what is written to them behind that counts.
+TEST_F(ShardOffload, AStepThatIsRefusedLeavesNothingInMemory) {
+  std::vector<torch::Tensor> found[2];
+  for (const bool there : {false, true})
+    on_threads(thread_groups(2), [&](const Group& group) {
+      TwoUnits net;
+      StrategyOptions options = there ? on_disk().options : testing::gathered_options();
+      options.exchange = compressed({.method = "onebit-adam:min=0"});
+      Sharded sharded(net, group, ShardStage::parameters, options);
+      OneBitAdam optimizer(sharded, {.lr = 0.02, .master_weights = MasterWeights::f32});
+      for (const double value : {0.25, 0.75}) {
+        {
+          const auto whole = sharded.whole();
+          net.fill(value);
+        }
+        net.loss().backward();
+        if (value == 0.25) expect_error<UsageError>([&] { optimizer.step(2); }, {"gradient_scale"});
+        sharded.reset();
+      }
+      net.loss().backward();
+      optimizer.step();
+      const auto whole = sharded.whole();
+      if (group.rank() == 0) found[there ? 1 : 0] = testing::copies(net);
+    });
+  EXPECT_FALSE(found[0].empty());
+  EXPECT_TRUE(equal(found[0], found[1]));
 }
 
 TEST_F(ShardOffload, OtherStagesRefuseIt) {

@@ -190,6 +190,8 @@ class Optimizer {
   void make_masters();
   void take_over();        // what others have written
   void remember_writes();  // so that it is known next time
+  void take_step(double gradient_scale);
+  void let_go() const noexcept;
   static bool is_wide(const Slot& slot, const torch::Tensor& gradient);
   void check_gradient(const Slot& slot, const torch::Tensor& gradient) const;
   void run(const std::vector<Update>& updates);

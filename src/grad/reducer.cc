@@ -218,6 +218,7 @@ void Reducer::Impl::finish() {
     if (!open()) {
       if (options.beside != nullptr) options.beside->nobody();
       phase = Phase::reduced;
+      resets = 0;  // all have met, and nobody has more than the others
       return;
     }
     exchange.flush();

@@ -145,6 +145,19 @@ TEST(OutOfStep, AResetOfEveryRankGoesOnAfterTheError) {
   });
 }
 
+// Rank 1 gives its forward up, and rank 0's loss is not finite: all go through that step together, and it is
+// over.
+TEST(OutOfStep, AResetInAStepThatNobodyHasGradientsInIsForgotten) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    SGD optimizer(ddp, {.lr = 0.1});
+    if (group.rank() == 1) ddp.reset();
+    optimizer.step();
+    EXPECT_NO_THROW(net->forward(small_batch(group.rank(), 0)).square().mean().backward());
+  });
+}
+
 // One without gradients too: it would take the gradients of the one model for those of the other.
 TEST(OutOfStep, AnIdleRankThatMeansAnotherModelIsNamed) {
   expect_in_all(told<MismatchError>(2,

@@ -323,6 +323,7 @@ std::vector<Bucket> Reducer::buckets() const {
   return buckets;
 }
 bool Reducer::used(std::size_t parameter) const { return impl_->exchange.used(parameter); }
+bool Reducer::of_lanes() const { return impl_->exchange.of_lanes(); }
 void Reducer::watch_overflow(bool on) { impl_->exchange.watch_overflow(on); }
 bool Reducer::overflowed() const { return impl_->exchange.overflowed(); }
 std::size_t Reducer::bucket_bytes() const { return impl_->store.bytes(); }

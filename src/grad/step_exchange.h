@@ -42,6 +42,7 @@ class StepExchange {
   ExchangeLog& log() { return log_; }
   // Did any rank have a gradient for it in the last exchange?
   bool used(std::size_t parameter) const { return used_[parameter] != 0; }
+  bool of_lanes() const { return weighted_; }
   // From the next exchange on: is the result finite?
   void watch_overflow(bool on) { watches_ = on; }
   // Was something in the last one's not, on any rank? All are told the same.

@@ -188,20 +188,32 @@ void BufferAverager::keep() {
   for (const torch::Tensor& tensor : reals_) versions_.push_back(tensor._version());
 }
 
-void BufferAverager::restore_untouched() {
+std::vector<std::int32_t> BufferAverager::touched() const {
+  std::vector<std::int32_t> touched;
+  for (std::size_t k = 0; k < reals_.size(); ++k)
+    touched.push_back(reals_[k]._version() != versions_[k] ? 1 : 0);
+  return touched;
+}
+
+void BufferAverager::restore_but(const std::vector<std::int32_t>& touched) {
   const torch::NoGradGuard no_grad;
-  bool all = true;
-  for (std::size_t k = 0; k < reals_.size(); ++k) {
-    if (reals_[k]._version() == versions_[k])
-      reals_[k].copy_(begin_of(reals_[k], places_[k]));
-    else
-      all = false;
-  }
+  for (std::size_t k = 0; k < reals_.size(); ++k)
+    if (touched[k] == 0) reals_[k].copy_(begin_of(reals_[k], places_[k]));
   // Counters are written to in every forward; they go with the statistics beside them.
-  if (all && !reals_.empty())
+  if (!reals_.empty() && std::ranges::count(touched, 0) == std::ssize(touched))
     for (std::size_t k = 0; k < wholes_.size(); ++k)
       wholes_[k].copy_(begin_of(wholes_[k], places_[reals_.size() + k]));
   keep();
+}
+
+void BufferAverager::restore_untouched() { restore_but(touched()); }
+
+void BufferAverager::finish_void() {
+  std::vector<std::int32_t> anywhere = touched();
+  if (!anywhere.empty() && group_.size() > 1)
+    group_.all_reduce(buffer(anywhere), {.op = ReduceOp::max, .purpose = "buffers of a step that is void"});
+  take_averages();
+  restore_but(anywhere);
 }
 
 void BufferAverager::restore() {
@@ -285,6 +297,11 @@ void BufferAverager::send() {
 }
 
 void BufferAverager::finish() {
+  take_averages();
+  keep();
+}
+
+void BufferAverager::take_averages() {
   const torch::NoGradGuard no_grad;
   const bool sent = !works_.empty();
   for (const Work& work : works_) work.wait();
@@ -309,7 +326,6 @@ void BufferAverager::finish() {
     scatter(on_host ? real_flat_ : torch::where(counts, real_flat_, before), real_runs_);
   }
   if (sent) scatter(whole_flat_, whole_runs_);
-  keep();
 }
 
 void BufferAverager::abandon() noexcept {

@@ -5,6 +5,7 @@
 
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "lockstep/comm/group.h"
@@ -36,6 +37,10 @@ class BufferAverager {
   // written to since (a checkpoint was loaded). Batch norm's forward is told from that by libtorch's version
   // counters, which it leaves alone.
   void restore_untouched();
+  // In place of finish() where a step without lanes is void: as restore_untouched(), but for those that were
+  // written to on any worker, be it by a forward (a mean that the model keeps itself): they become the
+  // average, so that all workers have the same. Collective.
+  void finish_void();
 
  private:
   // Of a module's tensor in the runs, and in begin_.
@@ -46,6 +51,9 @@ class BufferAverager {
   void find_places();
   void check_in_place() const;
   torch::Tensor begin_of(const torch::Tensor& tensor, const Place& place) const;
+  std::vector<std::int32_t> touched() const;  // one of reals_ each: was it written to since keep()?
+  void restore_but(const std::vector<std::int32_t>& touched);
+  void take_averages();
   void keep();        // as the step's beginning
   void pack();        // into the flat tensors
   void merge_last();  // the last two sums become one

@@ -83,11 +83,13 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   void finish(bool overflowed) override {
     owner.wait_for_passes();
     pending = false;
-    if (overflowed) {
+    if (!overflowed) {
+      buffers.finish();
+    } else if (owner.reducer_->of_lanes()) {
       buffers.abandon();
       restore();
     } else {
-      buffers.finish();
+      buffers.finish_void();
     }
     ++exchanges;
     refuse_unread();

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 
+#include <limits>
+
 #include "comm/thread_ranks.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/optim/grad_scaler.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "parallel/small_net.h"
 
@@ -87,6 +91,49 @@ TEST(Buffers, AreAveragedByTheWeightOfLanes) {
     holder.weight.sum().backward();
     EXPECT_TRUE(torch::equal(holder.state, torch::full({2}, 5.0f)));
   });
+}
+
+// Beside batch norm's statistics, a mean that the model keeps itself, in place.
+struct Observing : SmallNet {
+  torch::Tensor seen = register_buffer("seen", torch::zeros({2}));
+  torch::Tensor forward(const torch::Tensor& x) {
+    {
+      const torch::NoGradGuard no_grad;
+      seen.mul_(0.5).add_(x.mean());
+    }
+    return SmallNet::forward(x);
+  }
+};
+
+// A step that is void in a plain loop, in which the last worker has run no forward; and one in lanes.
+TEST(Buffers, AStepThatIsVoidLeavesThemAlikeOnAllWorkers) {
+  for (const int n : {1, 2, 3})
+    on_threads(thread_groups(n, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+      auto net = std::make_shared<Observing>();
+      DataParallel ddp(net, group, {.check_replicas_every = 1});
+      SGD optimizer(ddp, {.lr = 0.1});
+      GradScaler scaler(optimizer, {.init_scale = 1});
+      const bool idles = n == 3 && group.rank() == 2;
+      const auto loss_of = [&](int step) {
+        const float factor = step == 1 ? std::numeric_limits<float>::infinity() : 1;
+        return net->forward(small_batch(group.rank(), step)).square().mean() * factor;
+      };
+      for (int step = 0; step < 3; ++step) {
+        const torch::Tensor mean = net->norm->running_mean.clone();
+        if (step != 1 || !idles) loss_of(step).backward();
+        EXPECT_EQ(scaler.step(), step != 1);
+        EXPECT_EQ(torch::equal(net->norm->running_mean, mean), step == 1);
+        ddp.check_replicas();
+      }
+      const auto before = copies(*net);
+      if (!idles) {
+        auto scope = ddp.lane(lane_of(group.rank(), n));
+        loss_of(1).backward();
+      }
+      EXPECT_FALSE(scaler.step());
+      EXPECT_TRUE(equal(copies(*net), before));
+      ddp.check_replicas();
+    });
 }
 
 TEST(Buffers, ResetBringsTheStepsBeginningBack) {

@@ -124,6 +124,8 @@ class Reducer {
   torch::Tensor own_part(int bucket) const;
   // Did any rank have a gradient for it in the last exchange?
   bool used(std::size_t parameter) const;
+  // Was it that of a step of lanes? The same on every rank, on one without lanes too.
+  bool of_lanes() const;
   // Whether exchanges look if their result is finite; what they found in the last one, the same on every
   // rank.
   void watch_overflow(bool on);

@@ -304,6 +304,9 @@ void Reducer::end_step() {
 
 void Reducer::reset() {
   impl_->exchange.abandon();
+  // Of means that were there nobody knows whether they were used.
+  if (impl_->phase != Impl::Phase::reduced && impl_->exchange.has_left() && impl_->options.exchange.leave_out)
+    impl_->options.exchange.leave_out();
   for (const NamedTensor& parameter : impl_->parameters) parameter.tensor.mutable_grad() = torch::Tensor();
   ++impl_->resets;
   impl_->begin_step();

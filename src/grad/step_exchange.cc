@@ -22,7 +22,7 @@ StepExchange::StepExchange(const Group& group, GradientStore& store,
 void StepExchange::begin() {
   works_.clear();
   counts_ = Work();
-  opened_ = false;
+  opened_ = has_left_ = false;
   missing_.clear();
   for (const BucketPlan& plan : store_.layout().buckets)
     missing_.push_back(static_cast<int>(plan.members.size()));
@@ -74,6 +74,7 @@ void StepExchange::launch() {
   event.bucket = index;
   event.bytes = bucket.data.bytes();
   if (event.ready_ns == 0) event.ready_ns = now_ns();
+  has_left_ = true;
   Work work = options_.exchange.run(bucket);
   // On the thread that ends the exchange, while the bucket is in its cache. The counts leave when all have
   // been looked at, and what was found goes along with them. On a device it is found there.

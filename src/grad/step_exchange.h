@@ -25,6 +25,8 @@ class StepExchange {
   void begin();
 
   bool opened() const { return opened_; }
+  // Has a bucket left since begin()?
+  bool has_left() const { return has_left_; }
   // Opens it with what this rank has to say of the step. A rank without gradients waits here for the others'
   // word; false: nobody has any, and there is nothing to exchange.
   bool open(const StepCard& card);
@@ -73,6 +75,7 @@ class StepExchange {
   std::vector<Work> works_;
   Work counts_;
   bool opened_ = false;
+  bool has_left_ = false;
   bool idle_ = false;      // this rank has nothing
   bool lanes_ = false;     // this rank's gradients are sums of lanes
   bool weighted_ = false;  // the step is made of lanes

@@ -241,6 +241,37 @@ TEST(Compress, LeavesWhatIsRememberedAsItWasBeforeAStepThatIsVoid) {
     });
 }
 
+// Nor of a step that is given up when its buckets have left: one whose parameters have to have gradients, and
+// one has none.
+TEST(Compress, LeavesWhatIsRememberedAsItWasBeforeAStepThatIsGivenUp) {
+  for (const char* method : {"topk:0.1:min=0", "int8:form=scattered:min=0:ef=on", "powersgd:rank=1:min=0",
+                             "dgc:0.1:min=0", "onebit-adam:min=0"})
+    on_threads(thread_groups(3), [&](const Group& group) {
+      const Exchange exchange = compressed({.method = method})(Exchange::Leaves::everything);
+      const std::vector<NamedTensor> parameters = {{"a", torch::ones({8, 8}).requires_grad_()},
+                                                   {"b", torch::ones({8, 8}).requires_grad_()}};
+      Reducer reducer(parameters, group, {.find_unused_parameters = false, .exchange = exchange});
+      reducer.watch_overflow(true);
+      if (exchange.momenta) exchange.momenta->begin_momenta();
+      const auto expect_as = [&](Exchange::State before) {
+        Exchange::State after = exchange.state();
+        EXPECT_EQ(before.erase("steps") + after.erase("steps"), 2U);
+        for (const auto& [name, tensor] : before)
+          EXPECT_TRUE(torch::equal(after.at(name), tensor)) << method << ", " << name;
+      };
+      backward_of_two(parameters, group.rank(), 0.5f);
+      backward_of_two(parameters, group.rank(), 0.25f);
+      const Exchange::State before = exchange.state();
+      reducer.reset();  // its means may have been used
+      expect_as(before);
+      EXPECT_THROW(parameters[0].tensor.square().sum().backward(), UsageError) << method;
+      reducer.reset();
+      expect_as(before);
+      reducer.reset();  // in front of the next one: nothing has left
+      expect_as(before);
+    });
+}
+
 // The gradient is finite, its product with P is not.
 TEST(Compress, ForgetsFactorsThatOverflow) {
   for (const char* method : {"powersgd:rank=1:min=0", "powersgd:rank=1:min=0:ef=off"})

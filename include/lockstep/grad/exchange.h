@@ -145,8 +145,9 @@ struct Exchange {
   std::function<State()> state = {};
   std::function<void(const State&)> load = {};
 
-  // The step whose buckets came last, which may_be_void, is not taken: what is remembered becomes what it was
-  // before. On every rank, before the next step's first bucket; twice is once. Left empty: nothing to do.
+  // The step whose buckets came last, which may_be_void, is not taken, or was given up (Reducer::reset): what
+  // is remembered becomes what it was before. On every rank, before the next step's first bucket; twice is
+  // once. Left empty: nothing to do.
   std::function<void()> leave_out = {};
 
   // Told what is trained by which group, and of which type its gradients are, before the first bucket and

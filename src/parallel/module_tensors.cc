@@ -1,7 +1,9 @@
 #include "parallel/module_tensors.h"
 
+#include <algorithm>
 #include <unordered_set>
 
+#include "lockstep/base/error.h"
 #include "parallel/one_copy.h"
 
 namespace lockstep {
@@ -37,6 +39,20 @@ std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
   std::vector<std::string> names;
   for (const NamedTensor& tensor : tensors) names.push_back(tensor.name);
   return names;
+}
+
+void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,
+                  const std::vector<NamedTensor>& now) {
+  const auto refuse_new = [&](const std::vector<NamedTensor>& list, const std::vector<NamedTensor>& others,
+                              const char* what) {
+    for (const NamedTensor& parameter : list)
+      if (std::ranges::none_of(
+              others, [&](const NamedTensor& other) { return other.tensor.is_same(parameter.tensor); }))
+        throw UsageError("parameter '" + parameter.name + "' " + what +
+                         " since the model was wrapped; make a new " + strategy);
+  };
+  refuse_new(now, before, "is trained, which it was not,");
+  refuse_new(before, now, "is not trained any more, which it was,");
 }
 
 void leave_one_copy(const std::vector<NamedTensor>& parameters) {

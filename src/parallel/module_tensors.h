@@ -18,6 +18,11 @@ std::vector<NamedTensor> frozen_in(const torch::nn::Module& module);
 std::vector<NamedTensor> everything_in(const torch::nn::Module& module);
 std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors);
 
+// Throws UsageError where other parameters are trained now than when the model was wrapped, which are what
+// optimizers keep something of.
+void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,
+                  const std::vector<NamedTensor>& now);
+
 // Parameters that another strategy has left in memory which this worker has in common with others: each
 // would update them there, so this one goes on with a copy of its own.
 void leave_one_copy(const std::vector<NamedTensor>& parameters);

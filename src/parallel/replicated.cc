@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <exception>
 #include <unordered_set>
 
 #include "grad/bucket_size.h"
@@ -19,21 +20,6 @@
 
 namespace lockstep {
 namespace {
-
-// What optimizers keep is of the parameters that were trained when the model was wrapped.
-void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,
-                  const std::vector<NamedTensor>& now) {
-  const auto refuse_new = [&](const std::vector<NamedTensor>& list, const std::vector<NamedTensor>& others,
-                              const char* what) {
-    for (const NamedTensor& parameter : list)
-      if (std::ranges::none_of(
-              others, [&](const NamedTensor& other) { return other.tensor.is_same(parameter.tensor); }))
-        throw UsageError("parameter '" + parameter.name + "' " + what +
-                         " since the model was wrapped; make a new " + strategy);
-  };
-  refuse_new(now, before, "is trained, which it was not,");
-  refuse_new(before, now, "is not trained any more, which it was,");
-}
 
 std::size_t megabytes(double mb, const char* name) {
   if (!(mb > 0) || mb > 1e6)
@@ -65,10 +51,16 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     buffers.end_lane(position, info.weight, owner.reducer_->lane_has_gradients());
   }
 
+  // What went wrong at the end of a lane, where nothing may be thrown.
+  void rethrow() {
+    if (failure) std::rethrow_exception(failure);
+  }
+
   void backward_over() override {
     if (owner.traits_.units) owner.traits_.units->passes_over();
   }
   void begin(bool idle) override {
+    rethrow();
     for (const NamedTensor& parameter : frozen)
       if (parameter.tensor.requires_grad())
         throw UsageError(
@@ -165,6 +157,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   bool gathered = false;  // the open lane's buffers are in the sum
   int position = 0;       // of the open lane among this worker's
   LaneInfo info;
+  std::exception_ptr failure;  // of a lane's end
   std::int64_t exchanges = 0;
 };
 
@@ -254,6 +247,7 @@ void Replicated::begin_lane(const LaneInfo& info) {
                      " has weight " + std::to_string(info.weight) + " of " +
                      std::to_string(info.total_weight) + "; accepted: 0 or more, a part of the total");
   lanes.norms.check(info);
+  if (!info.first) lanes.rethrow();
   const int position = info.first ? 0 : lanes.position + 1;
   reducer_->begin_lane({.step = info.step,
                         .position = position,
@@ -263,6 +257,7 @@ void Replicated::begin_lane(const LaneInfo& info) {
                         .last = info.last});
   lanes.open = lanes.in_step = lanes.pending = true;
   lanes.gathered = false;
+  lanes.failure = nullptr;
   lanes.position = position;
   lanes.info = info;
   lanes.norms.weigh(info.weight);
@@ -271,8 +266,12 @@ void Replicated::begin_lane(const LaneInfo& info) {
 
 void Replicated::end_lane() noexcept {
   Lanes& lanes = *lanes_;
-  reducer_->end_lane();
-  lanes.gather();
+  try {
+    reducer_->end_lane();
+    lanes.gather();
+  } catch (...) {  // the step's next lane, or its exchange, throws it
+    lanes.failure = std::current_exception();
+  }
   lanes.norms.weigh(1);
   lanes.open = false;
 }
@@ -303,6 +302,7 @@ void Replicated::reset() {
   lanes_->restore();
   lanes_->norms.weigh(1);
   lanes_->in_step = lanes_->open = lanes_->pending = false;
+  lanes_->failure = nullptr;
   reducer_->set_lane_loop(false);
 }
 

@@ -82,6 +82,22 @@ TEST(Buffers, ComplexOnesAreAveraged) {
   });
 }
 
+// Its lane has ended when that is found out; the step does not go on as if nothing had been.
+TEST(Buffers, OneThatGrowsIsAnErrorOfTheStep) {
+  on_threads(thread_groups(2), [&](const Group& group) {
+    Holder holder(torch::zeros({2}));
+    DataParallel ddp(std::shared_ptr<Holder>(&holder, [](Holder*) {}), group);
+    {
+      auto scope = ddp.lane({.index = 2 * group.rank(), .total_weight = 4, .last = false});
+      holder.state.resize_({4});
+      holder.weight.sum().backward();
+    }
+    EXPECT_THROW((void)ddp.lane({.index = 2 * group.rank() + 1, .total_weight = 4, .first = false}),
+                 c10::Error);
+    EXPECT_THROW(ddp.synchronize(), c10::Error);
+  });
+}
+
 TEST(Buffers, AreAveragedByTheWeightOfLanes) {
   on_threads(thread_groups(2), [&](const Group& group) {
     Holder holder(torch::zeros({2}));

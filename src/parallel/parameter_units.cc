@@ -217,16 +217,25 @@ void ParameterUnits::share_updates() const {
   when_all(works).wait();
 }
 
+// What was written under whole(), every worker its own parts of it.
+void ParameterUnits::take_written() {
+  for (const auto& held : held_)
+    for (std::size_t k = 0; held->gathered != nullptr && k < static_cast<std::size_t>(sets_); ++k) {
+      const std::byte* const part = held->gathered + first_of(k, held->part_bytes);
+      if (store_)
+        store_->write_part(static_cast<int>(&held - held_.data()), k, std::span(part, held->part_bytes));
+      else
+        copy(held->memory.as<std::byte>() + k * held->part_bytes, part, held->part_bytes);
+    }
+}
+
 void ParameterUnits::set_whole(bool on) {
-  if (!on)  // what was written there, every worker its own parts of it
-    for (const auto& held : held_)
-      for (std::size_t k = 0; held->gathered != nullptr && k < static_cast<std::size_t>(sets_); ++k) {
-        const std::byte* const part = held->gathered + first_of(k, held->part_bytes);
-        if (store_)
-          store_->write_part(static_cast<int>(&held - held_.data()), k, std::span(part, held->part_bytes));
-        else
-          copy(held->memory.as<std::byte>() + k * held->part_bytes, part, held->part_bytes);
-      }
+  if (!on) try {
+      take_written();
+    } catch (...) {  // they go all the same: who stayed would be computed with after the next updates
+      schedule_->set_whole(false);
+      throw;
+    }
   schedule_->set_whole(on);
 }
 

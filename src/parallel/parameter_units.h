@@ -93,6 +93,7 @@ class ParameterUnits {
   std::size_t first_of(std::size_t k, std::size_t part) const;  // of set k's worker of this place
   int place_of(const Bucket& bucket) const;                     // in held_
   void share_stored_updates() const;
+  void take_written();
   std::size_t part_bytes(const Bucket& bucket, const std::vector<NamedTensor>& parameters) const;
   using AllHeld = std::vector<std::unique_ptr<Held>>;
   AllHeld::const_iterator holder_of(const torch::Tensor& parameter) const;  // end: none

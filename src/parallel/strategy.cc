@@ -62,7 +62,11 @@ Strategy::Whole::Whole(Strategy& owner) : owner_(owner) {
   ++owner_.wholes_;
 }
 Strategy::Whole::~Whole() noexcept(false) {
-  if (--owner_.wholes_ == 0) owner_.set_whole(false);
+  if (--owner_.wholes_ == 0) try {
+      owner_.set_whole(false);
+    } catch (...) {  // beside what is on its way already there is no room for it
+      if (std::uncaught_exceptions() == 0) throw;
+    }
 }
 
 Strategy::EachWhole Strategy::each_whole() { return EachWhole(*this); }

@@ -1,13 +1,17 @@
 // A worker's parts of parameters on disk, against DataParallel: the same bits whatever the optimizer, and a
 // disk that fails.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <stdexcept>
 
 #include "comm/expect_error.h"
+#include "lockstep/base/fd.h"
 #include "lockstep/compress/compress.h"
 #include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/onebit_adam.h"
@@ -175,6 +179,38 @@ TEST_F(ShardOffload, WritingUnderWholeReachesTheDisk) {
     const auto whole = sharded.whole();
     EXPECT_TRUE(net.blocks[0]->up->weight.eq(0.25).all().item<bool>());
   });
+}
+
+// Parameters go from memory all the same: they would be what others have updated long since.
+TEST_F(ShardOffload, ADiskThatIsFullBehindWholeIsTold) {
+  UnitNet net;
+  const Group group = thread_groups(1)[0];
+  Sharded sharded(net, group, ShardStage::parameters, on_disk().options);
+  const auto fill_disk = [&] {
+    const UniqueFd full(::open("/dev/full", O_RDWR | O_CLOEXEC));
+    int files = 0;
+    for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      const std::string target = fs::read_symlink(entry.path(), gone).string();
+      if (target.starts_with(folder_.string() + "/") &&
+          ::dup2(full.get(), std::stoi(entry.path().filename())) >= 0)
+        ++files;
+    }
+    return files;
+  };
+  expect_error<OffloadError>(
+      [&] {
+        const auto whole = sharded.whole();
+        ASSERT_EQ(fill_disk(), 1);
+      },
+      {"cannot write the scratch file"});
+  EXPECT_FALSE(has_memory(net.blocks[0]->up->weight));
+  const auto fail = [&] {
+    const auto whole = sharded.whole();
+    throw std::runtime_error("while parameters are whole");
+  };
+  EXPECT_THROW(fail(), std::runtime_error);  // which comes first
+  EXPECT_FALSE(has_memory(net.blocks[0]->up->weight));
 }
 
 TEST_F(ShardOffload, AFolderThatOneRankCannotUseIsToldToAll) {

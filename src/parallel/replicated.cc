@@ -121,10 +121,10 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   void check(const LaneLoop& loop) const override { norms.check(loop); }
   void lanes_begin() override { owner.reducer_->set_lane_loop(true); }
   // Where the last lane ran no backward its exchange is still to come. Whoever reads gradients behind the
-  // loop finds the means.
+  // loop finds the means; under no_sync() nobody does, until somebody asks for them.
   void lanes_end() override {
     owner.reducer_->set_lane_loop(false);
-    if (pending) owner.reducer_->synchronize();
+    if (pending && owner.reducer_->sync()) owner.reducer_->synchronize();
   }
   void lanes_left() noexcept override { owner.reducer_->set_lane_loop(false); }
   void take_part(std::int64_t step) override {

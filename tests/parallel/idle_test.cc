@@ -322,7 +322,9 @@ TEST(Idle, NoSyncHoldsOnAWorkerWithoutLanesToo) {
         }
       }
       group.all_reduce(buffer(loss));  // before the gradients are
+      EXPECT_EQ(ddp.reducer().exchanges(), step.number);
       optimizer.step();
+      EXPECT_EQ(ddp.reducer().exchanges(), step.number + 1);
     }
   });
   expect_alike(results);

@@ -210,6 +210,25 @@ TEST(OutOfStep, BackwardInALoopOverLanesWithoutALaneIsAnError) {
         {"in no lane", "ddp.lane(lane)"});
 }
 
+// What the lanes of a step gave under no_sync() is not lost without a word where the next step begins.
+TEST(OutOfStep, AStepOfLanesThatWasNotExchangedIsNotForgotten) {
+  for (const int n : {1, 2})
+    expect_in_all(told<UsageError>(n,
+                                   [](const Group& group) {
+                                     auto net = std::make_shared<SmallNet>();
+                                     DataParallel ddp(net, group);
+                                     auto data = std::make_shared<SmallExamples>(16);
+                                     for (auto& step : loader(data, group, {.lanes = 2, .lane_batch = 4})) {
+                                       const auto guard = ddp.no_sync();
+                                       for (auto& lane : step) {
+                                         auto scope = ddp.lane(lane);
+                                         net->forward(lane.data).square().mean().backward();
+                                       }
+                                     }
+                                   }),
+                  {"first lane begins", "the step before was not ended"});
+}
+
 // A second loader, at the same number of steps, goes on while the lanes of the first are gone through.
 TEST(OutOfStep, TheStepsOfAnotherLoaderDoNotEndALoop) {
   const Group group = thread_groups(1)[0];

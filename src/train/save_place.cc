@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <random>
 #include <system_error>
@@ -17,6 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::size_t kSentBytes = std::size_t{4} << 20;  // at a time
+
+// All ranks stay here until rank 0 has done `write`. Those that have nothing to send would wait elsewhere for
+// all that comes from the others, which may take longer than any call may.
+void meet(const Group& world, const std::function<void()>& write = {}) {
+  run_on_leader(world, "writing what came from another machine's disk", write);
+}
 
 // A name that nobody has looked for before: file systems across machines remember what was not there.
 std::string new_name() {
@@ -47,11 +54,14 @@ Sent sent_of(int rank, const SavePlace& place, const SavedState::Set& set, const
 }
 
 void send(const Group& world, const Sent& sent) {
+  meet(world);
   // Messages of kSentBytes and one of the rest, however the bytes come: what receive() waits for.
   for (const std::size_t i : order_of_runs(sent.forms)) {
     const auto send_all = [&](std::span<const std::byte> bytes) {
-      for (; !bytes.empty(); bytes = bytes.subspan(std::min(kSentBytes, bytes.size())))
+      for (; !bytes.empty(); bytes = bytes.subspan(std::min(kSentBytes, bytes.size()))) {
         world.send(ConstBuffer(bytes.data(), std::min(kSentBytes, bytes.size()), DType::u8), 0);
+        meet(world);
+      }
     };
     if (!sent.streams[i]) {
       const torch::Tensor bytes = sent.tensors[i].cpu().contiguous();
@@ -71,6 +81,16 @@ void send(const Group& world, const Sent& sent) {
     });
     send_all(message);
   }
+  meet(world);
+}
+
+// While a rank sends to rank 0, what the others do.
+void look_on(const Group& world, const Sent& sent) {
+  meet(world);
+  for (const std::size_t i : order_of_runs(sent.forms))
+    for (std::uint64_t left = sent.forms[i].bytes(); left > 0; left -= std::min<std::uint64_t>(kSentBytes, left))
+      meet(world);
+  meet(world);
 }
 
 // Takes all that is sent, also when it can't be written.
@@ -79,11 +99,13 @@ std::string receive(const Group& world, int from, const fs::path& folder, const 
                     std::exception_ptr& failure) {
   std::unique_ptr<PartFile> part;
   const auto attempt = [&](const auto& what) {
-    if (failure == nullptr) try {
-        what();
-      } catch (const std::exception&) {
-        failure = std::current_exception();
-      }
+    meet(world, [&] {
+      if (failure == nullptr) try {
+          what();
+        } catch (const std::exception&) {
+          failure = std::current_exception();
+        }
+    });
   };
   attempt([&] { part = std::make_unique<PartFile>(folder, name, set, sent.forms, metadata); });
   std::vector<std::byte> some;
@@ -123,12 +145,13 @@ std::vector<std::string> bring_parts(const Group& world, const SavePlace& place,
   std::exception_ptr failure;
   for (int rank = 1; rank < world.size(); ++rank) {
     if (place.sees[static_cast<std::size_t>(rank)] != 0) continue;
-    if (world.rank() != 0 && world.rank() != rank) continue;
     for (const auto& [set, content] : state.sets) {
       const Sent sent = sent_of(rank, place, content, owners);
       if (order_of_runs(sent.forms).empty()) continue;
       if (world.rank() == rank)
         send(world, sent);
+      else if (world.rank() != 0)
+        look_on(world, sent);
       else
         notes.push_back(receive(world, rank, place.folder, part_name(set, rank, world.size()), set,
                                 content.metadata, sent, failure));

@@ -340,6 +340,32 @@ TEST_P(SaverWithState, AWorkerThatDoesNotSeeTheFolderSendsItsPart) {
   EXPECT_FALSE(fs::exists(folder_ / "elsewhere"));
 }
 
+// Those that have nothing to send wait for rank 0, which takes in what the others send: for longer, perhaps,
+// than a call may last.
+TEST_F(SaverTest, RanksMeetWhileThePartsOfAnotherDiskArrive) {
+  on_threads(thread_groups(3, {.timeout = std::chrono::seconds(2)}), [&](const Group& group) {
+    torch::nn::Linear model(30, 20);
+    const auto strategy = make_strategy("zero2", model, group);
+    const SliceOwners owners(*strategy);
+    ASSERT_GT(owners.of(1, 0).count(), 0u);
+    const std::size_t bytes = owners.slices()[0].elements.count() * sizeof(float);
+    SavedState saved;
+    for (const char* set : {"a.safetensors", "b.safetensors", "c.safetensors", "d.safetensors"})
+      add_stored_run(saved.sets[set], owners, "exp_avg/weight", 0, torch::kFloat32,
+                     [&, bytes](const auto& take) {
+                       if (group.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+                       take(std::vector<std::byte>(bytes));
+                     });
+    Saver saver(group, CheckpointStore(folder_ / (group.rank() == 1 ? "elsewhere" : "here")),
+                Saver::Mode::in_background, [](const SaveReport&) {});
+    saver.begin(1, std::move(saved), owners, 0);
+    saver.hold_update();
+    group.barrier();  // as the exchange of the next step
+    saver.wait();
+    if (group.rank() == 0) verify_checkpoint(folder_ / "here/step-00000001");
+  });
+}
+
 // It can't send what it can't read, and rank 0 waits for it: that is no checkpoint that failed, but its
 // state.
 TEST_F(SaverTest, AWorkerWhoseStateIsLostWhileItIsSentSaysSo) {

@@ -319,6 +319,22 @@ TEST(TrainOptions, AContinuedRunKeepsWhatDefinesIt) {
   expect_words(refusal([&] { continue_options(cosine, {"epochs"}, before); }), {"--epochs", "5", "3"});
 }
 
+// Sums in any order have other bits, as Trainer says too.
+TEST(TrainOptions, AContinuedRunKeepsItsOrderOfSums) {
+  for (const char* const order : {"canonical", "any"}) {
+    TrainOptions before;
+    before.order = order;
+    check_options(before);
+    TrainOptions now;
+    continue_options(now, {}, before);
+    EXPECT_EQ(now.order, order);
+    TrainOptions other;
+    other.order = order == std::string("any") ? "canonical" : "any";
+    expect_words(refusal([&] { continue_options(other, {"order"}, before); }),
+                 {"--order", "would make another run", order, "--init"});
+  }
+}
+
 TEST_F(TrainConfig, TomlWithAndWithoutASection) {
   const Given given = load("a.toml",
                            "# a comment\nmodel = \"mlp\"\nlane-batch = 16\nlr = 1e-3\nno_augment = true\n"

@@ -27,8 +27,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json request_of(const TrainOptions& options, const Given& given, bool json) {
-  return {{"options", to_json(options)}, {"given", given}, {"json", json}};
+Json request_of(const TrainOptions& options, const Given& given, const Given& on_line) {
+  return {{"options", to_json(options)}, {"given", given}, {"on_line", on_line}};
 }
 
 // While it lives a write that nobody reads is an error, not the end of this process: the workers are told to
@@ -122,7 +122,9 @@ int run_train(TrainFlags& flags) {
     if (flags.options.workers != 0 && flags.options.workers != identity.size)
       throw UsageError(fmt::format("-n (--workers) {} is not what {} started: {}", flags.options.workers,
                                    identity.launcher, identity.size));
-    become_train_program("train", request_of(flags.options, given, flags.json));
+    Json request = request_of(flags.options, given, flags.on_line);
+    request["json"] = flags.json;
+    become_train_program("train", request);
   }
   if (const std::string& resume = flags.options.resume; !resume.empty()) {
     if (flags.options.workers == 0) flags.options.workers = earlier.workers;
@@ -130,15 +132,16 @@ int run_train(TrainFlags& flags) {
       check_resumed_lanes(resume, earlier.lanes, flags.options.workers);
   }
   RunDisplay report(flags.json ? Show::json : Show::text);
-  return start_training(flags.options, given, report, "train");
+  return start_training(flags.options, given, report, "train", flags.on_line);
 }
 
 }  // namespace
 
-int start_training(const TrainOptions& options, const Given& given, RunDisplay& report, const char* what) {
+int start_training(const TrainOptions& options, const Given& given, RunDisplay& report, const char* what,
+                   const Given& on_line) {
   use_engine(options.engine);
   EventListener listener;
-  Json request = request_of(options, given, false);
+  Json request = request_of(options, given, on_line);
   request["report_to"] = listener.name();
   const Starter starter =
       start_workers({.program = train_program("train", request),

@@ -1,6 +1,7 @@
 #include "cli/train_plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -8,11 +9,12 @@
 #include <optional>
 
 #include "base/shell_word.h"
-#include "recipe/task/train_task.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/leader.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/lanes.h"
+#include "lockstep/data/open_dataset.h"
+#include "recipe/task/train_task.h"
 #include "report/folder_content.h"
 #include "report/folder_lock.h"
 #include "train/exchange.h"
@@ -124,6 +126,22 @@ void take_checkpoint(TrainPlan& plan, const Given& given) {
   if (goes_on_in_its_folder(o, plan.checkpoint)) plan.folder_use = FolderUse::resume;
 }
 
+// Flags that the checkpoint's options, or those beside them, make void. What a file of options has may be so.
+void check_flags(const TrainOptions& o, const Given& on_line) {
+  if (on_line.contains("data_dir") && std::ranges::find(dataset_names(), o.data) == dataset_names().end())
+    throw UsageError(
+        fmt::format("--data-dir {} changes nothing with --data {}, which says where the data is; accepted: "
+                    "one of them, or "
+                    "--data-dir with the name of a dataset ({})",
+                    o.data_dir, o.data, fmt::join(dataset_names(), ", ")));
+  if (o.resume.empty()) check_of_use(o, on_line);
+  if (on_line.contains("resume") &&
+      on_line.contains("accumulate"))  // a restart has the flags of the first start
+    throw UsageError(fmt::format(
+        "--accumulate {} changes nothing with --resume {}, whose lanes are {}; accepted: without it",
+        o.accumulate, o.resume, o.lanes));
+}
+
 Json to_json(const TrainPlan& plan) {
   return {{"options", to_json(plan.options)},
           {"folder_use", static_cast<int>(plan.folder_use)},
@@ -165,6 +183,7 @@ TrainPlan plan_of(const Json& request, int workers) {
     take_weights(plan, given);
   if (o.resume.empty() && o.overwrite) plan.folder_use = FolderUse::overwrite;
   check_options(o);
+  check_flags(o, request.value("on_line", Given()));
   o.workers = workers;
   if (o.lanes == 0) o.lanes = workers * o.accumulate;
   if (!plan.checkpoint.empty()) check_resumed_lanes(o.resume, o.lanes, workers);

@@ -237,6 +237,11 @@ void check_of_use(const TrainOptions& o, const Given& given) {
     if (!c.of_use && given.contains(c.name))
       throw UsageError(fmt::format("{} changes nothing with {} {}; accepted: with {} {}", flag_of(c.name),
                                    c.flag, c.value, c.flag, c.accepted));
+  if (given.contains("accumulate") && o.lanes != 0)
+    throw UsageError(fmt::format(
+        "--accumulate {} changes nothing with --lanes {}, which says how many there are; accepted: "
+        "one of them",
+        o.accumulate, o.lanes));
   if (given.contains("lr_scaling") && !o.base_lr)
     throw UsageError("--lr-scaling changes nothing without --base-lr; accepted: with --base-lr");
 }

@@ -261,9 +261,8 @@ void visit_options(Options& o, Visit&& visit) {
   visit(OptionInfo{"first_bucket_mb", comm, Role::stays, "of the first one"}, o.first_bucket_mb);
   visit(OptionInfo{"algorithm", comm, Role::runs, "of the all-reduce: auto, or a name such as direct"},
         o.algorithm);
-  visit(
-      OptionInfo{"order", comm, Role::defines, "of sums: canonical (the same bits for any workers) or any"},
-      o.order);
+  visit(OptionInfo{"order", comm, Role::defines, "of sums: canonical (the same bits for any workers) or any"},
+        o.order);
   visit(OptionInfo{"engine", comm, Role::runs,
                    "what carries the collectives: auto, shm, tcp, mpi, gloo, ipc, nccl, shm+tcp, shm+mpi, "
                    "shm+gloo, tcp+tcp, tcp+gloo (default: LOCKSTEP_ENGINE, else auto)"},

@@ -88,7 +88,8 @@ void send(const Group& world, const Sent& sent) {
 void look_on(const Group& world, const Sent& sent) {
   meet(world);
   for (const std::size_t i : order_of_runs(sent.forms))
-    for (std::uint64_t left = sent.forms[i].bytes(); left > 0; left -= std::min<std::uint64_t>(kSentBytes, left))
+    for (std::uint64_t left = sent.forms[i].bytes(); left > 0;
+         left -= std::min<std::uint64_t>(kSentBytes, left))
       meet(world);
   meet(world);
 }

@@ -203,10 +203,24 @@ class Flags(Case):
         self.refused("train", *MLP, "--blocks", 4, words=["--blocks changes nothing with --model mlp", "gpt"])
         self.refused("bench", "step", "--model", "mlp", "--heads", 4, words=["--heads", "--model mlp"])
         self.refused("sweep", "heads", "--values", "2,4", *MLP, words=["--heads", "--model mlp"])
+        self.refused("train", *MLP, "--lanes", 8, "--accumulate", 2, words=["--accumulate 2 changes nothing with --lanes 8"])
+        self.refused("train", "--model", "gpt", "--data", self.path("book.txt"), "--data-dir", self.folder, "--out",
+                     self.path("none"), words=["--data-dir", "changes nothing with --data", "book.txt", "cifar10"])
         # A run's own recipe has every option.
         self.train("run", *LANES, "--steps", 1)
         done = self.run_program("train", "--config", self.path("run", "config.json"), "--out", self.path("again"))
         self.assertEqual(done.returncode, 0, done.stderr)
+        # What a checkpoint says makes flags void, too.
+        new = ["--data", "synthetic", "--steps", 1, "--out", self.path("new")]
+        for args, words in [
+            (["--init", self.path("run"), *new, "--blocks", 4], ["--blocks changes nothing with --model mlp", "gpt"]),
+            (["--init", self.path("run"), *new, "--momentum", 0.5], ["--momentum changes nothing with --optimizer adamw"]),
+            (["--resume", self.path("run"), "--steps", 2, "--accumulate", 2],
+             ["--accumulate 2 changes nothing with --resume", "8"]),
+        ]:
+            with self.subTest(args=args):
+                self.refused("train", *args, words=words)
+        self.assertFalse(os.path.exists(self.path("new")))
 
     def test_one_command_at_a_time(self):
         for args in (["train", "train"], ["train", *MLP, "infer"], ["infer", "train", "--resume", "x"],

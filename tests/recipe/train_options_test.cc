@@ -107,6 +107,13 @@ TEST(TrainOptions, FlagsThatChangeNothingAreRefused) {
   EXPECT_EQ(refusal("resnet50", "adamw", "constant", {"cifar_stem", "norm"}), "");
   EXPECT_EQ(refusal("mlp", "adamw", "constant", {"norm"}),
             "--norm changes nothing with --model mlp; accepted: with --model resnet18, resnet34 or resnet50");
+  TrainOptions lanes;
+  lanes.accumulate = 3;
+  EXPECT_EQ(refusal_of(lanes, {"accumulate"}), "");
+  lanes.lanes = 6;
+  EXPECT_EQ(refusal_of(lanes, {"lanes"}), "");  // as a run's own recipe has them
+  expect_words(refusal_of(lanes, {"accumulate", "lanes"}),
+               {"--accumulate 3 changes nothing with --lanes 6", "one of them"});
   TrainOptions on_disk;
   on_disk.offload_what = "params";
   expect_words(refusal_of(on_disk, {"offload_what"}),

@@ -38,8 +38,13 @@ void check_compress(const TrainOptions& o) {
   if (!compresses_by_method(o) || o.compress == "auto") return;
   for (const compress::Rule& rule : compress::parse_rules(o.compress)) {
     std::vector<std::string> names(std::begin(compress::kMethodNames), std::end(compress::kMethodNames));
-    if (o.compress == rule.method.text)
-      names.insert(names.begin() + 1, {"bf16", "auto"});  // for all, without rules
+    const bool for_all = o.compress == rule.method.text;  // without rules
+    if (rule.method.name == "bf16" || rule.method.name == "auto")
+      throw UsageError(fmt::format(
+          "--compress {}: {} takes {}; accepted: {} alone, or METHOD[:OPTIONS] such as topk:0.01:warmup=100",
+          o.compress, rule.method.name, for_all ? "no options" : "all parameters, and no rules beside it",
+          rule.method.name));
+    if (for_all) names.insert(names.begin() + 1, {"bf16", "auto"});
     expect_one_of("--compress", rule.method.name, names);
     const bool has_momentum = o.optimizer.ends_with("sgd") || o.optimizer == "lars";
     if (rule.method.name == "dgc" && has_momentum && o.momentum != 0)

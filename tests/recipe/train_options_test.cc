@@ -191,6 +191,13 @@ TEST(TrainOptions, BadValuesNameTheFlagAndWhatIsAccepted) {
                {"torch-sgd", "--loss-scaling on", "accepted: sgd"});
   expect_words(message([](auto& o) { o.precision = "fp16", o.compress = "bf16"; }),
                {"--compress bf16", "--precision fp16", "16 bits"});
+  expect_words(message([](auto& o) { o.compress = "bf16:warmup=3"; }),
+               {"--compress bf16:warmup=3", "bf16 takes no options", "accepted: bf16 alone"});
+  expect_words(message([](auto& o) { o.compress = "auto:0.1"; }),
+               {"--compress auto:0.1", "auto takes no options", "accepted: auto alone"});
+  expect_words(message([](auto& o) { o.compress = "*.bias=none,bf16"; }),
+               {"--compress *.bias=none,bf16", "no rules beside it", "accepted: bf16 alone"});
+  expect_words(message([](auto& o) { o.compress = "bf17"; }), {"--compress 'bf17'", "bf16", "topk"});
   expect_words(message([](auto& o) { o.loss_scaling = "yes"; }), {"--loss-scaling", "auto, on, off"});
   expect_words(message([](auto& o) { o.loss_scale = 0; }), {"--loss-scale '0'", "1e-06 to 1e+30"});
   expect_words(message([](auto& o) { o.loss_scale_every = 0; }), {"--loss-scale-every '0'", "1 to"});

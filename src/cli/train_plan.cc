@@ -14,6 +14,7 @@
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/lanes.h"
 #include "lockstep/data/open_dataset.h"
+#include "recipe/rate_options.h"
 #include "recipe/task/train_task.h"
 #include "report/folder_content.h"
 #include "report/folder_lock.h"
@@ -188,6 +189,12 @@ TrainPlan plan_of(const Json& request, int workers) {
   if (o.lanes == 0) o.lanes = workers * o.accumulate;
   if (!plan.checkpoint.empty()) check_resumed_lanes(o.resume, o.lanes, workers);
   check_lanes(o, workers);
+  if (plan.checkpoint.empty() && o.base_lr && falls_to_end(o) &&
+      o.min_lr > learning_rate(o))  // that of --lr is known without lanes
+    throw UsageError(fmt::format(
+        "--min-lr {} is above the {} that --base-lr {} comes to with {} lanes of {}, and from which "
+        "the rate falls; accepted: 0 to that",
+        o.min_lr, learning_rate(o), *o.base_lr, o.lanes, o.lane_batch));
   if (compresses_by_method(o) && o.compress_groups == 0)
     o.compress_groups = std::min(std::bit_ceil(static_cast<std::uint64_t>(workers)),
                                  std::bit_ceil(static_cast<std::uint64_t>(o.lanes)));

@@ -50,6 +50,11 @@ void check_rate(const TrainerOptions& o) {
                     o.exclude));
   if (o.clip_norm != 0 && o.clip_value != 0)
     throw UsageError("clip_norm and clip_value both clip gradients; accepted: one of them");
+  if (depends_on_length(o.schedule.kind) && o.schedule.final_lr > o.schedule.lr)
+    throw UsageError(fmt::format(
+        "schedule.final_lr = {} is above schedule.lr = {}, from which the rate falls; accepted: 0 "
+        "to that",
+        o.schedule.final_lr, o.schedule.lr));
   if (o.warmup_epochs != 0 && o.schedule.warmup_steps != 0)
     throw UsageError(
         "warmup_epochs and schedule.warmup_steps both say how long the rate rises; accepted: one "

@@ -285,6 +285,9 @@ class Flags(Case):
         # 8 lanes of 4 samples
         self.assertEqual(rates("linear", "--base-lr", "0.25", "--base-batch", 16), [0.5, 0.5])
         self.assertEqual(rates("sqrt", "--base-lr", "0.25", "--base-batch", 2, "--lr-scaling", "sqrt"), [1, 1])
+        self.refused("train", *LANES, "--steps", 2, "--optimizer", "sgd", "--base-lr", "0.25", "--base-batch", 16,
+                     "--schedule", "cosine", "--min-lr", "0.6", "--out", self.path("none"),
+                     words=["--min-lr 0.6", "0.5", "--base-lr 0.25", "8 lanes of 4"])
         again = ["--config", self.path("linear", "config.json")]
         self.assertEqual(rates("again", *again), [0.5, 0.5])
         self.assertEqual(rates("other", *again, "--lr", "0.125"), [0.125, 0.125])

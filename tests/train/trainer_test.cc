@@ -386,6 +386,11 @@ TEST_F(TrainerTest, OptionsAreNamed) {
   how.optimizer = "adamv";
   EXPECT_NE(refusal([&] { train(1, task(), how); }).find("optimizer: 'adamv'"), std::string::npos);
   how = options("run");
+  how.schedule = {.kind = Schedule::cosine, .lr = 0.1, .final_lr = 0.2};
+  EXPECT_NE(
+      refusal([&] { train(1, task(), how); }).find("schedule.final_lr = 0.2 is above schedule.lr = 0.1"),
+      std::string::npos);
+  how = options("run");
   how.lanes = 2;
   EXPECT_NE(refusal([&] { train(3, task(), how); }).find("lanes = 2"), std::string::npos);
   Task without = task();

@@ -68,7 +68,8 @@ void add_plan_memory(Cli& cli, CLI::App& plan) {
       plan.add_subcommand("memory", "Will it fit? A worker's model state under each strategy");
   command->get_formatter()->column_width(34);
   command->add_option("--params", request->params, "the model's size, in place of --model: 350M, 7.5B");
-  command->add_option("--stage", request->stage, "0 (ddp), 1, 2 or 3 (zero1 to zero3) (default: all)");
+  command->add_option("--stage", request->stage,
+                      "0 (ddp), 1, 2 or 3 (zero1 to zero3), in place of --strategy (default: all four)");
   command->add_option("--machines", request->machines, "with as many of the workers each (default: 1)");
   command->add_option("--memory", request->memory,
                       "of a worker: 24G (default: its part of this machine's, or GPU's)");
@@ -77,6 +78,11 @@ void add_plan_memory(Cli& cli, CLI::App& plan) {
   command->add_option("--unit-params", request->unit_params,
                       "of the largest unit, where zero3 would have to gather (default: a block of --model)");
   add_train_flags(*command, *flags, kMemoryOptions);
+  command->get_option("--strategy")
+      ->description(
+          "the one that is planned, as lockstep train has it: ddp, zero1, zero2, zero3, hybrid-shard "
+          "(default: all but the last)")
+      ->default_str("");
   command->footer(
       "State is what ZeRO divides: parameters, gradients, and the optimizer's state with master weights.\n"
       "In flight is what is on its way, at most. Sizes are decimal (1 GB is 10^9 bytes).\n\n"

@@ -38,7 +38,7 @@ double whole_pages(double bytes, const StateForm& form) {
 }  // namespace
 
 int stage_of(const std::string& strategy) {
-  if (strategy == "hybrid-shard") return kFirstParameterStage;
+  if (strategy == kHybridShard) return kFirstParameterStage;
   expect_one_of("strategy", strategy, {std::begin(kStageStrategies), std::end(kStageStrategies)});
   return static_cast<int>(std::ranges::find(kStageStrategies, strategy) - std::begin(kStageStrategies));
 }

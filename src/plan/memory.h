@@ -28,7 +28,9 @@ namespace lockstep {
 
 // By stage.
 inline constexpr const char* kStageStrategies[] = {"ddp", "zero1", "zero2", "zero3"};
-// hybrid-shard is stage 3, too. Throws UsageError that lists them.
+// Stage 3, too.
+inline constexpr const char* kHybridShard = "hybrid-shard";
+// Throws UsageError that lists them.
 int stage_of(const std::string& strategy);
 
 // Parameters that are alike. Numbers of them are doubles: exact up to 2^53.

@@ -32,6 +32,9 @@ bool shows(const MemoryQuestion& q, int from_stage) {
   return std::ranges::any_of(q.stages, [&](int stage) { return stage >= from_stage; });
 }
 
+// What stage 3 is called.
+const char* of_parameters(const MemoryQuestion& q) { return q.in_nodes ? kHybridShard : kStageStrategies[3]; }
+
 std::string lanes_note(const StateForm& form) {
   return fmt::format(
       "a worker carries up to {} lanes and keeps their sums whole until the last one: under zero2 and zero3 "
@@ -43,13 +46,13 @@ std::string parameters_note(const MemoryQuestion& q) {
   const StateForm& form = q.form;
   if (form.has_common_memory() && !form.gathers)
     return fmt::format(
-        "zero3: the {} workers of a {} have one copy of the parameters between them, of which each "
+        "{}: the {} workers of a {} have one copy of the parameters between them, of which each "
         "counts its part; {}",
-        form.machine_workers, form.on_gpus ? "GPU" : "machine",
+        of_parameters(q), form.machine_workers, form.on_gpus ? "GPU" : "machine",
         form.on_gpus                           ? "nothing is gathered"
         : form.machine_workers == form.workers ? "nothing is gathered (--machines: how many there are)"
                                                : "what other machines' workers updated arrives in buckets");
-  return fmt::format("zero3: {} gathers {}",
+  return fmt::format("{}: {} gathers {}", of_parameters(q),
                      form.gathers   ? "what is on disk is in parts, so it"
                      : form.on_gpus ? "GPUs have no memory in common (--one-gpu: one has), so it"
                                     : "no two workers are on one machine, so it",
@@ -64,8 +67,8 @@ std::string offload_note(const MemoryQuestion& q) {
   std::string note = fmt::format(
       "{} on disk in {}, which reads and writes {:.2f} GB/s at once (measured here{}), for {}",
       !q.form.params_on_disk ? "the optimizer's state is"
-      : state                ? "the optimizer's state, and zero3's parameters, are"
-                             : "zero3's parameters are",
+      : state ? fmt::format("the optimizer's state, and {}'s parameters, are", of_parameters(q))
+              : fmt::format("{}'s parameters are", of_parameters(q)),
       q.offload, q.disk_rate / 1e9, path_text(q.disk_path), counted(q.form.machine_workers, "worker"));
   if (state && !q.form.on_gpus)
     note += fmt::format("; in memory are {} in its place", decimal_bytes(q.form.staging_bytes));
@@ -106,7 +109,7 @@ std::string memory_line(const MemoryQuestion& q) {
 std::string fits_line(const MemoryPlan& plan) {
   std::vector<std::string> names;
   for (const StageMemory& s : plan.stages)
-    if (s.fits) names.emplace_back(kStageStrategies[s.stage]);
+    if (s.fits) names.push_back(s.strategy);
   return names.empty() ? "none of these" : fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -122,6 +125,7 @@ MemoryPlan plan_memory(const MemoryQuestion& question) {
         (bytes.on_disk * question.disk_passes + bytes.params_on_disk * question.params_passes) *
         form.machine_workers;
     plan.stages.push_back({.stage = stage,
+                           .strategy = stage == 3 ? of_parameters(question) : kStageStrategies[stage],
                            .bytes = bytes,
                            .disk_ms = question.disk_rate > 0 ? moved / question.disk_rate * 1e3 : 0,
                            .fits = bytes.total() <= question.memory_bytes});
@@ -134,7 +138,7 @@ Json to_json(const MemoryPlan& plan) {
   Json stages = Json::array();
   for (const StageMemory& s : plan.stages) {
     stages.push_back({{"stage", s.stage},
-                      {"strategy", kStageStrategies[s.stage]},
+                      {"strategy", s.strategy},
                       {"parameter_bytes", std::llround(s.bytes.parameters)},
                       {"gradient_bytes", std::llround(s.bytes.gradients)},
                       {"optimizer_bytes", std::llround(s.bytes.optimizer)},
@@ -178,7 +182,7 @@ std::string describe(const MemoryPlan& plan, bool colours) {
     const auto cell = [&](double bytes) { return Table::Cell{decimal_bytes(bytes), style}; };
     const double left = q.memory_bytes - s.bytes.total();
     std::vector<Table::Cell> row = {{std::to_string(s.stage), style},
-                                    {kStageStrategies[s.stage], style},
+                                    {s.strategy, style},
                                     cell(s.bytes.parameters),
                                     cell(s.bytes.gradients),
                                     cell(s.bytes.optimizer),

@@ -18,6 +18,7 @@ struct MemoryQuestion {
   int lanes = 1;        // of the run
   StateForm form = {};  // of the worker with the most lanes; for every stage below
   std::vector<int> stages = {0, 1, 2, 3};
+  bool in_nodes = false;     // stage 3 is hybrid-shard: in shards inside of machines
   std::string offload = {};  // the folder where form says what is to lie; empty: all in memory
   double disk_rate = 0;      // of that folder, read and written at once, bytes a second; of all workers
   double disk_passes = 1;    // that a step makes over the state, in times of one that does both
@@ -29,6 +30,7 @@ struct MemoryQuestion {
 
 struct StageMemory {
   int stage = 0;
+  std::string strategy = {};
   StateBytes bytes = {};
   double disk_ms = 0;  // that a step should take longer for what is on disk
   bool fits = false;   // and can be run

@@ -103,10 +103,10 @@ double memory_here(const MemoryRequest& request, int machine_workers) {
 }  // namespace
 
 const Given kMemoryOptions = {
-    "model",         "cifar_stem", "norm",        "channels",        "layers",    "blocks",
-    "width",         "heads",      "context",     "tied_embeddings", "data",      "data_dir",
-    "workers",       "lanes",      "optimizer",   "momentum",        "precision", "reduce_precision",
-    "bucket_cap_mb", "offload",    "offload_what"};
+    "model",         "cifar_stem", "norm",      "channels",        "layers",    "blocks",
+    "width",         "heads",      "context",   "tied_embeddings", "data",      "data_dir",
+    "workers",       "lanes",      "optimizer", "momentum",        "precision", "reduce_precision",
+    "bucket_cap_mb", "strategy",   "offload",   "offload_what"};
 
 void settle(MemoryRequest& request, const Given& given) {
   check_one_size(request, given);
@@ -119,8 +119,13 @@ void settle(MemoryRequest& request, const Given& given) {
   o.workers = 0;  // more than one launcher starts can be planned for
   check_values(o);
   if (!request.stage.empty()) expect_one_of("--stage", request.stage, {"0", "1", "2", "3"});
+  const bool named = given.contains("strategy");
+  if (named && !request.stage.empty())
+    throw UsageError(
+        fmt::format("--stage {} and --strategy {} both say what is planned; accepted: one of them",
+                    request.stage, o.strategy));
   check_offload(request);
-  if (offloads_params(o)) o.strategy = "zero3";  // of all stages it is the one that has them there
+  if (offloads_params(o) && !named) o.strategy = "zero3";  // of all stages it is the one that has them there
   // In the host's memory: on GPUs alone, of which the machine that plans may have none.
   const std::string offload = o.offload;
   if (offload == kHostOffload) o.offload = "none";
@@ -128,6 +133,7 @@ void settle(MemoryRequest& request, const Given& given) {
   check_of_use(o, given);
   check_lanes(o, workers);
   if (offload == kHostOffload) o.offload = offload;
+  if (named) request.stage = std::to_string(stage_of(o.strategy));
   o.workers = workers;
   if (o.lanes == 0) o.lanes = workers;
   if (request.machines < 1 || workers % request.machines != 0)
@@ -195,6 +201,10 @@ std::string answer(const MemoryRequest& request, ModelSize size, bool colours) {
                .one_gpu = request.one_gpu},
       .memory_bytes = memory_given ? memory_of(request.memory) : memory_here(request, machine_workers),
       .memory_given = memory_given};
+  if (o.strategy == kHybridShard) {
+    question.in_nodes = true;
+    question.form.sharers = machine_workers;
+  }
   if (o.offload == kHostOffload) {
     question.form.staging_bytes = static_cast<double>(Offload().staging_bytes);
   } else if (offloads(o)) {

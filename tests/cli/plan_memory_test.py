@@ -15,12 +15,13 @@ class PlanMemory(Case):
         return json.loads(done.stdout)
 
     def test_a_run_takes_what_was_planned(self):
-        for stage in (1, 2, 3):
-            with self.subTest(stage=stage):
-                summary = self.train(f"run{stage}", *MLP, "--width", 64, "--precision", "bf16", "-n", 2, "--lanes", 8,
-                                     "--strategy", f"zero{stage}", "--steps", 1, "--checkpoint-every", -1, "--eval-every", 0)
-                row = self.plan(*MODEL, "--precision", "bf16", "-n", 2, "--lanes", 8, "--stage", stage)["stages"][0]
-                self.assertEqual(row["strategy"], f"zero{stage}")
+        for strategy, planned in (("zero1", ["--stage", 1]), ("zero2", ["--stage", 2]), ("zero3", ["--stage", 3]),
+                                  ("hybrid-shard", ["--strategy", "hybrid-shard"])):
+            with self.subTest(strategy=strategy):
+                summary = self.train(strategy, *MLP, "--width", 64, "--precision", "bf16", "-n", 2, "--lanes", 8,
+                                     "--strategy", strategy, "--steps", 1, "--checkpoint-every", -1, "--eval-every", 0)
+                row = self.plan(*MODEL, "--precision", "bf16", "-n", 2, "--lanes", 8, *planned)["stages"][0]
+                self.assertEqual(row["strategy"], strategy)
                 self.assertEqual(row["total_bytes"], summary["predicted_state_bytes"])
                 for taken in summary["state_bytes"]:  # buckets are aligned
                     self.assertAlmostEqual(taken / row["total_bytes"], 1, delta=0.02)

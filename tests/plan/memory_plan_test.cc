@@ -75,6 +75,48 @@ TEST(MemoryPlan, ShowsOneStage) {
   EXPECT_EQ(text.find("zero3"), std::string::npos) << text;
 }
 
+TEST(MemoryPlan, TakesTheNameThatARunTakes) {
+  for (int stage = 0; stage < 4; ++stage) {
+    MemoryRequest by_stage = paper(), by_name = paper();
+    by_stage.stage = std::to_string(stage);
+    by_name.options.strategy = kStageStrategies[stage];
+    EXPECT_EQ(said(by_name, {"strategy"}), said(by_stage)) << stage;
+  }
+  MemoryRequest request = paper();
+  request.stage = "2";
+  request.options.strategy = "zero2";
+  expect_words(refusal(request, {"strategy"}), {"--stage 2", "--strategy zero2", "one of them"});
+  request.stage.clear();
+  request.options.strategy = "zero4";
+  expect_words(refusal(request, {"strategy"}), {"--strategy", "zero4", "hybrid-shard"});
+  request.options.strategy = "zero2";
+  request.options.offload = "/tmp";
+  request.options.offload_what = "params";
+  expect_words(refusal(request, {"strategy"}), {"--offload-what params", "--strategy is zero2", "zero3"});
+}
+
+// In shards inside of machines: what zero3 takes where a machine has one copy, and more where it gathers.
+TEST(MemoryPlan, KnowsShardsInsideOfMachines) {
+  MemoryRequest request = paper();
+  request.machines = 16;
+  request.options.strategy = "hybrid-shard";
+  const Json row = ask(request, {"strategy"}).at("stages")[0];
+  EXPECT_EQ(ask(request, {"strategy"}).at("stages").size(), 1u);
+  EXPECT_EQ(row.at("strategy"), "hybrid-shard");
+  EXPECT_EQ(row.at("parameter_bytes"), 15'000'000'000 / 4);
+  expect_words(said(request, {"strategy"}),
+               {"fits    hybrid-shard\n", "hybrid-shard: the 4 workers of a machine"});
+  request.gpu = true;
+  EXPECT_EQ(ask(request, {"strategy"}).at("stages")[0].at("parameter_bytes"), 15'000'000'000 / 4);
+  expect_words(said(request, {"strategy"}), {"hybrid-shard: GPUs have no memory in common"});
+  MemoryRequest all = request;
+  all.options.strategy = "zero3";
+  EXPECT_EQ(ask(all, {"strategy"}).at("stages")[0].at("parameter_bytes"), 15'000'000'000 / 64);
+  settle(request, {"strategy"});  // as the second program gets it
+  const MemoryRequest arrived = memory_request(to_json(request));
+  EXPECT_EQ(answer(arrived, size_in_params(arrived), false), answer(request, size_in_params(request), false));
+}
+
 TEST(MemoryPlan, WorkersOfThisMachineShareItsMemory) {
   MemoryRequest request = paper();
   request.memory = "";

@@ -1,5 +1,6 @@
 #include "launch/dumps.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,8 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <regex>
 
+#include "lockstep/base/fd.h"
 #include "lockstep/observe/stop_sign.h"
 
 namespace lockstep::launcher {
@@ -16,10 +19,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A dump that a worker of this user wrote, to be read. The folder may be one in which everybody writes: what
+// else bears such a name there is not opened, since a pipe would be waited for without end.
+struct DumpFile {
+  explicit DumpFile(const fs::path& path)
+      : fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW)) {
+    struct stat info {};
+    if (fd && ::fstat(fd.get(), &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == ::geteuid())
+      text.open("/proc/self/fd/" + std::to_string(fd.get()));
+  }
+  bool is_ours() const { return text.is_open(); }
+
+  UniqueFd fd;
+  std::ifstream text;
+};
+
 // The "summary" lines of one dump; none when the file is unreadable or half written.
 std::vector<std::string> summary_of(const fs::path& path) {
-  std::ifstream file(path);
-  const auto dump = nlohmann::json::parse(file, nullptr, false);
+  DumpFile file(path);
+  const auto dump = nlohmann::json::parse(file.text, nullptr, false);
   std::vector<std::string> lines;
   if (!dump.is_object() || !dump.contains("summary") || !dump["summary"].is_array()) return lines;
   for (const auto& line : dump["summary"])
@@ -71,10 +89,12 @@ class Head final : public nlohmann::json_sax<nlohmann::json> {
   std::string key_;
 };
 
-Head head_of(const fs::path& dump) {
-  std::ifstream file(dump);
+// Of a dump of ours; none of any other file.
+std::optional<Head> head_of(const fs::path& dump) {
+  DumpFile file(dump);
+  if (!file.is_ours()) return std::nullopt;
   Head head;
-  nlohmann::json::sax_parse(file, &head);
+  nlohmann::json::sax_parse(file.text, &head);
   return head;
 }
 
@@ -125,8 +145,8 @@ void clear_stop(const std::string& folder, const std::string& job, Dumps dumps) 
   if (dumps == Dumps::stay) return;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     if (!entry.path().filename().string().starts_with("flight-")) continue;
-    const Head head = head_of(entry.path());
-    if (head.job == job && !head.failed) fs::remove(entry.path(), error);
+    const std::optional<Head> head = head_of(entry.path());
+    if (head && head->job == job && !head->failed) fs::remove(entry.path(), error);
   }
 }
 
@@ -134,12 +154,11 @@ std::map<int, std::vector<int>> find_blames(const std::string& folder, const std
   std::map<int, std::vector<int>> blames;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with("flight-") || !name.ends_with(".json")) continue;
-    const Head head = head_of(entry.path());
-    if (head.job != job || head.world_rank < 0) continue;
-    auto& ranks = blames[static_cast<int>(head.world_rank)];
-    ranks.insert(ranks.end(), head.gone.begin(), head.gone.end());
+    if (!is_dump(entry.path())) continue;
+    const std::optional<Head> head = head_of(entry.path());
+    if (!head || head->job != job || head->world_rank < 0) continue;
+    auto& ranks = blames[static_cast<int>(head->world_rank)];
+    ranks.insert(ranks.end(), head->gone.begin(), head->gone.end());
   }
   return blames;
 }
@@ -148,7 +167,8 @@ void find_dumps(const std::string& folder, const std::string& job, LaunchReport&
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     if (!is_dump(entry.path())) continue;
-    if (const std::string of = head_of(entry.path()).job; of.empty() || of == job)
+    if (const std::optional<Head> head = head_of(entry.path());
+        head && (head->job.empty() || head->job == job))
       report.dumps.push_back(entry.path().filename().string());
   }
   if (report.dumps.empty()) return;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -255,6 +256,33 @@ TEST(Dumps, OldOnesGoOthersStay) {
        {numbered(500, "dumps"), numbered(501, "dumps"), numbered(502, "dumps"), std::string("lockstep-mine")})
     EXPECT_TRUE(fs::exists(root / name)) << name;
   EXPECT_TRUE(fs::exists(root / "lockstep-mine" / "flight-world-rank0.json"));
+}
+
+// LOCKSTEP_DUMP_DIR may be a folder in which others write, too.
+TEST(Dumps, WhatOthersPutThereIsNotWaitedFor) {
+  namespace fs = std::filesystem;
+  const test::TempFolder folder;
+  const fs::path root = folder.path();
+  const std::string dump = R"({"job": "job.0", "world_rank": 0, "gone": [2], "summary": ["rank 2 is gone"]})";
+  std::ofstream(root / "flight-world-rank0.json") << dump;
+  std::ofstream(root / "elsewhere") << dump;
+  ASSERT_EQ(::mkfifo((root / "flight-world-rank1.json").c_str(), 0666), 0);  // whose writer never comes
+  fs::create_symlink(root / "elsewhere", root / "flight-world-rank2.json");
+  fs::create_directory(root / "flight-world-rank3.json");
+  const auto look = [&] {
+    LaunchReport report;
+    report.first_failed = 1;
+    find_dumps(root.string(), "job.0", report);
+    const auto blames = find_blames(root.string(), "job.0");
+    clear_stop(root.string(), "job.0", Dumps::too);
+    const bool good = report.dumps == std::vector<std::string>{"flight-world-rank0.json"} &&
+                      report.dump_summary == std::vector<std::string>{"rank 2 is gone"} &&
+                      blames == std::map<int, std::vector<int>>{{0, {2}}};
+    ::_exit(good ? 0 : 1);
+  };
+  EXPECT_EXIT((::alarm(20), look()), ::testing::ExitedWithCode(0), "");
+  EXPECT_FALSE(fs::exists(root / "flight-world-rank0.json"));
+  EXPECT_TRUE(fs::exists(root / "flight-world-rank2.json"));
 }
 
 TEST(Library, RefusesWhatCannotBe) {

@@ -4,6 +4,7 @@
 
 #include "base/shell_word.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/folder.h"
 #include "report/folder_content.h"
 
 namespace lockstep::cli {
@@ -11,9 +12,11 @@ namespace lockstep::cli {
 namespace fs = std::filesystem;
 
 void make_sweep_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw UsageError(fmt::format("--out {}: can't be made: {}", folder.string(), error.message()));
+  try {
+    make_folder(folder);  // runs in it may have checkpoints
+  } catch (const SystemError& refused) {
+    throw UsageError(fmt::format("--out {}: {}", folder.string(), refused.what()));
+  }
 }
 
 void check_sweep_folder(const fs::path& folder, bool overwrite, std::span<const SweepFile> files) {

@@ -1,5 +1,6 @@
 #include "checkpoint/inspect/export.h"
 
+#include "base/synced.h"
 #include "checkpoint/safetensors_file.h"
 #include "checkpoint/sample_checkpoint.h"
 #include "checkpoint/stored_tensors.h"
@@ -144,6 +145,16 @@ TEST_F(ExportWeights, WhatIsNoModelIsRefused) {
             }).find("not of one model"),
             std::string::npos);
   EXPECT_FALSE(fs::exists(out_));
+}
+
+// Who has them may remove the run: their name has to be on disk, too.
+TEST_F(ExportWeights, TheirNameSurvivesAPowerCut) {
+  write_sample(run_, 9, bf16_run());
+  for (const Existing existing : {Existing::refuse, Existing::replace}) {
+    test::synced().clear();
+    export_weights(temp_.path(), {.out = out_, .existing = existing});
+    EXPECT_TRUE(test::synced().contains(temp_.path().string()));
+  }
 }
 
 }  // namespace

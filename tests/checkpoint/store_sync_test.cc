@@ -1,40 +1,19 @@
 // What is on disk before write() returns: every name on the way to the checkpoint.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <array>
-#include <set>
 #include <string>
 
+#include "base/synced.h"
 #include "checkpoint/temp_folder.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/folder.h"
 #include "lockstep/checkpoint/store.h"
 
-namespace {
-
-std::set<std::string>& synced() {
-  static std::set<std::string> paths;
-  return paths;
-}
-
-}  // namespace
-
-// In place of the C library's, for this whole program: it remembers what was synced.
-extern "C" int fsync(int fd) {
-  std::array<char, 4096> path{};
-  const ssize_t length =
-      ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path.data(), path.size());
-  if (length > 0) synced().insert(std::string(path.data(), static_cast<std::size_t>(length)));
-  return static_cast<int>(::syscall(SYS_fsync, fd));
-}
-
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+using test::synced;
 using test::TempFolder;
 
 TEST(StoreSync, EveryNewFolderOnTheWayIsSynced) {

@@ -29,6 +29,12 @@ class Disk(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.summary("run")["params_sha256"], self.train("whole", *args, "--steps", 4)["params_sha256"])
 
+    def test_a_new_folder_of_a_sweep_is_synced(self):
+        """Its runs may have checkpoints, which are as safe as the names above them."""
+        broken = self.faults(f"fsync {self.path('new')}@1 errno=5")
+        self.refused("sweep", "bucket_cap_mb", "--values", "1", *LANES, "--steps", 1, "--out", self.path("new", "sweep"),
+                     env=broken, words=[f"cannot sync the folder {self.path('new')}: "])
+
     def test_a_dead_writer_is_noticed_at_once(self):
         stuck = self.faults("fsync .staging/model.safetensors delay_ms=600000")
         with subprocess.Popen([PROGRAM, "train", "--out", self.path("run"), "-n", "2", *LANES, "--steps", "4",

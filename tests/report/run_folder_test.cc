@@ -10,6 +10,7 @@
 
 #include "base/job_name.h"
 #include "base/shell_word.h"
+#include "base/synced.h"
 #include "lockstep/base/error.h"
 #include "report/folder_content.h"
 #include "report/folder_lock.h"
@@ -160,6 +161,14 @@ TEST(ShellWord, IsQuotedWhereItHasToBe) {
   EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
   EXPECT_EQ(shell_word("$x`y`!~"), "'$x`y`!~'");
   EXPECT_EQ(shell_word("é"), "'é'");
+}
+
+// What is saved inside is as safe as the names above it.
+TEST_F(FolderOwner, EveryNewFolderOnTheWayIsSynced) {
+  test::synced().clear();
+  const RunFolder folder(folder_ / "runs" / "new", FolderUse::fresh, 0);
+  for (const fs::path& above : {folder_, folder_ / "runs"})
+    EXPECT_TRUE(test::synced().contains(above.string())) << above;
 }
 
 }  // namespace

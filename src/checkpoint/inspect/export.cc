@@ -16,6 +16,7 @@
 #include "checkpoint/training_files.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/folder.h"
 #include "lockstep/checkpoint/store.h"
 #include "report/table.h"
 
@@ -124,6 +125,7 @@ ExportReport export_one(const fs::path& checkpoint, const ExportOptions& options
         }
       },
       Sync::yes, options.existing);
+  sync_folder(options.out.has_parent_path() ? options.out.parent_path() : ".");
   return {.checkpoint = checkpoint,
           .out = options.out,
           .step = manifest.step,

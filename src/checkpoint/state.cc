@@ -1,13 +1,11 @@
 #include "lockstep/checkpoint/state.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <cstring>
 #include <span>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/log.h"
 #include "lockstep/checkpoint/hash.h"
 
 namespace lockstep {
@@ -65,19 +63,6 @@ void load_model_state(torch::nn::Module& module, const TensorMap& state, const s
   check_model_state(module, state, source);
   const torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : model_state(module)) torch::Tensor(tensor).copy_(state.at(name));
-}
-
-Metadata arithmetic_facts() { return {{"threads", std::to_string(at::get_num_threads())}}; }
-
-bool same_arithmetic(const Metadata& metadata, const std::string& source) {
-  for (const auto& [name, now] : arithmetic_facts()) {
-    const auto then = metadata.find(name);
-    if (then == metadata.end() || then->second == now) continue;
-    log().warn("{} was saved by a run with {} = {}, and here it is {}: the bits may differ from here on",
-               source, name, then->second, now);
-    return false;
-  }
-  return true;
 }
 
 std::string params_sha256(const torch::nn::Module& module,

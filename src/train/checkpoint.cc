@@ -24,11 +24,14 @@ void read_into(const StoredTensors& stored, const std::string& name, const torch
 
 }  // namespace
 
-SavedState training_state(const RunPlan& plan, const DataRecord& data, const TrainState& state,
-                          Strategy& strategy, TrainOptimizer& optimizer, const SliceOwners& owners) {
+SavedState training_state(const RunPlan& plan, const DataRecord& data, const Metadata& facts,
+                          const TrainState& state, Strategy& strategy, TrainOptimizer& optimizer,
+                          const SliceOwners& owners) {
   SavedState saved;
-  saved.sets[kWeightsFile] =
-      model_runs(strategy, owners, {{"format", "pt"}, {"threads", std::to_string(plan.options.threads)}});
+  Metadata metadata = facts;
+  metadata["format"] = "pt";
+  metadata["threads"] = std::to_string(plan.options.threads);
+  saved.sets[kWeightsFile] = model_runs(strategy, owners, std::move(metadata));
   optimizer.save(saved, owners, strategy.group());
   add_exchange(saved, strategy.exchange());
   nlohmann::ordered_json json = {{"format", kStateFormat},

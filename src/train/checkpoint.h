@@ -21,9 +21,10 @@ struct TrainState {
   std::int64_t steps_not_finite = 0;
 };
 
-// All that a checkpoint holds, as this worker has it. Collective.
-SavedState training_state(const RunPlan& plan, const DataRecord& data, const TrainState& state,
-                          Strategy& strategy, TrainOptimizer& optimizer, const SliceOwners& owners);
+// All that a checkpoint holds, as this worker has it. `facts`: what the run computes with. Collective.
+SavedState training_state(const RunPlan& plan, const DataRecord& data, const Metadata& facts,
+                          const TrainState& state, Strategy& strategy, TrainOptimizer& optimizer,
+                          const SliceOwners& owners);
 
 std::filesystem::path weights_file(const std::filesystem::path& checkpoint);
 TensorMap read_weights(const std::filesystem::path& checkpoint);

@@ -99,6 +99,7 @@ TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Mod
     if (leads())  // who has the checkpoint, and tells
       finite_.go_on_after(read_state(plan_->checkpoint).value("steps_not_finite", std::int64_t{0}));
   }
+  facts_ = look_at_arithmetic(world_, plan_->checkpoint);
   check_algorithm(world_, options_.strategy, options_.parallel, largest_bucket_bytes(*strategy_));
 }
 
@@ -259,7 +260,8 @@ void TrainRun::checkpoint() {
     return;
   }
   if (recording_) wait_for_device(device_);  // the saver's thread reads on another stream
-  saver_->begin(state_.step, training_state(*plan_, data_record_, state_, *strategy_, *optimizer_, *owners_),
+  saver_->begin(state_.step,
+                training_state(*plan_, data_record_, facts_.facts, state_, *strategy_, *optimizer_, *owners_),
                 *owners_, since);
 }
 

@@ -19,6 +19,7 @@
 #include "train/optimizer.h"
 #include "train/profiler.h"
 #include "train/recorder.h"
+#include "train/run_arithmetic.h"
 #include "train/run_plan.h"
 #include "train/saver.h"
 
@@ -88,6 +89,7 @@ class TrainRun {
   std::optional<Evaluation> evaluation_;
   std::optional<double> final_loss_;
   std::string about_exchange_;  // what is to be told of what it remembers
+  RunArithmetic facts_;
   int stopped_by_ = 0;
   SaveFigures saves_;
   std::optional<SliceOwners> owners_;

@@ -78,6 +78,7 @@ void TrainRun::announce() const {
                                options_.precision, each(bytes.total()), each(bytes.parameters),
                                each(bytes.gradients), each(bytes.optimizer))}});
   }
+  for (const std::string& remark : facts_.remarks) tell({{"event", "note"}, {"text", remark}});
   if (!about_exchange_.empty()) tell({{"event", "note"}, {"text", about_exchange_}});
   if (const auto& never_begins = strategy_->exchange().never_begins)
     if (const std::string text = never_begins(loader_.steps()); !text.empty())

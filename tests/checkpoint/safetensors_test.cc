@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <fstream>
@@ -206,7 +207,10 @@ TEST(ModelState, TheNumberOfThreadsIsAFactOfTheRun) {
   at::set_num_threads(2);
   save_safetensors(temp.path() / "x", model_state(net), arithmetic_facts());
   const Metadata saved = load_safetensors(temp.path() / "x").metadata;
-  EXPECT_EQ(saved, (Metadata{{"threads", "2"}}));
+  EXPECT_EQ(saved, arithmetic_facts());
+  EXPECT_EQ(saved.at("threads"), "2");
+  EXPECT_EQ(saved.at("libtorch"), TORCH_VERSION);
+  EXPECT_NE(saved.at("instructions"), "");
   ::testing::internal::CaptureStderr();
   EXPECT_TRUE(same_arithmetic(saved, "x"));
   EXPECT_TRUE(same_arithmetic({{"format", "pt"}}, "x"));  // from elsewhere: nothing is known
@@ -216,6 +220,16 @@ TEST(ModelState, TheNumberOfThreadsIsAFactOfTheRun) {
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("x was saved by a run with threads = 2, and here it is 1"), std::string::npos) << said;
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+}
+
+TEST(ModelState, AnotherLibraryOrProcessorIsNamed) {
+  Metadata saved = arithmetic_facts();
+  EXPECT_EQ(other_arithmetic(saved), "");
+  saved["libtorch"] = "0.9";
+  saved["instructions"] = "MMX";
+  const std::string said = other_arithmetic(saved);
+  EXPECT_NE(said.find("instructions = MMX, and here it is "), std::string::npos) << said;
+  EXPECT_NE(said.find("; libtorch = 0.9, and here it is " TORCH_VERSION), std::string::npos) << said;
 }
 
 }  // namespace

@@ -189,6 +189,21 @@ class Threads(Case):
             length = int.from_bytes(file.read(8), "little")
             self.assertEqual(json.loads(file.read(length))["__metadata__"]["threads"], "2")
 
+    def test_other_kernels_are_mentioned(self):
+        """Which instructions libtorch computes with changes bits as threads do, and nobody sees it."""
+        self.train("run", *MLP, "--lanes", 2, "--steps", 2)
+        before = self.run_program("train", "--resume", self.path("run"), "--steps", 3)
+        self.assertEqual((before.returncode, before.stderr), (0, ""))
+        plain = dict(self.environment, ATEN_CPU_CAPABILITY="default")
+        done = self.run_program("train", "--resume", self.path("run"), "--steps", 4, env=plain)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, r"step-00000003 was saved by a run with instructions = .*, and here it is .*bits may differ")
+        start = 'test "$RANK" = 0 || export ATEN_CPU_CAPABILITY=default; exec "$@"'
+        done = self.run_program("run", "-n", 2, "sh", "-c", start, "sh", PROGRAM, "train", *MLP, "--lanes", 2, "--steps", 1,
+                                "--out", self.path("mixed"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, r"rank 1.* computes with instructions = .*, and here it is .*which worker has a lane")
+
     def test_fewer_than_asked_for_are_refused(self):
         one = dict(self.environment, OMP_THREAD_LIMIT="1")
         self.refused("train", *MLP, "--threads", 2, "--steps", 1, "--out", self.path("run"), env=one,

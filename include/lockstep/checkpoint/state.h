@@ -22,9 +22,13 @@ void check_model_state(const torch::nn::Module& module, const TensorMap& state,
                        const std::string& source = "state");
 
 // What the bits of a run depend on besides its model and its data: how many threads the calling thread's
-// libtorch computes with. Saved with the weights it can be compared when they are loaded:
+// libtorch computes with (threads), its version (libtorch), for which instructions of the processor it has
+// chosen kernels (instructions), and the library of matrix products under it, where that says so (blas).
+// Saved with the weights it can be compared when they are loaded:
 //   save_safetensors(file, model_state(model), arithmetic_facts());
 Metadata arithmetic_facts();
+// The facts that `metadata` tells otherwise: "threads = 2, and here it is 1"; empty: none.
+std::string other_arithmetic(const Metadata& metadata, const Metadata& here = arithmetic_facts());
 // False when `metadata` tells of other facts than those of the calling thread; then one line of the log warns
 // that the run's bits may differ from here on. `source` is what the line calls the metadata: the file it came
 // from.

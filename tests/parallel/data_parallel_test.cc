@@ -2,11 +2,13 @@
 // rank.
 #include "lockstep/parallel/data_parallel.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "comm/expect_error.h"
@@ -366,6 +368,24 @@ TEST(DataParallel, BadOptionsAreNamed) {
   EXPECT_THROW((void)ddp.lane({.weight = -1}), UsageError);
   EXPECT_THROW((void)ddp.lane({.weight = NAN}), UsageError);
   EXPECT_THROW((void)ddp.lane({.weight = 2, .total_weight = 1}), UsageError);
+}
+
+// Sums of several threads have other bits: who differs is said once, in one line.
+TEST(DataParallel, RanksWithDifferentNumbersOfThreadsAreNamed) {
+  for (const bool differ : {false, true}) {
+    ::testing::internal::CaptureStderr();
+    on_threads(thread_groups(3), [&](const Group& group) {
+      (void)at::get_num_threads();  // which a thread's first call would set
+      group.barrier();
+      at::set_num_threads(differ && group.rank() == 1 ? 2 : 1);  // this thread's
+      const auto net = std::make_shared<Net>();
+      const DataParallel ddp(net, group);
+    });
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), differ ? 1 : 0) << said;
+    EXPECT_EQ(said.find("rank 0 computes with 1 threads, rank 1 with 2") != std::string::npos, differ)
+        << said;
+  }
 }
 
 }  // namespace

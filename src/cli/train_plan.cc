@@ -117,6 +117,7 @@ void take_checkpoint(TrainPlan& plan, const Given& given) {
   continue_options(o, given, before);
   o.init = before.init;  // what it began with is a part of its recipe
   take_data(plan, given, state, before);
+  plan.workers_before = before.workers;
   plan.first_step = state.at("step").get<std::int64_t>();
   if (const Json best = state.value("best_accuracy", Json()); best.is_number())
     plan.best_accuracy = best.get<double>();
@@ -151,6 +152,7 @@ Json to_json(const TrainPlan& plan) {
           {"data", to_json(plan.data)},
           {"first_step", plan.first_step},
           {"best_accuracy", plan.best_accuracy ? Json(*plan.best_accuracy) : Json()},
+          {"workers_before", plan.workers_before},
           {"report_to", plan.report_to},
           {"show", static_cast<int>(plan.show)}};
 }
@@ -164,6 +166,7 @@ TrainPlan from_json(const Json& json) {
   plan.data = read_data_record(json.at("data"), "rank 0's plan");
   plan.first_step = json.at("first_step").get<std::int64_t>();
   if (json.at("best_accuracy").is_number()) plan.best_accuracy = json.at("best_accuracy").get<double>();
+  plan.workers_before = json.at("workers_before").get<std::int64_t>();
   plan.report_to = json.at("report_to").get<std::string>();
   plan.show = static_cast<Show>(json.at("show").get<int>());
   return plan;
@@ -236,6 +239,10 @@ std::unique_ptr<RunPlan> run_plan(const TrainPlan& plan, const TrainOptions& loc
   run->data = plan.data;
   run->first_step = plan.first_step;
   run->best_accuracy = plan.best_accuracy;
+  run->remark = remark_on_workers(o.compress == "bf16" ? "--compress bf16"
+                                  : o.order == "any"   ? "--order any"
+                                                       : "",
+                                  plan.workers_before, o.workers);
   run->how_to_resume = fmt::format("lockstep train --resume {} -n {}", shell_word(o.out), o.workers);
   const char* const rate = o.base_lr ? "--base-lr" : "--lr";
   run->how_to_calm = [out = o.out, rate, lr = o.base_lr ? *o.base_lr : *o.lr](const std::string& checkpoint) {

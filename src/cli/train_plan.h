@@ -25,7 +25,8 @@ struct TrainPlan {
   DataRecord data;                   // the checkpoint's; without a path when the user says where the data is
   std::int64_t first_step = 0;       // steps done before
   std::optional<double> best_accuracy;
-  std::string report_to;  // where the parent listens; empty: rank 0 shows progress itself
+  std::int64_t workers_before = 0;  // of the checkpoint; 0: there is none
+  std::string report_to;            // where the parent listens; empty: rank 0 shows progress itself
   Show show = Show::text;
 };
 

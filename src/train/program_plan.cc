@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 
 #include "base/environment.h"
 #include "base/suggest.h"
@@ -259,6 +258,12 @@ void go_on(RunPlan& plan) {
   plan.first_step = state.at("step").get<std::int64_t>();
   if (const Json best = state.value("best_accuracy", Json()); best.is_number())
     plan.best_accuracy = best.get<double>();
+  const Json before = then.value("workers", Json());
+  plan.remark = remark_on_workers(plan.recipe.at("exchange") == "bf16" ? "bf16_exchange"
+                                  : o.parallel.order == Order::any     ? "parallel.order = any"
+                                                                       : "",
+                                  before.is_number_integer() ? before.get<std::int64_t>() : 0,
+                                  plan.recipe.at("workers").get<std::int64_t>());
 }
 
 void look_at_folder(RunPlan& plan) {
@@ -286,20 +291,6 @@ void look_at_folder(RunPlan& plan) {
 }  // namespace
 
 int restarts() { return std::atoi(read_variable("TORCHELASTIC_RESTART_COUNT").value_or("0").c_str()); }
-
-Json read_state(const fs::path& checkpoint) {
-  std::ifstream in(checkpoint / "state.json");
-  const Json state = in ? Json::parse(in, nullptr, false) : Json();
-  if (const Json format = state.is_object() ? state.value("format", Json()) : Json();
-      !format.is_null() && format != kStateFormat)
-    throw UsageError(
-        fmt::format("{}: its state.json has format {}; accepted: {} (another version of lockstep wrote it)",
-                    checkpoint.string(), format.dump(), kStateFormat));
-  if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() ||
-      state["step"].get<std::int64_t>() < 0 || !state.contains("options"))
-    throw UsageError(fmt::format("{}: its state.json is not that of a training run", checkpoint.string()));
-  return state;
-}
 
 RunPlan plan_program(TrainerOptions options, const Group& world) {
   RunPlan plan{.options = std::move(options)};

@@ -30,6 +30,7 @@ struct RunPlan {
   DataRecord data = {};                   // the checkpoint's
   std::int64_t first_step = 0;            // steps done before
   std::optional<double> best_accuracy = {};
+  std::string remark = {};            // to be told before the first step, if anything
   std::int64_t resident_before = -1;  // memory before the model was made; -1: not known
   EventSink sink = {};                // called on rank 0
   // How a person goes on with the run, and with a smaller learning rate from a checkpoint.
@@ -44,6 +45,10 @@ nlohmann::ordered_json read_state(const std::filesystem::path& checkpoint);
 
 // How often the launcher has started this job's workers again after a failure.
 int restarts();
+
+// What is to be told of a run that goes on with another number of workers than it had (0: not known): `what`,
+// an option, makes its bits depend on that; empty: none does.
+std::string remark_on_workers(const std::string& what, std::int64_t before, std::int64_t now);
 
 // The plan of a program's run: rank 0 looks at the folder. Collective; throws UsageError on every rank.
 RunPlan plan_program(TrainerOptions options, const Group& world);

@@ -28,6 +28,12 @@ void sweep(const std::string& folder) try {
 
 }  // namespace
 
+std::string remark_on_workers(const std::string& what, std::int64_t before, std::int64_t now) {
+  if (what.empty() || before == 0 || before == now) return "";
+  return fmt::format("with {} the bits depend on the number of workers, which was {} and is {} from here on",
+                     what, before, now);
+}
+
 // The run that was to go on is through. Its folder stays as it is.
 void TrainRun::nothing_left() const {
   if (plan_->first_step > loader_.steps() && options_.epochs == 0)
@@ -78,6 +84,7 @@ void TrainRun::announce() const {
                                options_.precision, each(bytes.total()), each(bytes.parameters),
                                each(bytes.gradients), each(bytes.optimizer))}});
   }
+  if (!plan_->remark.empty()) tell({{"event", "note"}, {"text", plan_->remark}});
   for (const std::string& remark : facts_.remarks) tell({{"event", "note"}, {"text", remark}});
   if (!about_exchange_.empty()) tell({{"event", "note"}, {"text", about_exchange_}});
   if (const auto& never_begins = strategy_->exchange().never_begins)

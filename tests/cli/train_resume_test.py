@@ -165,12 +165,25 @@ class Resume(Case):
                     self.assertIn(word, done.stderr)
         self.assertEqual(self.files_of("run"), before)
 
+    def test_other_workers_are_mentioned_where_they_change_bits(self):
+        for name, args in (("bf16", ["--compress", "bf16"]), ("any", ["--order", "any"])):
+            self.train(name, "-n", 2, *LANES, "--steps", 2, *args)
+            same = self.run_program("train", "--resume", self.path(name), "--steps", 3)
+            self.assertEqual((same.returncode, same.stderr), (0, ""))
+            done = self.run_program("train", "--resume", self.path(name), "-n", 3, "--steps", 4)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"with {' '.join(args)} the bits depend on the number of workers, which was 2 and is 3 from here on",
+                          done.stderr)
+            with open(self.path(name, "config.json")) as file:
+                self.assertEqual(json.load(file)[args[0][2:]], args[1])
+
     def test_another_run_is_refused(self):
         self.train("run", *LANES, "--steps", 2)
         for args, words in [
             (["--lane-batch", "5"], ["--lane-batch", "5", "4"]),
             (["--seed", "9"], ["--seed", "9", "0"]),
             (["--optimizer", "sgd"], ["--optimizer", "sgd", "adamw", "accepted", "without --optimizer", "--init"]),
+            (["--order", "any"], ["--order", "any", "canonical"]),
             (["-n", "9"], ["-n 9", "8 lanes", "accepted: -n 8 at most"]),
         ]:
             with self.subTest(args=args):

@@ -87,7 +87,11 @@ int run_train(const Json& request, std::string& hint) {
     // A parent that is killed takes its launcher along, which tells the workers to stop: nothing that was
     // trained is to be lost because nobody can be told.
     try {
-      if (!parent_gone) reporter->send(event);
+      if (parent_gone) return;
+      if (event.at("event") == "step")
+        reporter->offer(event);
+      else
+        reporter->send(event);
     } catch (const SystemError&) {
       parent_gone = true;
     }

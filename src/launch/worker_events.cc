@@ -52,6 +52,10 @@ UniqueFd local_socket(int flags = 0) {
   return fd;
 }
 
+std::string line_of(const nlohmann::ordered_json& event) {
+  return event.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 // Signals to this process as a descriptor, for the lifetime of the object. What is ignored stays so.
 class SignalReader {
  public:
@@ -190,13 +194,28 @@ EventReporter::EventReporter(Handler handler) : handler_(std::move(handler)) {}
 
 void EventReporter::send(const nlohmann::ordered_json& event) {
   if (handler_) return handler_(event);
-  const std::string line =
-      event.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  for (std::size_t sent = 0; sent < line.size();) {
-    const ssize_t n = ::send(socket_.get(), line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
+  pending_ += line_of(event);
+  send_pending(Wait::yes);
+}
+
+void EventReporter::offer(const nlohmann::ordered_json& event) {
+  if (handler_) return handler_(event);
+  send_pending(Wait::no);
+  if (!pending_.empty()) return;
+  pending_ = line_of(event);
+  const std::size_t whole = pending_.size();
+  send_pending(Wait::no);
+  if (pending_.size() == whole) pending_.clear();
+}
+
+void EventReporter::send_pending(Wait wait) {
+  while (!pending_.empty()) {
+    const ssize_t n = ::send(socket_.get(), pending_.data(), pending_.size(),
+                             MSG_NOSIGNAL | (wait == Wait::no ? MSG_DONTWAIT : 0));
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && wait == Wait::no && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (n <= 0) throw SystemError("telling the parent", errno);
-    sent += static_cast<std::size_t>(n);
+    pending_.erase(0, static_cast<std::size_t>(n));
   }
 }
 

@@ -70,10 +70,17 @@ class EventReporter {
   explicit EventReporter(Handler handler);
   bool here() const { return handler_ != nullptr; }
   void send(const nlohmann::ordered_json& event);
+  // The same if it is taken at once; else it is dropped. For progress: the parent may wait for a reader who
+  // has gone for a walk, and a worker that waited for it would be taken for lost by the others.
+  void offer(const nlohmann::ordered_json& event);
 
  private:
+  enum class Wait : bool { no, yes };
+  void send_pending(Wait wait);
+
   UniqueFd socket_;
   Handler handler_;
+  std::string pending_;  // the rest of a line that was begun
 };
 
 }  // namespace lockstep

@@ -149,6 +149,39 @@ TEST(BenchLink, TextThatIsNoUtf8IsReportedAllTheSame) {
   EXPECT_EQ(heard.texts, std::vector<std::string>{"caf\xef\xbf\xbd"});
 }
 
+// A parent that waits for its own reader (a pager, Ctrl-S) reads nothing: progress is not waited for.
+TEST(BenchLink, ProgressThatNobodyTakesIsDropped) {
+  EventListener listener;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    EventReporter reporter(listener.name());
+    for (int i = 0; i < 10'000; ++i) reporter.offer(note(std::to_string(i)));
+    ::_exit(0);
+  }
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(info.si_status, 0);
+  std::vector<std::string> texts;  // once it reads again: what was taken, each line whole
+  EXPECT_EQ(listener.serve(child, [&](const Json& event) { texts.push_back(event.at("text")); }), 0);
+  ASSERT_GT(texts.size(), 10U);
+  ASSERT_LT(texts.size(), 10'000U);
+  for (std::size_t i = 0; i + 1 < texts.size(); ++i) EXPECT_EQ(texts[i], std::to_string(i));
+}
+
+TEST(BenchLink, WhatIsSentComesBehindProgressThatWasBegun) {
+  EventListener listener;
+  const Heard heard = listen(listener, [&] {
+    EventReporter reporter(listener.name());
+    reporter.offer(note(std::string(3 << 20, 'x')));  // more than is taken at once
+    reporter.send(note("sent"));
+    return 0;
+  });
+  ASSERT_EQ(heard.texts.size(), 2U);
+  EXPECT_EQ(heard.texts[0], std::string(3 << 20, 'x'));
+  EXPECT_EQ(heard.texts[1], "sent");
+}
+
 TEST(BenchStart, AKilledLauncherIsNamed) {
   const pid_t child = ::fork();
   if (child == 0) {

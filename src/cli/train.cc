@@ -96,8 +96,9 @@ EarlierRun look_at_run(const std::filesystem::path& path) {
       const Json value = json.value(key, Json());
       return value.is_number_integer() ? value.get<std::int64_t>() : 0;
     };
+    const Json device = json.value("device", Json());
     if (number("workers") >= 1 && number("workers") <= kMostWorkers)
-      return {number("workers"), number("lanes"), json.value("device", "")};
+      return {number("workers"), number("lanes"), device.is_string() ? device.get<std::string>() : ""};
   }
   return {};
 }

@@ -18,7 +18,7 @@ nlohmann::ordered_json read_state(const std::filesystem::path& checkpoint) {
         fmt::format("{}: its state.json has format {}; accepted: {} (another version of lockstep wrote it)",
                     checkpoint.string(), format.dump(), kStateFormat));
   if (!state.is_object() || !state.contains("step") || !state["step"].is_number_integer() ||
-      state["step"].get<std::int64_t>() < 0 || !state.contains("options"))
+      state["step"].get<std::int64_t>() < 0 || !state.contains("options") || !state["options"].is_object())
     throw UsageError(fmt::format("{}: its state.json is not that of a training run", checkpoint.string()));
   return state;
 }

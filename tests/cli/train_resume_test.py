@@ -189,6 +189,16 @@ class Resume(Case):
             with self.subTest(args=args):
                 self.refused("train", "--resume", self.path("run"), *args, words=words)
 
+    def test_a_state_of_other_kinds_is_named(self):
+        self.train("run", *LANES, "--steps", 2)
+        checkpoint = self.path("run", "checkpoints", "step-00000002")
+        self.change_state(checkpoint, lambda state: state["options"].update(device=5))
+        self.refused("train", "--resume", checkpoint, "--out", self.path("other"),
+                     words=["state.json", "device 5 is not understood", "text"])
+        self.change_state(checkpoint, lambda state: state.update(options=[]))
+        self.refused("train", "--resume", checkpoint, "--out", self.path("other"),
+                     words=[checkpoint, "state.json is not that of a training run"])
+
     def test_an_altered_checkpoint_is_refused_and_the_one_before_offered(self):
         self.train("run", *LANES, "--steps", 4, "--checkpoint-every", 2)
         weights = self.path("run", "checkpoints", "step-00000004", "model.safetensors")

@@ -86,10 +86,12 @@ void TrainRecorder::add_step(const StepRecord& step, std::vector<BucketTimes> bu
   }
   if (!leads()) return;
   latencies_.add(buckets);
-  folder_->add_step(step, buckets, origin_ns_);
-  if (step.noise) {
-    noise_.add(*step.noise);
-    folder_->add_noise(step.step, *step.noise, *noise_.figures());
+  if (step.noise) noise_.add(*step.noise);
+  try {
+    folder_->add_step(step, buckets, origin_ns_);
+    if (step.noise) folder_->add_noise(step.step, *step.noise, *noise_.figures());
+  } catch (const SystemError& wrong) {
+    throw RunFolderError(wrong.what());
   }
   report_step(step);
 }

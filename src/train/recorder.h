@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/group.h"
 #include "lockstep/report/trace.h"
 #include "report/run_folder.h"
@@ -27,6 +28,12 @@ struct RunFacts {
   std::int64_t steps = 0;
   std::int64_t steps_per_epoch = 0;
   std::optional<double> loss_floor = {};  // of its data
+};
+
+// The run's folder can't be written, between two meetings of the ranks: rank 0 alone knows.
+class RunFolderError : public SystemError {
+ public:
+  using SystemError::SystemError;
 };
 
 class TrainRecorder {

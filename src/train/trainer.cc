@@ -52,6 +52,9 @@ auto or_give_up(const Group& world, const char* where, Work&& work) try {
 } catch (const DatasetError& error) {
   give_up(world, where, error.what());
   throw;
+} catch (const RunFolderError& error) {  // on rank 0, in a step: the others are in the next one
+  give_up(world, where, error.what());
+  throw;
 } catch (const OffloadError& error) {  // of this worker's disk: the others wait for what was on it
   give_up(world, where, error.what());
   throw;

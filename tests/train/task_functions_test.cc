@@ -1,6 +1,9 @@
 // What a task's own functions may do: throw on one rank, give what is no loss, or one that is not finite.
+#include <sys/resource.h>
+
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -70,6 +73,37 @@ TEST_F(TrainerTest, WhatOneRanksFunctionsRefuseTheOthersHearOf) {
     EXPECT_NE(said[1].find("rank 0 gave up in "), std::string::npos) << name << ": " << said[1];
     EXPECT_NE(said[1].find(said[0]), std::string::npos) << name << ": " << said[1];
   }
+}
+
+// Rows of steps are written by rank 0 between two meetings of the ranks.
+TEST_F(TrainerTest, AFolderThatCanNotBeWrittenInAStepIsHeardOfByAll) {
+  const auto signals = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const std::vector<Group> groups = thread_groups(2, {.timeout = std::chrono::seconds(20)});
+  std::vector<std::string> said(2);
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 0; r < 2; ++r)
+      threads.emplace_back([&, r] {
+        Task what = task();
+        what.loss = [&, r, calls = 0](const torch::Tensor& y, const Batch& batch) mutable {
+          const rlimit nothing{.rlim_cur = 1, .rlim_max = before.rlim_max};
+          if (r == 0 && ++calls == 7) ::setrlimit(RLIMIT_FSIZE, &nothing);
+          return squared(y, batch);
+        };
+        torch::nn::Linear model(1, 1);
+        try {
+          Trainer(model, what, options("run"), groups[r]).run();
+        } catch (const std::exception& error) {
+          said[r] = error.what();
+        }
+      });
+  }
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, signals);
+  EXPECT_NE(said[0].find("steps.csv: File too large"), std::string::npos) << said[0];
+  EXPECT_NE(said[1].find("rank 0 gave up in Trainer::run: " + said[0]), std::string::npos) << said[1];
 }
 
 // Backward would throw libtorch's words for it, and an evaluation others.

@@ -91,6 +91,28 @@ TEST(Threads, FourWithAGroupEachCallAsTheyLike) {
   });
 }
 
+// Calls of more kinds than the group remembers its choices for.
+TEST(Threads, QuestionsMayBeAskedWhileCallsRun) {
+  constexpr std::size_t kKinds = 97;
+  constexpr int kRounds = 100;
+  on_threads(thread_groups(1, kUnhurried), [](const Group& g) {
+    const auto asks = [&](std::size_t count) { return g.expected_seconds({.count = count}); };
+    std::vector<double> alone;
+    for (std::size_t count = 1; count <= kKinds; ++count) alone.push_back(asks(count));
+    std::atomic<bool> over = false;
+    std::atomic<int> others = 0;  // answers that differ
+    std::jthread asking([&] {
+      for (std::size_t i = 0; !over; ++i) others += asks(1 + i % kKinds) == alone[i % kKinds] ? 0 : 1;
+    });
+    std::vector<float> x(kKinds);
+    for (int round = 0; round < kRounds; ++round)
+      for (std::size_t count = 1; count <= kKinds; ++count) g.all_reduce(Buffer{x.data(), count, DType::f32});
+    over = true;
+    asking.join();
+    EXPECT_EQ(others, 0);
+  });
+}
+
 TEST(Threads, AnErrorPassesTheTurnOn) {
   std::latch told(1);
   on_threads(thread_groups(2, kUnhurried), [&](const Group& g) {

@@ -127,7 +127,7 @@ class Group {
   // memory in common there (engine ipc). Collective.
   bool shares_device(Device device) const;
 
-  // Questions: local, cheap, nothing is sent.
+  // Questions: local, cheap, nothing is sent. From any thread, while calls run.
   // How long the call should take once all ranks are there, by the cost table; 0 when the engine has none.
   double expected_seconds(const CallQuestion& call) const;
   // Why the call would be a UsageError, in words; empty when it would not.

@@ -74,7 +74,41 @@ Selector::Selector(const std::string& forced) {
   throw UsageError("unknown algorithm '" + forced + "' in LOCKSTEP_ALGORITHM; accepted: " + names);
 }
 
+Selector::Selector(const Selector& other) { *this = other; }
+
+Selector& Selector::operator=(const Selector& other) {
+  if (this == &other) return *this;
+  const std::scoped_lock lock(mutex_, other.mutex_);
+  forced_ = other.forced_;
+  costs_ = other.costs_;
+  links_ = other.links_;
+  routes_ = other.routes_;
+  measured_ = other.measured_;
+  cache_.clear();
+  return *this;
+}
+
+void Selector::set_costs(Costs costs) {
+  const std::lock_guard lock(mutex_);
+  costs_ = std::move(costs);
+  cache_.clear();
+}
+
+Costs Selector::costs() const {
+  const std::lock_guard lock(mutex_);
+  return costs_;
+}
+
+void Selector::set_links(std::shared_ptr<const Links> links, std::shared_ptr<const Routes> routes) {
+  const std::lock_guard lock(mutex_);
+  links_ = std::move(links);
+  routes_ = std::move(routes);
+  measured_.clear();
+  cache_.clear();
+}
+
 void Selector::add_measurement(const CallShape& shape, const Algorithm& algorithm, double seconds) {
+  const std::lock_guard lock(mutex_);
   measured_[{shape.what, shape.ranks, shape.reachable, std::string(algorithm.name())}]
            [static_cast<double>(shape.bytes)] = seconds;
   cache_.clear();
@@ -141,6 +175,7 @@ Candidate Selector::candidate(const Algorithm& algorithm, const CallShape& shape
 }
 
 double Selector::predict(const Algorithm& algorithm, const CallShape& shape) const {
+  const std::lock_guard lock(mutex_);
   return candidate(algorithm, shape).predicted_s;
 }
 
@@ -162,10 +197,16 @@ double Selector::measured(const Algorithm& algorithm, const CallShape& shape) co
 }
 
 double Selector::expect(const Algorithm& algorithm, const CallShape& shape) const {
+  const std::lock_guard lock(mutex_);
   return candidate(algorithm, shape).expected_s();
 }
 
 std::vector<Candidate> Selector::table(const CallShape& shape, Order order) const {
+  const std::lock_guard lock(mutex_);
+  return candidates(shape, order);
+}
+
+std::vector<Candidate> Selector::candidates(const CallShape& shape, Order order) const {
   std::vector<Candidate> rows;
   for (const Algorithm* algorithm : all_algorithms()) {
     if (!can_run(*algorithm, shape)) continue;
@@ -181,6 +222,7 @@ std::vector<Candidate> Selector::table(const CallShape& shape, Order order) cons
 
 const Algorithm* Selector::choose(const CallShape& shape, Order order) const {
   if (forced_ != nullptr && can_run(*forced_, shape)) return forced_;
+  const std::lock_guard lock(mutex_);
   if (!std::ranges::equal(cache_nodes_, shape.nodes)) {
     cache_nodes_.assign(shape.nodes.begin(), shape.nodes.end());
     cache_.clear();
@@ -190,7 +232,7 @@ const Algorithm* Selector::choose(const CallShape& shape, Order order) const {
         r.shape.ranks == shape.ranks && r.shape.pages == shape.pages && r.shape.posts == shape.posts &&
         r.shape.levels == shape.levels && r.order == order)
       return r.algorithm;
-  const Algorithm* const best = table(shape, order).front().algorithm;
+  const Algorithm* const best = candidates(shape, order).front().algorithm;
   if (cache_.size() >= 64) cache_.clear();
   cache_.push_back({shape, order, best});
   cache_.back().shape.nodes = {};
@@ -198,16 +240,21 @@ const Algorithm* Selector::choose(const CallShape& shape, Order order) const {
 }
 
 std::string Selector::topology() const {
-  if (links_ == nullptr) return {};
-  std::string text = links_->describe() + "\n";
+  const std::shared_ptr<const Links> links = [&] {
+    const std::lock_guard lock(mutex_);
+    return links_;
+  }();
+  if (links == nullptr) return {};
+  std::string text = links->describe() + "\n";
   std::vector<std::string> reasons;
-  links_->routes(&reasons);
+  links->routes(&reasons);
   for (const std::string& reason : reasons) text += reason + "\n";
   if (reasons.empty()) text += "ring and tree as they are: no other way is faster by a tenth\n";
   return text;
 }
 
 std::string Selector::to_json() const {
+  const std::lock_guard lock(mutex_);
   nlohmann::json json;
   json["version"] = kTableVersion;
   json["barrier_s"] = costs_.barrier_s;
@@ -260,6 +307,7 @@ void Selector::from_json(const std::string& text) try {
       points[bytes] = seconds;
     }
   }
+  const std::lock_guard lock(mutex_);
   costs_ = std::move(costs);
   measured_ = std::move(measurements);
   cache_.clear();

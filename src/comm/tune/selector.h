@@ -1,11 +1,13 @@
 // The table of predicted costs from which a call picks its algorithm. It can be printed (`lockstep tune`),
 // replaced by measurements, and overruled by CallOptions::algorithm or LOCKSTEP_ALGORITHM.
 //
-// Every rank of a group must hold the same table: the choice is made on each rank alone.
+// Every rank of a group must hold the same table: the choice is made on each rank alone. From any thread: a
+// program may ask what calls cost while its group's own thread makes some.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -29,22 +31,17 @@ class Selector {
   // `forced`: the algorithm to use wherever it exists (LOCKSTEP_ALGORITHM), or empty.
   // Throws UsageError when there is none of that name.
   explicit Selector(const std::string& forced = {});
+  // The table, without what was chosen by it: a copy may serve another group.
+  Selector(const Selector& other);
+  Selector& operator=(const Selector& other);
 
   // Its name, or empty.
   std::string_view forced() const { return forced_ == nullptr ? std::string_view() : forced_->name(); }
 
-  void set_costs(Costs costs) {
-    costs_ = std::move(costs);
-    cache_.clear();
-  }
-  const Costs& costs() const { return costs_; }
+  void set_costs(Costs costs);
+  Costs costs() const;
   // From now on messages cost what these links do. All ranks must hold the same.
-  void set_links(std::shared_ptr<const Links> links, std::shared_ptr<const Routes> routes) {
-    links_ = std::move(links);
-    routes_ = std::move(routes);
-    measured_.clear();
-    cache_.clear();
-  }
+  void set_links(std::shared_ptr<const Links> links, std::shared_ptr<const Routes> routes);
 
   // Adds a measurement: seconds for one call of this shape. Between measured sizes it is interpolated.
   void add_measurement(const CallShape& shape, const Algorithm& algorithm, double seconds);
@@ -77,6 +74,8 @@ class Selector {
     auto operator<=>(const Key&) const = default;
   };
   using Points = std::map<double, double>;  // bytes → seconds
+  // Of those that follow, with the lock:
+  std::vector<Candidate> candidates(const CallShape& shape, Order order) const;
   Candidate candidate(const Algorithm& algorithm, const CallShape& shape) const;
   double measured(const Algorithm& algorithm, const CallShape& shape) const;
   double by_model(const Algorithm& algorithm, const CallShape& shape) const;
@@ -84,6 +83,7 @@ class Selector {
   double correction(const Algorithm& algorithm, const CallShape& shape) const;
 
   const Algorithm* forced_ = nullptr;
+  mutable std::mutex mutex_;  // of what follows
   Costs costs_;
   std::shared_ptr<const Links> links_;  // null: not measured
   std::shared_ptr<const Routes> routes_;
@@ -94,7 +94,7 @@ class Selector {
     const Algorithm* algorithm;
   };
   mutable std::vector<Remembered> cache_;  // few shapes, looked at in order
-  mutable std::vector<int> cache_nodes_;   // for which it was filled: a copy may serve another group
+  mutable std::vector<int> cache_nodes_;   // for which it was filled
 };
 
 // Whether such a call can be run by this algorithm at all.

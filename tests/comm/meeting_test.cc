@@ -1,6 +1,10 @@
 // What several threads of one rank do with its place in a group: the own one, and the one that watches peers.
 #include "comm/shm/meeting.h"
 
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <new>
 #include <numeric>
 #include <thread>
@@ -30,6 +34,36 @@ TEST(Meeting, RanksMayGetTheirNamesWhileAPeerDies) {
   } catch (const PeerError& error) {
     EXPECT_TRUE(error.rank() == 2 || error.rank() == 30 || error.rank() == 31) << error.what();
   }
+}
+
+// Rank 1 of the session dies; then a group is made of both, in which they are ranks 3 and 7 of the world.
+TEST(ShmEngine, AMemberThatIsDeadAlreadyIsNamedAsInTheWorld) {
+  const shm::ArenaShape shape = shm::arena_shape(2, std::uint64_t{64} << 20);
+  auto session = std::make_shared<shm::Session>(
+      std::make_shared<shm::Arena>(shm::Arena::create(shape), shape), std::vector<int>{0, 0}, 1);
+  const auto engine_over = [&](shm::Control& control, const RankNames& names) {
+    return std::make_unique<ShmEngine>(session, std::shared_ptr<shm::Control>(session, &control), names, 0,
+                                       std::vector<int>{0, 1});
+  };
+  auto& head = *reinterpret_cast<shm::Control*>(session->arena().at(0));
+  const auto first = engine_over(head, RankNames::plain("world", 2));
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  std::vector<UniqueFd> pidfds(2);
+  pidfds[1].reset(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  session->watch(std::move(pidfds));
+  const auto failed = [](Engine& engine) {
+    try {
+      engine.check(Engine::News::known);
+      return false;
+    } catch (const PeerError&) {
+      return true;
+    }
+  };
+  while (!failed(*first)) std::this_thread::yield();
+  const auto part = engine_over(session->make_block(0, 2), RankNames("world/0.1", {3, 7}));
+  expect_error<PeerError>([&] { part->check(Engine::News::known); }, {"rank 7 (1 in world/0.1) of group"});
+  ::waitpid(child, nullptr, 0);
 }
 
 // The library's own calls have no number: nobody is seen to be inside one.

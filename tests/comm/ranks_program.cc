@@ -88,17 +88,31 @@ std::string survive(int victim) {
   return "lost rank " + std::to_string(lost) + ", " + sum_in_second(world.size(), rank);
 }
 
-// What the kernel does from now on when this thread wants to read another process's memory.
-void answer_reading_with(unsigned action) {
+// What the kernel does from now on when this thread makes such a call.
+void answer_call_with(unsigned call, unsigned action) {
   sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-                        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
-                        BPF_STMT(BPF_RET | BPF_K, action), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+                        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, action),
+                        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const sock_fprog filter{std::size(code), code};
   const rlimit no_core{0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
       ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
     throw std::runtime_error("cannot filter system calls");
+}
+
+// The same when it wants to read another process's memory.
+void answer_reading_with(unsigned action) { answer_call_with(SYS_process_vm_readv, action); }
+
+// "where:victim". The kernel ends the victim inside init(): where the ranks of a node meet, or where they
+// try to read each other's memory.
+std::string die_in_init(const std::string& value) {
+  const std::size_t colon = std::min(value.find(':'), value.size());
+  const char* const rank = std::getenv("RANK");
+  if (rank != nullptr && value.substr(colon) == std::string(":") + rank)
+    answer_call_with(value.substr(0, colon) == "meeting" ? SYS_pidfd_open : SYS_process_vm_readv,
+                     SECCOMP_RET_KILL_PROCESS);
+  return sum();
 }
 
 // "how:victim". Sums by pages in the world and in a part of it, then by whatever is chosen.
@@ -145,11 +159,13 @@ std::string work(const std::string& what, const std::string& value) {
   if (what == "sum" || what == "limit" || what == "files") return sum();
   if (what == "leave_first") return leave_first();
   if (what == "pages") return pages(value);
+  if (what == "die_in_init") return die_in_init(value);
   if (what == "twice") return sum() + ", " + sum();
   if (what == "survive") return survive(std::stoi(value));
   if (what == "join") return sum_in_second(std::stoi(value), std::stoi(value) - 1);
   if (what == "allocate") {
     const Group world = lockstep::init();
+    world.barrier();  // who goes now disturbs nobody
     (void)world.allocate(std::stoull(value));
     return "allocated";
   }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <thread>
 
+#include "base/free_port.h"
 #include "comm/worker_process.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
@@ -240,6 +241,42 @@ TEST(Processes, SurvivorsGoOnWithANewcomer) {
                   "lost rank " + std::to_string(victim) + ", sum 6 in second");
     expect_ok(newcomer, "sum 6 in second");
   }
+}
+
+// Two nodes of two ranks each, of which those of the second have numbers in their node that are others' in
+// the world.
+std::vector<Worker> workers_of_two_nodes(const std::vector<std::string>& arguments,
+                                         std::vector<std::string> variables = {}) {
+  const std::string job = new_job();
+  for (const char* one : {"LOCKSTEP_ENGINE=shm+tcp", "LOCKSTEP_NODE_SIZE=2", "MASTER_ADDR=127.0.0.1"})
+    variables.emplace_back(one);
+  variables.push_back("LOCKSTEP_SECRET=" + std::string(64, 'a'));
+  variables.push_back("MASTER_PORT=" + std::to_string(free_port()));
+  std::vector<Worker> workers;
+  for (int r = 0; r < 4; ++r)
+    workers.emplace_back(
+        WorkerOptions{.arguments = arguments, .variables = variables_of(job, r, 4, variables)});
+  return workers;
+}
+
+// `victim` dies inside init(), where `witness`, the other rank of its node, notices.
+void expect_named_as_in_the_world(const std::string& where, int victim, int witness) {
+  const std::string name = std::to_string(victim);
+  std::vector<Worker> workers = workers_of_two_nodes({"die_in_init", where + ":" + name});
+  expect_failure(workers[static_cast<std::size_t>(witness)], "peer " + name, {"rank " + name + " "});
+}
+
+TEST(Processes, OneThatDiesWhereANodeMeetsIsNamedAsInTheWorld) {
+  expect_named_as_in_the_world("meeting", 2, 3);
+}
+TEST(Processes, OneThatDiesWhileANodeIsMadeIsNamedAsInTheWorld) {
+  expect_named_as_in_the_world("reading", 3, 2);
+}
+
+TEST(Processes, OneThatHasNoRoomInItsNodeIsNamedAsInTheWorld) {
+  std::vector<Worker> workers = workers_of_two_nodes({"allocate", "70000000"}, {"LOCKSTEP_ARENA=64M"});
+  for (std::size_t r = 0; r < workers.size(); ++r)
+    expect_failure(workers[r], "system", {"rank " + std::to_string(r) + "'s region of 64 MiB is smaller"});
 }
 
 TEST(Processes, TheLeaderOfASubGroupMayLeaveEverything) {

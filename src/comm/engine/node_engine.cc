@@ -211,13 +211,13 @@ void NodeEngine::run_across(const Call& call) {
 std::unique_ptr<Engine> NodeEngine::divide(int colour, int key, const std::string& name, const Call& call) {
   // Both may be parts of one engine, in which a group's name is there once. Common memory is known by it.
   const std::string local = commons_ != nullptr ? name : name + "/inside";
-  std::unique_ptr<Engine> inside = inside_->split(colour, key, local, call);
-  Call across = call;
-  across.timeout += kAcrossGrace;
-  across.whole = &call;
-  auto flat = flat_->split(colour, key, name, across);
+  Call part = call;
+  part.whole = &call;
+  std::unique_ptr<Engine> inside = inside_->split(colour, key, local, part);
+  part.timeout += kAcrossGrace;
+  auto flat = flat_->split(colour, key, name, part);
   if (flat == nullptr) return nullptr;
-  if (Composable* const part = flat->composable()) part->watch(flat_->composable(), idle());
+  if (Composable* const all = flat->composable()) all->watch(flat_->composable(), idle());
   try {
     return make(this->name(), std::move(flat), std::move(inside), make_across_, name, call);
   } catch (const Error&) {

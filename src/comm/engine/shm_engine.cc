@@ -19,18 +19,17 @@ using shm::SeatState;
 }  // namespace
 
 ShmEngine::ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm::Control> control,
-                     std::string name, int rank, std::vector<int> members)
+                     const RankNames& names, int rank, std::vector<int> members)
     : Engine({.name = "shm",
               .rank = rank,
               .nodes = session->nodes_of(members),
-              .naming = std::make_shared<Naming>(RankNames::plain(name, static_cast<int>(members.size()))),
+              .naming = std::make_shared<Naming>(names),
               .can = {},
               .selector = &selector_}),
       session_(std::move(session)),
       control_(std::move(control)),
-      name_(std::move(name)),
       members_(std::move(members)),
-      meeting_(*control_, name_, rank, size(), naming()),
+      meeting_(*control_, names.group(), rank, size(), naming()),
       channel_(meeting_, ShmChannel::Kind::collective),
       messages_(meeting_, ShmChannel::Kind::point_to_point),
       selector_(Knobs::from_environment().algorithm) {

@@ -25,9 +25,10 @@ Capabilities shm_capabilities(const std::vector<int>& nodes, const std::string& 
 class ShmEngine final : public Engine, private Reach, private Composable, private Commons {
  public:
   // `members[i]` is the session's rank of the group's rank i, `control` the group's control block (zeroed, or
-  // in use by ranks that came earlier). The world's block lies in the arena's head: pass it unowned.
-  ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm::Control> control, std::string name,
-            int rank, std::vector<int> members);
+  // in use by ranks that came earlier). The world's block lies in the arena's head: pass it unowned. `names`
+  // are there from the beginning: a member may be dead already, and is named at once.
+  ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm::Control> control,
+            const RankNames& names, int rank, std::vector<int> members);
   ~ShmEngine() override;
 
   CommMemory allocate(std::size_t bytes, Device device) override;
@@ -109,7 +110,6 @@ class ShmEngine final : public Engine, private Reach, private Composable, privat
 
   std::shared_ptr<shm::Session> session_;
   std::shared_ptr<shm::Control> control_;
-  std::string name_;
   std::vector<int> members_;
   mutable shm::Meeting meeting_;
   ShmChannel channel_;

@@ -37,10 +37,11 @@ std::unique_ptr<Engine> ShmEngine::join_part(int colour, int key, const std::str
   std::vector<int> members;
   for (const int r : ranks) members.push_back(members_[static_cast<std::size_t>(r)]);
   const int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-  auto engine = std::make_unique<ShmEngine>(session_, std::move(control), name, place, std::move(members));
+  // As the inside of a node, as in the group that is being split until the whole of it is.
+  const RankNames names = call.whole == nullptr ? rank_names().split(name, ranks) : rank_names().part(ranks);
+  auto engine = std::make_unique<ShmEngine>(session_, std::move(control), names, place, std::move(members));
   engine->selector_ = selector_;
   if (engine->size() > 1) engine->declare(no_pages_);
-  engine->call_ranks(rank_names().split(name, ranks));
   return engine;
 }
 

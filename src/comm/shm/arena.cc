@@ -194,9 +194,9 @@ void Arena::release(int rank, std::uint64_t offset, std::size_t bytes) {
 }
 
 void Arena::refuse(int rank, std::uint64_t bytes, const char* why) const {
-  throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory: rank " +
-                    std::to_string(rank) + "'s region of " + format_bytes(shape_.region_bytes) + " " + why +
-                    "; set LOCKSTEP_ARENA larger");
+  const std::string who = rank < names_.size() ? names_.named(rank) : "rank " + std::to_string(rank);
+  throw SystemError("cannot allocate " + format_bytes(bytes) + " of comm memory: " + who + "'s region of " +
+                    format_bytes(shape_.region_bytes) + " " + why + "; set LOCKSTEP_ARENA larger");
 }
 
 // First fit: blocks are few and large.

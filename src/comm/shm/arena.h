@@ -12,7 +12,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
+#include "comm/call/rank_names.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/mapping.h"
 #include "lockstep/comm/memory.h"
@@ -57,6 +59,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   CommMemory hold(std::uint64_t offset, std::size_t bytes);
 
   void use_huge_pages(bool yes) { huge_pages_ = yes; }
+  // What the owners of regions are called in errors; before that, by their numbers. Before the first block.
+  void call_ranks(RankNames names) { names_ = std::move(names); }
 
  private:
   struct Region {
@@ -81,6 +85,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   ArenaShape shape_;
   Mapping mapping_;
   bool huge_pages_ = true;
+  RankNames names_;
   std::mutex mutex_;
   std::map<int, Region> regions_;  // only of the ranks in this process
 };

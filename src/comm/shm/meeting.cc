@@ -17,12 +17,12 @@ std::shared_ptr<Naming> or_plain(std::shared_ptr<Naming> naming, const std::stri
 
 }  // namespace
 
-Meeting::Meeting(Control& control, std::string group, int rank, int size, std::shared_ptr<Naming> naming)
+Meeting::Meeting(Control& control, const std::string& group, int rank, int size,
+                 std::shared_ptr<Naming> naming)
     : control_(control),
-      group_(std::move(group)),
       rank_(rank),
       size_(size),
-      naming_(or_plain(std::move(naming), group_, size)),
+      naming_(or_plain(std::move(naming), group, size)),
       agreement_(*this, rank, size, naming_) {}
 
 void Meeting::begin(const Call& call) {
@@ -31,7 +31,7 @@ void Meeting::begin(const Call& call) {
 }
 
 std::string Meeting::where() const {
-  return agreement_.call() == nullptr ? "group " + group_ : agreement_.call()->where(group_);
+  return agreement_.call() == nullptr ? "group " + group() : agreement_.call()->where(group());
 }
 
 // A central counter rather than a flag per rank: the last to come wakes all sleepers with one call, which
@@ -170,7 +170,7 @@ void Meeting::peer_died(int peer) {
   }
   other.state.store(static_cast<std::uint32_t>(SeatState::dead),
                     std::memory_order_release);  // its owner is gone
-  fail(PeerError(number_of(peer), named(peer) + " of group " + group_ + " died (process " +
+  fail(PeerError(number_of(peer), named(peer) + " of group " + group() + " died (process " +
                                       std::to_string(other.pid.load(std::memory_order_relaxed)) +
                                       "); last seen in operation " +
                                       std::to_string(other.sequence.load(std::memory_order_relaxed))));

@@ -24,8 +24,9 @@ namespace lockstep::shm {
 
 class Meeting final : private Notices {
  public:
-  // `naming`: what the ranks are called; null: by their numbers.
-  Meeting(Control& control, std::string group, int rank, int size, std::shared_ptr<Naming> naming = nullptr);
+  // `naming`: what the group and its ranks are called; null: `group`, and by their numbers.
+  Meeting(Control& control, const std::string& group, int rank, int size,
+          std::shared_ptr<Naming> naming = nullptr);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -68,6 +69,7 @@ class Meeting final : private Notices {
   RankNames rank_names() const { return naming_->get(); }
   int number_of(int rank) const { return rank_names().number(rank); }
   std::string named(int rank) const { return rank_names().named(rank); }
+  std::string group() const { return rank_names().group(); }
 
   Agreement& agreement() { return agreement_; }
   // This rank waits, somewhere else, for these; none: for somebody who is not in this group. Peers that wait
@@ -108,7 +110,6 @@ class Meeting final : private Notices {
   void wake_everybody();
 
   Control& control_;
-  std::string group_;
   int rank_;
   int size_;
   std::shared_ptr<Naming> naming_;

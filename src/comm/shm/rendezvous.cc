@@ -53,11 +53,9 @@ constexpr std::size_t kMostSilent = 128;
 const char* const kTooFewFiles =
     "the rendezvous needs more open files than the limit allows; raise it (ulimit -n)";
 
-std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
-
-std::string rank_names(const std::vector<int>& ranks) {
+std::string listed(const RankNames& names, const std::vector<int>& ranks) {
   std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + names.brief(rank);
   return "rank " + text;
 }
 
@@ -130,16 +128,23 @@ class Host {
     return ranks;
   }
 
+  std::string name_of(int rank) const { return meet_.names.named(rank); }
+  std::vector<int> numbers_of(std::vector<int> ranks) const {
+    for (int& rank : ranks) rank = meet_.names.number(rank);
+    return ranks;
+  }
+
   void gather(const Deadline& deadline) {
     cores_ = own_cores();
     Stall stall(meet_.warn_after);
     const std::int64_t since = now_ns();
     while (!missing().empty()) {
       if (deadline.passed())
-        throw TimeoutError(missing(), "rank 0 waited " + seconds_text(meet_.timeout) +
-                                          " for all workers to come; missing: " + rank_names(missing()) +
-                                          " (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
-      if (stall.due(since)) stall.say({rank_name(0), rank_names(missing()), meet_.call});
+        throw TimeoutError(numbers_of(missing()),
+                           name_of(0) + " waited " + seconds_text(meet_.timeout) +
+                               " for all workers to come; missing: " + listed(meet_.names, missing()) +
+                               " (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
+      if (stall.due(since)) stall.say({name_of(0), listed(meet_.names, missing()), meet_.call});
       std::vector<pollfd> polled{{listener_.get(), POLLIN, 0}};
       std::vector<int> ranks{0};
       for (int r = 1; r < meet_.size; ++r) {
@@ -154,7 +159,8 @@ class Host {
       if (::poll(polled.data(), polled.size(), static_cast<int>(wait)) <= 0) continue;
       for (std::size_t i = 1; i < silent_from; ++i)
         if (polled[i].revents != 0)
-          throw PeerError(ranks[i], rank_name(ranks[i]) + " went away while rank 0 waited for the others");
+          throw PeerError(meet_.names.number(ranks[i]),
+                          name_of(ranks[i]) + " went away while " + name_of(0) + " waited for the others");
       std::vector<UniqueFd> speaking;
       for (std::size_t i = silent_.size(); i-- > 0;) {
         if (polled[silent_from + i].revents == 0) continue;
@@ -219,7 +225,7 @@ class Host {
     for (int r = 1; r < meet_.size; ++r) fds.push_back(guests_[static_cast<std::size_t>(r)].pidfd.get());
     for (int r = 1; r < meet_.size; ++r)
       if (!hand_over(guests_[static_cast<std::size_t>(r)].socket.get(), fds, met.cores))
-        throw PeerError(r, rank_name(r) + " went away during the rendezvous");
+        throw PeerError(meet_.names.number(r), name_of(r) + " went away during the rendezvous");
     met.pidfds.emplace_back();
     for (int r = 1; r < meet_.size; ++r)
       met.pidfds.push_back(std::move(guests_[static_cast<std::size_t>(r)].pidfd));
@@ -248,9 +254,9 @@ class Host {
 
 // ---- the others
 
-[[noreturn]] void rethrow(const Reply& reply) {
+[[noreturn]] void rethrow(const Reply& reply, const std::string& host) {
   std::string text = one_line({reply.text, ::strnlen(reply.text, sizeof reply.text)});
-  if (text.empty()) text = "rank 0 ended the rendezvous without a word";
+  if (text.empty()) text = host + " ended the rendezvous without a word";
   switch (static_cast<ErrorKind>(reply.kind)) {
     case ErrorKind::peer: throw PeerError(reply.rank, text);
     case ErrorKind::timeout: throw TimeoutError(reply.missing.ranks(), text);
@@ -259,26 +265,35 @@ class Host {
   }
 }
 
-void await_answer(int socket, int rank, const Deadline& patience) {
+void await_answer(int socket, const Meet& meet, const Deadline& patience) {
   pollfd ready{socket, POLLIN, 0};
   int answered = 0;
   do
     answered = ::poll(
         &ready, 1, static_cast<int>(std::min<std::int64_t>(patience.left().count() / 1'000'000 + 1, 1000)));
   while (answered <= 0 && !patience.passed());
-  if (answered <= 0) throw TimeoutError({0}, rank_name(rank) + " waited for rank 0, which stopped answering");
+  if (answered <= 0)
+    throw TimeoutError({meet.names.number(0)}, meet.names.named(meet.rank) + " waited for " +
+                                                   meet.names.named(0) + ", which stopped answering");
+}
+
+PeerError host_went(const Meet& meet) {
+  return {meet.names.number(0), meet.names.named(0) + " went away during the rendezvous"};
 }
 
 Met find_host(const Meet& meet) {
   const Deadline deadline = Deadline::after(meet.timeout);
   // Where rank 0 has come it speaks for all; where it has not, nobody knows who else waits.
   Stall stall(meet.warn_after);
+  const std::string own_name = meet.names.named(meet.rank);
+  const std::string host = meet.names.named(0);
   const auto door = knock_at(meet.door, deadline, [&, since = now_ns()] {
-    if (stall.due(since)) stall.say({rank_name(meet.rank), rank_name(0), meet.call});
+    if (stall.due(since)) stall.say({own_name, host, meet.call});
   });
   if (!door)
-    throw TimeoutError({0}, rank_name(meet.rank) + " waited " + seconds_text(meet.timeout) +
-                                " for rank 0, which did not come (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
+    throw TimeoutError({meet.names.number(0)},
+                       own_name + " waited " + seconds_text(meet.timeout) + " for " + host +
+                           ", which did not come (LOCKSTEP_INIT_TIMEOUT_S sets the time)");
   const UniqueFd& socket = *door;
   const Hello hello{kMeetingMagic, kMeetingVersion,         meet.rank,
                     meet.size,     meet.shape.region_bytes, own_cores()};
@@ -286,22 +301,20 @@ Met find_host(const Meet& meet) {
   send_message(socket.get(), &hello, sizeof hello, {own.get()});  // in vain if rank 0 gave up: it says why
   // Rank 0 gives up first and says who is missing; a little patience lets its answer through.
   const Deadline patience = Deadline::after(deadline.left() + std::chrono::seconds(2));
-  await_answer(socket.get(), meet.rank, patience);
+  await_answer(socket.get(), meet, patience);
   Reply reply{};
   std::vector<UniqueFd> fds;
   Received received = receive_message(socket.get(), &reply, sizeof reply, fds);
   // Where rank 0 closed without having read the hello, an error comes first and then what it said.
   if (received.bytes == 0) received = receive_message(socket.get(), &reply, sizeof reply, fds);
-  if (received.bytes != sizeof reply || reply.magic != kMeetingMagic)
-    throw PeerError(0, "rank 0 went away during the rendezvous");
-  if (reply.kind != 0) rethrow(reply);
+  if (received.bytes != sizeof reply || reply.magic != kMeetingMagic) throw host_went(meet);
+  if (reply.kind != 0) rethrow(reply, host);
   const auto all = static_cast<std::size_t>(meet.size) + 1;
   while (!received.lost_fds && fds.size() < all) {
     More more{};
-    await_answer(socket.get(), meet.rank, patience);
+    await_answer(socket.get(), meet, patience);
     received = receive_message(socket.get(), &more, sizeof more, fds);
-    if (received.bytes != sizeof more || more.magic != kMeetingMagic)
-      throw PeerError(0, "rank 0 went away during the rendezvous");
+    if (received.bytes != sizeof more || more.magic != kMeetingMagic) throw host_went(meet);
   }
   if (received.lost_fds || fds.size() != all) throw SystemError(kTooFewFiles);
   Met met;
@@ -314,6 +327,10 @@ Met find_host(const Meet& meet) {
 
 }  // namespace
 
-Met rendezvous(const Meet& meet) { return meet.rank == 0 ? Host(meet).run() : find_host(meet); }
+Met rendezvous(const Meet& given) {
+  Meet meet = given;
+  if (meet.names.size() == 0) meet.names = RankNames::plain("", meet.size);
+  return meet.rank == 0 ? Host(meet).run() : find_host(meet);
+}
 
 }  // namespace lockstep::shm

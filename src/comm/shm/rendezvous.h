@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/call/rank_names.h"
 #include "comm/shm/arena.h"
 #include "lockstep/base/fd.h"
 
@@ -18,6 +19,7 @@ struct Meet {
   std::string call = "init()";  // whose callers meet, for people
   int rank = 0;
   int size = 1;
+  RankNames names = {};  // what the ranks are called; none: by their numbers
   ArenaShape shape;
   std::chrono::milliseconds timeout{0};
   std::chrono::milliseconds warn_after{0};  // then it is said who has not come; zero: never

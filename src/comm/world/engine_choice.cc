@@ -133,6 +133,7 @@ std::unique_ptr<Engine> compose(const EngineChoice& choice, std::unique_ptr<Engi
   here.node = static_cast<int>(node - members.begin());
   here.rank = static_cast<int>(std::ranges::find(*node, flat->rank()) - node->begin());
   here.size = static_cast<int>(node->size());
+  here.names = flat->rank_names().part(*node);
   std::unique_ptr<Engine> inside;
   if (local.profile.meets == Meets::alone && !local.profile.several_machines) {
     inside = local.make(here, knobs, nullptr);

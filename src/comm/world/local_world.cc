@@ -12,21 +12,23 @@
 namespace lockstep {
 namespace {
 
-std::unique_ptr<ShmEngine> shared_engine(std::shared_ptr<shm::Session> session, const std::string& group,
+std::unique_ptr<ShmEngine> shared_engine(std::shared_ptr<shm::Session> session, const RankNames& names,
                                          int rank) {
   std::vector<int> everybody(static_cast<std::size_t>(session->size()));
   std::iota(everybody.begin(), everybody.end(), 0);
   // The head of the arena lives as long as the session.
   auto* const head = reinterpret_cast<shm::Control*>(session->arena().at(0));
   std::shared_ptr<shm::Control> control(session, head);
-  return std::make_unique<ShmEngine>(std::move(session), std::move(control), group, rank,
+  return std::make_unique<ShmEngine>(std::move(session), std::move(control), names, rank,
                                      std::move(everybody));
 }
 
 std::shared_ptr<shm::Session> session_over(UniqueFd arena_fd, const shm::ArenaShape& shape,
-                                           std::vector<int> nodes, int cores, const Knobs& knobs) {
+                                           const RankNames& names, std::vector<int> nodes, int cores,
+                                           const Knobs& knobs) {
   auto arena = std::make_shared<shm::Arena>(std::move(arena_fd), shape);
   arena->use_huge_pages(knobs.huge_pages);
+  arena->call_ranks(names);
   return std::make_shared<shm::Session>(arena, std::move(nodes), cores);
 }
 
@@ -56,6 +58,7 @@ std::unique_ptr<ShmEngine> local_world(const std::string& door, const Membership
                            .call = who.call(),
                            .rank = who.rank,
                            .size = who.size,
+                           .names = who.rank_names(),
                            .shape = shape,
                            .timeout = knobs.init_timeout,
                            .warn_after = knobs.warn_after});
@@ -63,8 +66,9 @@ std::unique_ptr<ShmEngine> local_world(const std::string& door, const Membership
     met.arena = shm::Arena::create(shape);
     met.cores = cores_here();
   }
-  auto session = session_over(std::move(met.arena), shape, std::move(nodes), met.cores, knobs);
-  auto engine = shared_engine(session, who.group, who.rank);
+  auto session =
+      session_over(std::move(met.arena), shape, who.rank_names(), std::move(nodes), met.cores, knobs);
+  auto engine = shared_engine(session, who.rank_names(), who.rank);
   if (who.size > 1) session->watch(std::move(met.pidfds));
   engine->try_pages(knobs.timeout);
   return engine;
@@ -74,10 +78,11 @@ std::vector<std::unique_ptr<ShmEngine>> local_threads(const std::string& group, 
                                                       const Knobs& knobs) {
   const int size = static_cast<int>(nodes.size());
   const shm::ArenaShape shape = shm::arena_shape(size, knobs.arena_bytes);
-  auto session = session_over(shm::Arena::create(shape), shape, std::move(nodes), cores_here(), knobs);
+  const RankNames names = RankNames::plain(group, size);
+  auto session = session_over(shm::Arena::create(shape), shape, names, std::move(nodes), cores_here(), knobs);
   std::vector<std::unique_ptr<ShmEngine>> engines;
   for (int r = 0; r < size; ++r) {
-    engines.push_back(shared_engine(session, group, r));
+    engines.push_back(shared_engine(session, names, r));
     engines.back()->try_own_pages();
   }
   return engines;

@@ -2,9 +2,12 @@
 // behind each other, where a window that is written before all have read it shows.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "comm/algo/builtin.h"
+#include "comm/call/rank_mask.h"
 #include "comm/call/reach.h"
 #include "comm/shm/layout.h"
 #include "comm/thread_ranks.h"
@@ -109,6 +112,55 @@ TYPED_TEST(Windows, AreWrittenAgainOnlyWhenAllHaveReadThem) {
       for (const std::size_t count : {window - 1, 3 * window + 3})
         for (const bool in_place : {false, true}) Calls<TypeParam>(g, count, in_place).run();
     });
+}
+
+// One rank of very many, whose peers are not there: what it writes into its windows, and behind them.
+class LonelyReach final : public Reach {
+ public:
+  const void* in(int) const override { return nullptr; }
+  void* out(int) const override { return nullptr; }
+  const void* posted(int) const override { return nullptr; }
+  std::size_t windows() const override { return shm::kWindows; }
+  std::byte* window(int rank, std::size_t slot) const override {
+    return rank == 0 ? own_.data() + slot * kWindowBytes : others_.data();
+  }
+  void barrier() override {}
+  void read_in(int, std::size_t, std::span<std::byte>) override {}
+  void read_out(int, std::size_t, std::span<std::byte>) override {}
+
+  bool stays_inside() const {
+    return std::all_of(own_.begin() + shm::kWindows * kWindowBytes, own_.end(),
+                       [](std::byte b) { return b == kBehind; });
+  }
+
+ private:
+  static constexpr std::byte kBehind{0xab};
+  mutable std::vector<std::byte> own_ = std::vector<std::byte>((shm::kWindows + 4) * kWindowBytes, kBehind);
+  mutable std::vector<std::byte> others_ = std::vector<std::byte>(kWindowBytes);
+};
+
+// A window has no whole line for each of as many ranks as a group may have.
+TEST(WindowsOfManyRanks, SlicesForAllOfThemFitIntoOne) {
+  constexpr std::size_t kCount = 300;
+  const std::vector<int> nodes(kMostGroupRanks, 0);
+  for (const Collective what : {Collective::all_to_all, Collective::reduce_scatter, Collective::scatter})
+    for (const DType dtype : {DType::u8, DType::f64}) {
+      const std::size_t slice = kCount * size_of(dtype);
+      std::vector<std::byte> in(slice * nodes.size());
+      std::vector<std::byte> out(what == Collective::all_to_all ? in.size() : slice);
+      Call call;
+      call.what = what;
+      call.in = in.data();
+      call.out = out.data();
+      call.count = kCount;
+      call.dtype = dtype;
+      call.root = 0;
+      Scratch scratch;
+      LonelyReach reach;
+      Stage stage{.call = call, .me = 0, .nodes = nodes, .scratch = scratch, .shared = &reach};
+      kDirect.run(stage);
+      EXPECT_TRUE(reach.stays_inside()) << to_string(what) << " of " << to_string(dtype);
+    }
 }
 
 }  // namespace

@@ -138,8 +138,10 @@ void take(Stage& stage, const Reach& reach, const Plan& plan, Range range, std::
 void step_by_step(Stage& stage, Reach& reach) {
   const Plan plan = plan_of(stage);
   const bool root = stage.rank() == stage.call.root;
+  // Whole lines, unless there are so many slices that a window has no line for each.
   const std::size_t line = std::max<std::size_t>(1, 64 / stage.element());
-  const std::size_t step = std::max(line, kWindowBytes / stage.element() / plan.slices / line * line);
+  const std::size_t most = kWindowBytes / stage.element() / plan.slices;
+  const std::size_t step = most < line ? most : most / line * line;
   for (std::size_t t = 0; t * step < stage.call.count; ++t) {
     const Range range{t * step, std::min(stage.call.count, (t + 1) * step)};
     const std::size_t slot = t % reach.windows();

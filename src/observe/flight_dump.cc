@@ -55,12 +55,17 @@ std::string to_json(const FlightDump& dump) {
     error = {{"kind", to_string(*dump.error_kind)}, {"message", dump.error_message}, {"gone", dump.gone}};
   OrderedJson ranks = OrderedJson::array();
   for (const FlightRank& rank : dump.ranks) ranks.push_back(json_of(rank));
-  const OrderedJson json = {
-      {"version", dump.version},   {"job", dump.job},
-      {"group", dump.group},       {"rank", dump.rank},
-      {"size", dump.size},         {"world_rank", dump.world_rank},
-      {"error", std::move(error)}, {"time", {{"unix_ns", dump.unix_ns}, {"steady_ns", dump.steady_ns}}},
-      {"summary", summary(dump)},  {"ranks", std::move(ranks)}};
+  const OrderedJson json = {{"version", dump.version},
+                            {"job", dump.job},
+                            {"group", dump.group},
+                            {"rank", dump.rank},
+                            {"size", dump.size},
+                            {"world_rank", dump.world_rank},
+                            {"world_ranks", dump.world_ranks},
+                            {"error", std::move(error)},
+                            {"time", {{"unix_ns", dump.unix_ns}, {"steady_ns", dump.steady_ns}}},
+                            {"summary", summary(dump)},
+                            {"ranks", std::move(ranks)}};
   // A message may quote bytes that are no UTF-8; a dump with a '\uFFFD' in it beats none.
   return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }

@@ -95,6 +95,13 @@ FlightDump read_dump(const Place& document) {
   dump.size = document.at("size").small(1, kMaxRanks);
   dump.rank = document.at("rank").small(0, dump.size - 1);
   if (document.json.contains("world_rank")) dump.world_rank = document.at("world_rank").small(-1, kMaxRanks);
+  if (document.json.contains("world_ranks")) {
+    const Place names = document.at("world_ranks");
+    dump.world_ranks = names.list([](const Place& rank) { return rank.small(0, kMaxRanks); });
+    if (!dump.world_ranks.empty() && dump.world_ranks.size() != static_cast<std::size_t>(dump.size))
+      throw UsageError(fmt::format("'{}' has {} ranks; accepted: none, or the {} of the group", names.name,
+                                   dump.world_ranks.size(), dump.size));
+  }
   if (const Place error = document.at("error"); !error.json.is_null()) {
     dump.error_kind = error.at("kind").one_of({usage, peer, timeout, mismatch, system});
     dump.error_message = error.at("message").text();

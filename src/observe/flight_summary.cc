@@ -24,7 +24,7 @@ class Summary {
  public:
   explicit Summary(const FlightDump& dump) : dump_(dump) {
     for (const FlightRank& rank : dump.ranks) ranks_.push_back(&rank);
-    std::sort(ranks_.begin(), ranks_.end(), [](auto* a, auto* b) { return a->rank < b->rank; });
+    std::sort(ranks_.begin(), ranks_.end(), [&](auto* a, auto* b) { return name(*a) < name(*b); });
   }
 
   std::vector<std::string> lines() {
@@ -40,6 +40,11 @@ class Summary {
   }
 
  private:
+  // What people and launchers know a rank by.
+  int name(int rank) const {
+    return dump_.world_ranks.empty() ? rank : dump_.world_ranks[static_cast<std::size_t>(rank)];
+  }
+  int name(const FlightRank& rank) const { return name(rank.rank); }
   double since(std::int64_t ns) const {
     return dump_.steady_ns == 0 ? 0 : static_cast<double>(dump_.steady_ns) - static_cast<double>(ns);
   }
@@ -58,15 +63,15 @@ class Summary {
   void say_gone() {
     for (const FlightRank* rank : ranks_) {
       if (rank->state == RankState::alive) continue;
-      std::string line = fmt::format("rank {} left the group", rank->rank);
+      std::string line = fmt::format("rank {} left the group", name(*rank));
       if (!rank->recorded) {
         if (rank->state == RankState::dead)
-          line = fmt::format("rank {} is gone: its process, its machine or the way to it", rank->rank);
+          line = fmt::format("rank {} is gone: its process, its machine or the way to it", name(*rank));
         lines_.push_back(line + "; what it had called is not known here");
         continue;
       }
       if (rank->state == RankState::dead)
-        line = fmt::format("rank {} died (signal {})", rank->rank,
+        line = fmt::format("rank {} died (signal {})", name(*rank),
                            rank->signal == 0 ? "unknown" : fmt::format("{}", rank->signal));
       if (const FlightEntry* last = place(*rank); !last)
         line += "; it had called nothing";
@@ -99,7 +104,7 @@ class Summary {
     for (const FlightRank* rank : ranks_)
       if (const FlightEntry* entry = at(*rank, sequence)) {
         const std::string text = "called " + escaped(call_of(*entry));
-        called.add(rank->rank, text, text);
+        called.add(name(*rank), text, text);
       }
     say_operation(sequence, called.joined(", "));
   }
@@ -124,16 +129,16 @@ class Summary {
       const std::string by = entry->algorithm.empty() ? "" : fmt::format(" by {}", escaped(entry->algorithm));
       switch (entry->state) {
         case FlightState::waiting:
-          inside.add(rank->rank, "waits in " + call + " for {}", "wait in " + call + " for {}",
+          inside.add(name(*rank), "waits in " + call + " for {}", "wait in " + call + " for {}",
                      since(entry->begin_ns));
           break;
         case FlightState::running:
-          inside.add(rank->rank, "runs " + call + by + " for {}", "run " + call + by + " for {}",
+          inside.add(name(*rank), "runs " + call + by + " for {}", "run " + call + by + " for {}",
                      since(entry->begin_ns));
           break;
         case FlightState::failed: {
           const std::string text = "failed in " + call + by + " after {}";
-          inside.add(rank->rank, text, text,
+          inside.add(name(*rank), text, text,
                      static_cast<double>(entry->end_ns) - static_cast<double>(entry->begin_ns));
           break;
         }
@@ -158,7 +163,7 @@ class Summary {
     const FlightEntry* last = place(rank);
     const bool dead = rank.state == RankState::dead;
     const auto add = [&](const std::string& text, const std::string& many, double ns = 0) {
-      others.add(rank.rank, text, many, ns);
+      others.add(name(rank), text, many, ns);
     };
     if (!last) {
       if (dead)
@@ -194,10 +199,10 @@ class Summary {
       if (last.sequence != 0 || last.state == FlightState::done) continue;
       if (last.state == FlightState::failed)
         lines_.push_back(fmt::format(
-            "rank {} failed in {} after {}", rank->rank, call_of(last),
+            "rank {} failed in {} after {}", name(*rank), call_of(last),
             duration_text(static_cast<double>(last.end_ns) - static_cast<double>(last.begin_ns))));
       else
-        lines_.push_back(fmt::format("rank {} waits in {} for {}", rank->rank, call_of(last),
+        lines_.push_back(fmt::format("rank {} waits in {} for {}", name(*rank), call_of(last),
                                      duration_text(since(last.begin_ns))));
     }
   }
@@ -212,12 +217,12 @@ class Summary {
   }
 
   void say_unknown() {
+    std::set<int> known;
+    for (const FlightRank* rank : ranks_) known.insert(rank->rank);
     std::vector<int> unknown;
-    auto known = ranks_.begin();
-    for (int rank = 0; rank < dump_.size; ++rank) {
-      while (known != ranks_.end() && (*known)->rank < rank) ++known;
-      if (known == ranks_.end() || (*known)->rank != rank) unknown.push_back(rank);
-    }
+    for (int rank = 0; rank < dump_.size; ++rank)
+      if (!known.contains(rank)) unknown.push_back(name(rank));
+    std::sort(unknown.begin(), unknown.end());
     if (!unknown.empty()) lines_.push_back(fmt::format("nothing is known of {}", rank_list(unknown)));
   }
 

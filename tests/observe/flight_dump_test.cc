@@ -18,6 +18,7 @@ using Json = nlohmann::json;
 
 FlightDump sample() {
   FlightDump dump{.job = "job-1", .group = "world/0", .rank = 1, .world_rank = 5, .size = 3};
+  dump.world_ranks = {4, 5, 6};
   dump.error_kind = ErrorKind::timeout;
   dump.gone = {4, 6};
   dump.error_message = "all_reduce timed out";
@@ -49,6 +50,7 @@ void expect_same(const FlightDump& a, const FlightDump& b) {
   EXPECT_EQ(a.error_kind, b.error_kind);
   EXPECT_EQ(a.error_message, b.error_message);
   EXPECT_EQ(a.world_rank, b.world_rank);
+  EXPECT_EQ(a.world_ranks, b.world_ranks);
   EXPECT_EQ(a.gone, b.gone);
   EXPECT_EQ(a.unix_ns, b.unix_ns);
   EXPECT_EQ(a.steady_ns, b.steady_ns);
@@ -228,9 +230,11 @@ TEST(FlightDump, RefusesMissingAndWrongTypes) {
 TEST(FlightDump, ReadsThoseWithoutTheKeysThatWereAddedLater) {
   Json json = Json::parse(to_json(sample()));
   json.erase("world_rank");
+  json.erase("world_ranks");
   json["error"].erase("gone");
   const FlightDump dump = parse_flight_dump(json.dump());
   EXPECT_EQ(dump.world_rank, -1);
+  EXPECT_TRUE(dump.world_ranks.empty());
   EXPECT_TRUE(dump.gone.empty());
 }
 
@@ -242,6 +246,8 @@ TEST(FlightDump, RefusesValuesOutOfRange) {
   };
   refused("/size", 0);
   refused("/size", std::int64_t{1} << 40);
+  refused("/world_ranks", Json::array({4, 5}));
+  refused("/world_ranks/0", -1);
   refused("/rank", 3);
   refused("/rank", -1);
   refused("/ranks/0/rank", 3);

@@ -89,6 +89,23 @@ TEST(FlightSummary, TheDeadAndTheGone) {
                    "17"}));
 }
 
+// A group whose order is not the world's; nothing is known of its last rank.
+TEST(FlightSummary, RanksAreCalledAsInTheWorld) {
+  FlightDump dump =
+      dump_of({{entry(17, waiting, 300)}, {entry(16, done, 900, 800)}, {entry(17, waiting, 200)}});
+  dump.group = "world/0.1";
+  dump.size = 4;
+  dump.world_ranks = {7, 5, 3, 1};
+  dump.ranks[1].state = RankState::dead;
+  EXPECT_EQ(
+      summary(dump),
+      (Lines{"rank 5 died (signal unknown); its last operation was 16, all_reduce(f32 × 1024, sum), "
+             "finished 800.0 ms ago",
+             "operation 17 of group world/0.1: ranks 3, 7 wait in all_reduce(f32 × 1024, sum) for 300.0 "
+             "ms; rank 5 died at operation 16 and has not called 17",
+             "nothing is known of rank 1"}));
+}
+
 TEST(FlightSummary, OfRanksOnOtherMachinesOnlyThatTheyAreGone) {
   FlightDump dump = dump_of({{entry(17, failed, 300, 100)}, {}, {}});
   dump.ranks[1].state = RankState::dead;

@@ -20,7 +20,7 @@ enum class RankState : std::uint8_t { alive, left, dead };
 const char* to_string(RankState state);  // "alive", "left", "dead"
 
 struct FlightRank {
-  int rank = 0;
+  int rank = 0;  // in the group
   RankState state = RankState::alive;
   int signal = 0;                         // that killed it; 0: unknown, as it is to anybody but its parent
   std::int64_t pid = 0;                   // 0: unknown
@@ -32,11 +32,13 @@ struct FlightDump {
   static constexpr int kVersion = 1;
 
   int version = kVersion;
-  std::string job = {};                                // the launcher's name of the run; may be empty
-  std::string group = {};                              // "world", "world/0", …
-  int rank = 0;                                        // whose view this is
-  int world_rank = -1;                                 // its rank in the world; -1: unknown
-  int size = 1;                                        // ranks of the group
+  std::string job = {};    // the launcher's name of the run; may be empty
+  std::string group = {};  // "world", "world/0", …
+  int rank = 0;            // whose view this is
+  int world_rank = -1;     // its rank in the world; -1: unknown
+  int size = 1;            // ranks of the group
+  // The rank in the world of each rank of the group; empty: unknown, they are called by their numbers here.
+  std::vector<int> world_ranks = {};
   std::optional<ErrorKind> error_kind = std::nullopt;  // none: dumped without a failure
   std::string error_message = {};
   std::vector<int> gone = {};          // world ranks whose end the error gives as the reason: PeerError's
@@ -48,7 +50,8 @@ struct FlightDump {
 // Now, for the two times of a dump.
 void set_time(FlightDump& dump);
 
-// Who waits for whom, one sentence each, never empty:
+// Who waits for whom, one sentence each, never empty. Ranks are called by their numbers in the world; root,
+// to and from inside a call are numbers in the group, as the program gave them.
 //   "rank 2 died (signal unknown); its last operation was 16, barrier(), finished 2.4 s ago"
 //   "operation 17 of group world: rank 0 called all_reduce(f32 × 4, sum), rank 1 called barrier()"
 //   "operation 17 of group world: ranks 0, 1, 3 wait in all_reduce(f32 × 1024, sum) for 2.3 s;

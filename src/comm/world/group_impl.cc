@@ -237,6 +237,7 @@ void GroupImpl::write_dump(const Error* error) noexcept try {
   }
   const RankNames names = engine_->rank_names();
   dump.world_rank = names.world(engine_->rank());
+  for (int r = 0; r < names.size(); ++r) dump.world_ranks.push_back(names.world(r));
   if (const auto* const peer = dynamic_cast<const PeerError*>(error);
       peer != nullptr && peer->rank() >= 0 && peer->rank() < names.size())
     dump.gone = {names.world(peer->rank())};

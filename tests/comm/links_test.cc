@@ -3,11 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <mutex>
 #include <set>
 
 #include "comm/algo/builtin.h"
 #include "comm/algo/routes.h"
+#include "comm/expect_error.h"
 #include "comm/grid.h"
 #include "comm/thread_ranks.h"
 #include "comm/wire_ranks.h"
@@ -122,12 +124,24 @@ TEST(Links, AdaptedRoutesKeepEverySum) {
   }
 }
 
+// As long as they are told, whatever that is: a rank may be stopped for longer than any time of ours.
+TEST(Links, OneThatDoesNotComeToMeasureThemIsWaitedForAsLongAsCallsAre) {
+  std::latch told(1);
+  on_threads(tcp_groups(2, net::Security::plaintext), [&](const Group& group) {
+    if (group.rank() == 1) return told.wait();
+    auto& engine = dynamic_cast<ChannelEngine&>(engine_of(group));
+    expect_error<TimeoutError>([&] { engine.measure_links(std::chrono::milliseconds(100)); },
+                               {"no answer within 0.1 s on rank 0; missing: rank 1"});
+    told.count_down();
+  });
+}
+
 TEST(Links, AreMeasuredAndTheSameOnEveryRank) {
   std::mutex mutex;
   std::set<std::string> tables;
   on_threads(tcp_groups(5, net::Security::plaintext), [&](const Group& group) {
     auto& engine = dynamic_cast<ChannelEngine&>(engine_of(group));
-    engine.measure_links();
+    engine.measure_links(kWirePatience);
     for (int r = 0; r < 5; ++r) {
       if (r == group.rank()) continue;
       EXPECT_GT(engine.links()->between(r, group.rank()).latency_s, 0);

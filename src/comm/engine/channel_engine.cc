@@ -113,8 +113,8 @@ double ChannelEngine::expected_seconds(const Call& call) const {
 
 CommMemory ChannelEngine::allocate(std::size_t bytes, Device) { return private_memory(bytes); }
 
-void ChannelEngine::measure_links() {
-  if (size() > 1) set_links(lockstep::measure_links(*this, *channel_));
+void ChannelEngine::measure_links(std::chrono::milliseconds timeout) {
+  if (size() > 1) set_links(lockstep::measure_links(*this, *channel_, timeout));
 }
 
 void ChannelEngine::set_links(std::shared_ptr<Links> links) {
@@ -152,7 +152,7 @@ void ChannelEngine::watch_links(const Call& call) {
   if (worst <= kChanged) return;
   const std::shared_ptr<Links> before = links_;
   // All groups that share a node's links measure at this moment: the sharing is in the figures.
-  set_links(lockstep::measure_links(*this, *channel_));
+  set_links(lockstep::measure_links(*this, *channel_, std::max(call.timeout, kLeastToMeasure)));
   if (before->sharing() > 0) share_links(1);
   const double changed = links_->largest_change(*before);
   if (rank() == 0)

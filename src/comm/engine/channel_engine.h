@@ -1,6 +1,6 @@
 // Our algorithms over a channel between ranks that share no memory: TCP's, MPI's. The ranks don't meet before
-// a call; its messages carry what was called (comm/agree/call_card.h), and every rank picks the algorithm alone,
-// from the same table.
+// a call; its messages carry what was called (comm/agree/call_card.h), and every rank picks the algorithm
+// alone, from the same table.
 #pragma once
 
 #include <memory>
@@ -38,8 +38,9 @@ class ChannelEngine : public Engine, public Composable {
   void share_links(int ranks) override;
   Commons* commons() override { return nullptr; }
 
-  // Measures the links between the nodes of this group and lets choices and routes follow them. Collective.
-  void measure_links();
+  // Measures the links between the nodes of this group and lets choices and routes follow them. Collective;
+  // all of it has `timeout`.
+  void measure_links(std::chrono::milliseconds timeout);
   void set_links(std::shared_ptr<Links> links);
   std::shared_ptr<const Links> links() const { return links_; }
 

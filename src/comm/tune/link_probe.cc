@@ -17,10 +17,11 @@ constexpr std::size_t kLargest = std::size_t{4} << 20;
 
 class Probe {
  public:
-  explicit Probe(WireChannel& channel) : channel_(channel), out_(kLargest), in_(kLargest) {
+  Probe(WireChannel& channel, std::chrono::milliseconds timeout)
+      : channel_(channel), out_(kLargest), in_(kLargest) {
     call_.what = Collective::send;
     call_.dtype = DType::u8;
-    call_.timeout = std::chrono::seconds(30);
+    call_.timeout = timeout;
     channel_.begin(call_, card_of(call_, {}), WireChannel::Kind::point_to_point);
   }
 
@@ -76,7 +77,8 @@ class Probe {
 }  // namespace
 
 // A tournament: in each of its rounds every node plays one other, and after the last one all have met.
-std::shared_ptr<Links> measure_links(Engine& engine, WireChannel& channel) {
+std::shared_ptr<Links> measure_links(Engine& engine, WireChannel& channel,
+                                     std::chrono::milliseconds timeout) {
   const auto members = members_of_nodes(engine.nodes());
   const int nodes = static_cast<int>(members.size());
   std::vector<int> node_of(static_cast<std::size_t>(engine.size()));
@@ -93,7 +95,7 @@ std::shared_ptr<Links> measure_links(Engine& engine, WireChannel& channel) {
   const int players = nodes + nodes % 2;  // an odd node rests
   const double budget = std::min(kMostForOne, kBudget / std::max(1, players));
   {
-    Probe probe(channel);
+    Probe probe(channel, timeout);
     if (engine.rank() == mates.front()) {
       for (int round = 0; round < players - 1; ++round) {
         // The last player stays, the others go round.
@@ -116,7 +118,7 @@ std::shared_ptr<Links> measure_links(Engine& engine, WireChannel& channel) {
   }
   Call sum = internal_call(Collective::all_reduce, found.data(), found.size(), -1);
   sum.dtype = DType::f64;
-  sum.timeout = std::chrono::seconds(60);
+  sum.timeout = timeout;
   engine.run(sum);
   std::vector<Link> table;
   for (std::size_t i = 0; i < found.size(); i += 2) table.push_back({found[i], found[i + 1]});

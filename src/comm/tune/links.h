@@ -2,6 +2,7 @@
 // follows from them. Ranks of one node share its links.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@ struct Link {
   double latency_s = 0;   // α, one way
   double s_per_byte = 0;  // β, both ways at once
 };
+
+// What measuring itself may take over slow links, whatever calls have.
+inline constexpr std::chrono::milliseconds kLeastToMeasure = std::chrono::seconds(30);
 
 class Links final : public Wires {
  public:
@@ -51,7 +55,8 @@ class Links final : public Wires {
 };
 
 // Measures every pair of nodes, disjoint pairs at the same time: about a second for 64 nodes, less for few.
-// Collective over the channel's group; `engine` runs over the same ranks and hands the result to all.
-std::shared_ptr<Links> measure_links(Engine& engine, WireChannel& channel);
+// Collective over the channel's group; `engine` runs over the same ranks and hands the result to all. All of
+// it has `timeout`, waiting for each other included.
+std::shared_ptr<Links> measure_links(Engine& engine, WireChannel& channel, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep

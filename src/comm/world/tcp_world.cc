@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <fstream>
@@ -162,7 +163,7 @@ std::unique_ptr<ChannelEngine> wire_engine(const std::shared_ptr<TcpFabric>& fab
 }
 
 std::unique_ptr<ChannelEngine> measured(std::unique_ptr<ChannelEngine> engine, const Knobs& knobs) {
-  if (knobs.cache_dir != "off") engine->measure_links();
+  if (knobs.cache_dir != "off") engine->measure_links(std::max(knobs.init_timeout, kLeastToMeasure));
   return engine;
 }
 

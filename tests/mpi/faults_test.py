@@ -26,7 +26,7 @@ def run(name, ranks=3, flags=()):
 POOL = concurrent.futures.ThreadPoolExecutor(4)
 RUNS = {name: POOL.submit(run, name, 2 if name == "message" else 3)
         for name in ("killed", "late", "late-native", "leave", "count", "large", "count-native", "native",
-                     "operation", "divisor", "message", "freed-native", "freed-ours")}
+                     "operation", "divisor", "message", "freed-native", "freed-ours", "broken-part", "no-memory")}
 
 
 def outcome(name):
@@ -75,6 +75,14 @@ class Faults(unittest.TestCase):
                 said, done = outcome(name)
                 self.every_rank(said, 3, r"^timeout error: .*no answer within 0.5 s on rank [01]; missing: ")
                 self.assertNotRegex(done.stderr, "Segmentation fault|errno = 14")
+
+    def test_a_message_that_mpi_fails_names_the_rank_as_in_the_world(self):
+        said, _, _ = outcome("broken-part")
+        self.every_rank(said, 3, r"^system error: receiving from rank 2 \(0 in world/0\.0\): ")
+
+    def test_a_lack_of_memory_leaves_no_request_with_mpi(self):
+        said, _, _ = outcome("no-memory")
+        self.every_rank(said, 3, r"^system error: rank 0 is out of memory in all_reduce")
 
     def test_a_rank_that_leaves_is_named_at_once(self):
         said, _ = outcome("leave")  # whose time would be ten minutes

@@ -5,6 +5,8 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <new>
 #include <thread>
 
 namespace lockstep::testing {
@@ -13,6 +15,9 @@ namespace {
 constexpr int kLetGo = 77;
 constexpr int kMeetAgain = 78;
 std::atomic<At> held{At::nowhere};
+std::atomic<bool> fails_next{false};
+std::atomic<bool> denies_next{false};
+std::atomic<int> taken_back{0};
 
 struct Place {
   int rank = 0;
@@ -41,6 +46,9 @@ void stop_at(At where) {
 }  // namespace
 
 void hold_at(At where) { held = where; }
+void fail_next_message() { fails_next = true; }
+void deny_next_memory() { denies_next = true; }
+int requests_taken_back() { return taken_back; }
 
 void hold() {
   const Place here;
@@ -73,4 +81,28 @@ int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_C
   lockstep::testing::stop_at(lockstep::testing::At::receive);
   return PMPI_Irecv(data, count, type, from, tag, comm, request);
 }
+
+int MPI_Testsome(int many, MPI_Request requests[], int* count, int indices[], MPI_Status statuses[]) {
+  const int code = PMPI_Testsome(many, requests, count, indices, statuses);
+  if (code != MPI_SUCCESS || *count == MPI_UNDEFINED || *count == 0 ||
+      !lockstep::testing::fails_next.exchange(false))
+    return code;
+  for (int i = 0; i < *count; ++i) statuses[i].MPI_ERROR = i == 0 ? MPI_ERR_OTHER : MPI_SUCCESS;
+  return MPI_ERR_IN_STATUS;
 }
+
+int MPI_Cancel(MPI_Request* request) {
+  ++lockstep::testing::taken_back;
+  return PMPI_Cancel(request);
+}
+}
+
+// Large blocks of bytes are those of messages' parts.
+void* operator new[](std::size_t bytes) {
+  constexpr std::size_t kPart = std::size_t{512} << 10;
+  if (bytes == kPart && lockstep::testing::denies_next.exchange(false)) throw std::bad_alloc();
+  if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }

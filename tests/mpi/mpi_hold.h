@@ -1,5 +1,5 @@
 // A rank that stands still inside MPI, at a point that the test chooses, until its peers say that they are
-// done: the test's own MPI_Iallreduce and MPI_Irecv stand before MPI's.
+// done: the test's own MPI_Iallreduce and MPI_Irecv stand before MPI's. And other ways to be let down.
 #pragma once
 
 namespace lockstep::testing {
@@ -12,6 +12,14 @@ void hold_at(At where);
 void hold();
 // Tells `rank` that it may go on.
 void let_go(int rank);
+
+// The next message whose end this rank is told of ends with an error of MPI's.
+void fail_next_message();
+
+// The next memory for a part of a message is not there.
+void deny_next_memory();
+// How often this rank has taken a request back.
+int requests_taken_back();
 
 // Whoever takes part here waits for all others that do, and lets MPI move what it has to move meanwhile.
 // `gone`: a rank that does not come, or -1.

@@ -17,9 +17,10 @@ MpiChannel::MpiChannel(MPI_Comm comm, RankNames names, std::chrono::nanoseconds 
       line_(std::make_shared<mpi::Line>(comm)),
       most_spin_(spin),
       agreement_(*this, line_->rank(), line_->size(), naming()),
-      transfer_(*line_, [this](int from, const CallCard& card, std::uint64_t bytes, std::uint64_t expected) {
-        judge(from, card, bytes, expected);
-      }) {
+      transfer_(*line_, naming(),
+                [this](int from, const CallCard& card, std::uint64_t bytes, std::uint64_t expected) {
+                  judge(from, card, bytes, expected);
+                }) {
   spin_.set_most(most_spin_);
 }
 
@@ -80,6 +81,9 @@ void MpiChannel::guarded(Body&& body) {
     line_->fail(error);
     transfer_.abandon();
     line_->check();  // the first failure, which may have been a peer's
+    throw;
+  } catch (...) {  // no memory: the engine makes it the group's failure
+    transfer_.abandon();
     throw;
   }
 }

@@ -45,9 +45,14 @@ struct Transfer::Rooms {
   }
 };
 
-Transfer::Transfer(Line& line, Judge judge)
-    : line_(line), judge_(std::move(judge)), rooms_(std::make_shared<Rooms>()) {}
+Transfer::Transfer(Line& line, std::shared_ptr<Naming> naming, Judge judge)
+    : line_(line), naming_(std::move(naming)), judge_(std::move(judge)), rooms_(std::make_shared<Rooms>()) {}
 Transfer::~Transfer() = default;
+
+void Transfer::raise_of(int code, const char* way, int peer) const {
+  const RankNames names = naming_->get();
+  raise(code, std::string(way) + " " + names.named(peer), names.number(peer));
+}
 
 void Transfer::start(std::span<const Outgoing> sends, std::span<const Incoming> recvs, const CallCard& card,
                      Tag tag) {
@@ -96,7 +101,7 @@ void Transfer::post(const Slot& slot, std::byte* data, std::size_t bytes, int pe
     return sends ? MPI_Isend(data, count, MPI_BYTE, peer, tag_, line_.comm(), &requests_[at])
                  : MPI_Irecv(data, count, MPI_BYTE, peer, tag_, line_.comm(), &requests_[at]);
   }();
-  if (code != MPI_SUCCESS) raise(code, sends ? "MPI_Isend" : "MPI_Irecv", peer);
+  if (code != MPI_SUCCESS) raise_of(code, sends ? "MPI_Isend to" : "MPI_Irecv from", peer);
   slots_[at] = slot;
 }
 
@@ -162,7 +167,7 @@ void Transfer::completed(const Slot& slot, const MPI_Status& status, const kerne
   if (slot.of == Slot::Of::head) return open(slot.index, static_cast<std::size_t>(came), reduction);
   Receiving& recv = receiving_[slot.index];
   if (static_cast<std::size_t>(came) != slot.bytes)
-    throw MismatchError("rank " + std::to_string(recv.what.peer) + " sent " + std::to_string(came) +
+    throw MismatchError(naming_->get().named(recv.what.peer) + " sent " + std::to_string(came) +
                         " bytes where " + std::to_string(slot.bytes) + " were expected");
   --recv.under_way;
   recv.got += slot.bytes;
@@ -196,8 +201,7 @@ bool Transfer::turn(const kernel::Reduction& reduction) {
     if (code == MPI_ERR_IN_STATUS && status.MPI_ERROR != MPI_SUCCESS) {
       const bool sends = slot.of == Slot::Of::send;
       const int peer = sends ? sending_[slot.index].what.peer : receiving_[slot.index].what.peer;
-      raise(status.MPI_ERROR,
-            std::string(sends ? "sending to" : "receiving from") + " rank " + std::to_string(peer), peer);
+      raise_of(status.MPI_ERROR, sends ? "sending to" : "receiving from", peer);
     }
     completed(slot, status, reduction);
   }

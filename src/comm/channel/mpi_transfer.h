@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/agree/call_card.h"
+#include "comm/call/rank_names.h"
 #include "comm/channel/channel.h"
 #include "comm/channel/mpi_line.h"
 
@@ -26,7 +27,8 @@ class Transfer {
   using Judge =
       std::function<void(int from, const CallCard& card, std::uint64_t bytes, std::uint64_t expected)>;
 
-  Transfer(Line& line, Judge judge);
+  // `naming`: what the line's ranks are called.
+  Transfer(Line& line, std::shared_ptr<Naming> naming, Judge judge);
   ~Transfer();
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
@@ -71,8 +73,11 @@ class Transfer {
   void open(std::size_t index, std::size_t came, const kernel::Reduction& reduction);
   void completed(const Slot& slot, const MPI_Status& status, const kernel::Reduction& reduction);
   void post(const Slot& slot, std::byte* data, std::size_t bytes, int peer);
+  // Throws what MPI says of a message `way` ("sending to", "receiving from") this peer.
+  [[noreturn]] void raise_of(int code, const char* way, int peer) const;
 
   Line& line_;
+  std::shared_ptr<Naming> naming_;
   Judge judge_;
   Tag tag_ = kCollectiveTag;
   std::size_t open_ = 0;  // sends and receives that are not done

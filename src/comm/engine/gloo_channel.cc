@@ -45,13 +45,11 @@ void GlooChannel::exchange(std::span<const Outgoing> sends, std::span<const Inco
       places[i] = room_.data() + used;
       used += recv.bytes.size();
     }
-    waits_for_ = recv.peer;
     coming[i] = context_->createUnboundBuffer(places[i], recv.bytes.size());
     coming[i]->recv(recv.peer, kExchangeSlot);
   }
   for (std::size_t i = 0; i < sends.size(); ++i) {
     if (sends[i].bytes.empty()) continue;
-    waits_for_ = sends[i].peer;
     // Gloo takes one kind of pointer for both ways; it only reads from here.
     going[i] =
         context_->createUnboundBuffer(const_cast<std::byte*>(sends[i].bytes.data()), sends[i].bytes.size());
@@ -59,34 +57,27 @@ void GlooChannel::exchange(std::span<const Outgoing> sends, std::span<const Inco
   }
   for (std::size_t i = 0; i < recvs.size(); ++i) {
     if (coming[i] == nullptr) continue;
-    waits_for_ = recvs[i].peer;
     coming[i]->waitRecv(left());
     if (recvs[i].arrival != Arrival::store) recvs[i].take(0, places[i], recvs[i].bytes.size(), reduction);
   }
   for (std::size_t i = 0; i < sends.size(); ++i) {
     if (going[i] == nullptr) continue;
-    waits_for_ = sends[i].peer;
     going[i]->waitSend(left());
   }
-  waits_for_ = -1;
 }
 
 void GlooChannel::send(int to, std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
-  waits_for_ = to;
   const Posted buffer = context_->createUnboundBuffer(const_cast<std::byte*>(bytes.data()), bytes.size());
   buffer->send(to, kMessageSlot);
   buffer->waitSend(left());
-  waits_for_ = -1;
 }
 
 void GlooChannel::recv(int from, std::span<std::byte> bytes) {
   if (bytes.empty()) return;
-  waits_for_ = from;
   const Posted buffer = context_->createUnboundBuffer(bytes.data(), bytes.size());
   buffer->recv(from, kMessageSlot);
   buffer->waitRecv(left());
-  waits_for_ = -1;
 }
 
 }  // namespace lockstep

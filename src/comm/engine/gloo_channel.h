@@ -23,27 +23,20 @@ class GlooChannel final : public Channel {
   int size() const override;
 
   // The exchanges that follow have so long.
-  void begin(std::chrono::milliseconds timeout) {
-    deadline_ = Deadline::after(timeout);
-    waits_for_ = -1;
-  }
+  void begin(std::chrono::milliseconds timeout) { deadline_ = Deadline::after(timeout); }
 
-  // Throws Gloo's own exceptions; waits_for() then says on whom.
+  // Throws Gloo's own exceptions.
   void exchange(std::span<const Outgoing> sends, std::span<const Incoming> recvs,
                 const kernel::Reduction& reduction) override;
   // One message of send and recv, apart from what collectives send.
   void send(int to, std::span<const std::byte> bytes);
   void recv(int from, std::span<std::byte> bytes);
 
-  // The peer of the message that is being waited for, or was when the last exchange threw; -1: none.
-  int waits_for() const { return waits_for_; }
-
  private:
   std::chrono::milliseconds left() const;
 
   std::shared_ptr<gloo::Context> context_;
   Deadline deadline_ = Deadline::never();
-  int waits_for_ = -1;
   std::vector<std::byte> room_;  // for what is to be folded
 };
 

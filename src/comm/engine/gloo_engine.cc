@@ -179,19 +179,21 @@ class GlooEngine final : public Engine {
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception& e) {
-      give_up(call.describe() + " of group " + rank_names().group(), e);
+      give_up(call.describe() + " of group " + rank_names().group(), e,
+              is_message(call.what) ? call.root : -1);
     }
   }
 
-  // On one line; and what the carrier knows of it goes before what Gloo says.
-  [[noreturn]] void give_up(const std::string& what, const std::exception& e) {
+  // On one line; and what the carrier knows of it goes before what Gloo says. `other`: the one other rank
+  // that it is about; -1: any.
+  [[noreturn]] void give_up(const std::string& what, const std::exception& e, int other = -1) {
     std::string text = e.what();
     std::ranges::replace(text, '\n', ' ');
     const std::string message = "gloo " + what + " on " + named(rank()) + ": " + text;
     const bool late = text.find("imed out") != std::string::npos;
     const bool gone = !late && dynamic_cast<const gloo::IoException*>(&e) != nullptr;
     disconnect();  // which is how peers inside Gloo's calls notice
-    int peer = size() == 2 ? 1 - rank() : -1;
+    int peer = size() == 2 ? 1 - rank() : other;
     if (gone) peer = who_went(peer);
     const std::string called = peer < 0 ? "a rank" : named(peer);
     // Among more than two, whoever this rank waits for may itself wait for another.

@@ -247,10 +247,12 @@ void UnitSchedule::passes_over() {
   for (int b = 0; b < static_cast<int>(places_.size()); ++b)
     if (places_[static_cast<std::size_t>(b)].holders == 0) drop(b);
   brought_ = kNoBucket;  // it went, too
-  line_->serve();
+  // Once until wait_over(): the others may have been over since, and would not come a second time.
+  if (!std::exchange(serves_, true)) line_->serve();
 }
 
 void UnitSchedule::wait_over() {
+  serves_ = false;
   line_->wait_over();
   order_.agree(line_->group());
 }

@@ -48,7 +48,8 @@ class UnitSchedule final : public UnitKeeper, public std::enable_shared_from_thi
   // This bucket is there until the next call, alone; kNoBucket: that was all. Collective, between steps.
   static constexpr int kNoBucket = -1;
   void bring(int bucket);
-  // This worker's passes are over: lets everything go, and serves the others' gathers from now on.
+  // This worker's passes are over: lets everything go, and serves the others' gathers from now on. Twice is
+  // once, until wait_over().
   void passes_over();
   // Returns when those of all workers are.
   void wait_over();
@@ -87,6 +88,7 @@ class UnitSchedule final : public UnitKeeper, public std::enable_shared_from_thi
   std::vector<std::shared_ptr<Use>> open_;  // whose backward is under way
   std::vector<int> callbacks_;              // depths of backward passes whose end will be told
   bool whole_ = false;
+  bool serves_ = false;  // passes are over, and nobody has waited for the others' yet
   int brought_ = kNoBucket;
   std::size_t peak_ = 0;
 };

@@ -156,6 +156,7 @@ StepDraft StepMaker::draft(std::int64_t number) const {
     lane.weight = equal ? 1 : weight_of(lane.samples);
     lane.total_weight = step.total_weight;
     lane.first = step.lanes.empty();
+    lane.position = static_cast<int>(std::ssize(step.lanes));
     lane.last = false;
     step.lanes.push_back(std::move(lane));
     draft.examples.push_back(sampler_.lane(step.epoch, step.of_epoch, index));

@@ -113,13 +113,16 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   void nobody() override {
     owner.wait_for_passes();
     pending = false;
-    if (in_step) buffers.restore();
+    restore();
   }
 
   void announce() override { board->announce(owner.group_, number); }
 
   void check(const LaneLoop& loop) const override { norms.check(loop); }
-  void lanes_begin() override { owner.reducer_->set_lane_loop(true); }
+  void lanes_begin() override {
+    owner.reducer_->set_lane_loop(true);
+    if (!pending) in_step = false;  // until one of its lanes is begun
+  }
   // Where the last lane ran no backward its exchange is still to come. Whoever reads gradients behind the
   // loop finds the means; under no_sync() nobody does, until somebody asks for them.
   void lanes_end() override {
@@ -247,8 +250,29 @@ void Replicated::begin_lane(const LaneInfo& info) {
                      " has weight " + std::to_string(info.weight) + " of " +
                      std::to_string(info.total_weight) + "; accepted: 0 or more, a part of the total");
   lanes.norms.check(info);
-  if (!info.first) lanes.rethrow();
-  const int position = info.first ? 0 : lanes.position + 1;
+  const bool goes_on = !info.first && lanes.pending && lanes.info.step == info.step;
+  if (!info.first && !goes_on && info.position == 0)
+    throw UsageError(
+        "lane " + std::to_string(info.index) + " of step " + std::to_string(info.step) +
+        " is not this worker's first one, which was not begun; accepted: `first` for the lane that "
+        "begins a step, or the `position` of each");
+  int position = goes_on ? lanes.position + 1 : 0;
+  // Who passes over a lane before its scope leaves it out as who runs no backward inside of it: it keeps its
+  // place in the sum.
+  for (; position < info.position; ++position) {
+    LaneInfo left_out = info;
+    left_out.index = info.index - (info.position - position);
+    left_out.weight = 0;
+    left_out.last = false;
+    open_lane(left_out, position);
+    end_lane();
+  }
+  open_lane(info, position);
+}
+
+void Replicated::open_lane(const LaneInfo& info, int position) {
+  Lanes& lanes = *lanes_;
+  if (position > 0) lanes.rethrow();
   reducer_->begin_lane({.step = info.step,
                         .position = position,
                         .index = info.index,

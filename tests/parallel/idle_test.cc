@@ -62,9 +62,9 @@ TEST(Idle, BuffersAreTheAverageOfThoseWhoRanBackward) {
       optimizer.step();
     });
     expect_alike(results);
-    SmallNet alone;
-    (void)loss_of(alone, 0, 0);
-    EXPECT_TRUE(equal(results[0], copies(alone))) << n << " workers";
+    // On a thread of its own as the ranks: what it computes may depend on how many that has beside it.
+    const auto alone = on_workers(1, [](const Group&, SmallNet& net) { (void)loss_of(net, 0, 0); });
+    EXPECT_TRUE(equal(results[0], alone[0])) << n << " workers";
   }
 }
 
@@ -76,6 +76,29 @@ TEST(Idle, NothingChangesWhenNobodyRanBackward) {
       for (int step = 0; step < 2; ++step) optimizer.step();
     });
     for (const Tensors& result : results) EXPECT_TRUE(equal(result, copies(SmallNet()))) << n << " workers";
+  }
+}
+
+// `if (isfinite(loss)) loss.backward()`, and it is not on any of them: batch norm has seen the batch by then.
+TEST(Idle, BatchNormIsAsTheStepFoundItWhenNobodyRanBackward) {
+  const auto run = [](int n, bool with_bad) {
+    return on_workers(n, [=](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group);
+      SGD optimizer(ddp, {.lr = 0.1, .momentum = 0.9});
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        loss_of(net, group.rank(), step).backward();
+        optimizer.step();
+        if (!with_bad) continue;
+        (void)net.forward(torch::full({4, 6}, std::nanf("")));
+        optimizer.step();
+      }
+    });
+  };
+  for (const int n : {1, 2, 3}) {
+    const auto results = run(n, true);
+    expect_alike(results);
+    EXPECT_TRUE(equal(results[0], run(n, false)[0])) << n << " workers";
   }
 }
 
@@ -95,19 +118,30 @@ TEST(Idle, TheStepsAroundASkippedOneAreAsIfItHadNotBeen) {
   for (const int n : {1, 2}) EXPECT_TRUE(equal(run(n, true)[0], run(n, false)[0])) << n << " workers";
 }
 
-// Eight lanes of which lanes 2 and 3 are skipped in step 1, all of them in step 2: after their forward.
-Tensors with_skipped_lanes(int n) {
+// Eight lanes of which some are skipped in steps 1 and 3, all of them in step 2: after their forward, or
+// before their scope.
+enum class Skip { inside, before };
+Tensors with_skipped_lanes(int n, Skip skip) {
+  const auto skipped = [](int step, int index) {
+    return step == 2 || (step == 1 && (index == 2 || index == 3)) ||
+           (step == 3 && (index % 4 == 0 || index == 7));
+  };
   const auto results = on_workers(n, [=](const Group& group, SmallNet& net) {
     DataParallel ddp(borrowed(net), group, {.bucket_cap_mb = 1e-4});
     SGD optimizer(ddp, {.lr = 0.1, .momentum = 0.9});
     const LaneRange range = lanes_of(group.rank(), n, 8);
-    for (int step = 0; step < 4; ++step) {
+    for (int step = 0; step < 5; ++step) {
       for (int k = 0; k < range.count; ++k) {
         const int index = range.first + k;
-        auto scope = ddp.lane(
-            {.step = step, .index = index, .total_weight = 8, .first = k == 0, .last = k == range.count - 1});
+        if (skip == Skip::before && skipped(step, index)) continue;
+        auto scope = ddp.lane({.step = step,
+                               .index = index,
+                               .total_weight = 8,
+                               .first = k == 0,
+                               .last = k == range.count - 1,
+                               .position = k});
         auto loss = loss_of(net, index, step);
-        if (step == 2 || (step == 1 && (index == 2 || index == 3))) continue;
+        if (skipped(step, index)) continue;
         loss.backward();
       }
       optimizer.step();
@@ -118,8 +152,58 @@ Tensors with_skipped_lanes(int n) {
 }
 
 TEST(Idle, SkippedLanesGiveTheSameBitsForEveryNumberOfWorkers) {
-  const Tensors alone = with_skipped_lanes(1);
-  for (const int n : {2, 3, 4, 8}) EXPECT_TRUE(equal(with_skipped_lanes(n), alone)) << n << " workers";
+  const Tensors alone = with_skipped_lanes(1, Skip::inside);
+  for (const Skip skip : {Skip::inside, Skip::before})
+    for (const int n : {1, 2, 3, 4, 8})
+      EXPECT_TRUE(equal(with_skipped_lanes(n, skip), alone)) << n << " workers";
+}
+
+// The loop that a user writes, with one line more.
+Tensors through_a_loader(int n, Skip skip, bool torch_optimizer) {
+  const auto results = on_workers(n, [=](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group);
+    SGD ours(ddp, {.lr = 0.1});
+    torch::optim::SGD theirs(net.parameters(), 0.1);
+    for (const Step& step :
+         loader(std::make_shared<SmallExamples>(14), group,
+                {.lanes = 4, .lane_batch = 2, .last_step = LastStep::short_, .epochs = 2})) {
+      for (const Lane& lane : step) {
+        const bool skipped = lane.index == 0 || step.number == 2;
+        if (skip == Skip::before && skipped) continue;
+        auto scope = ddp.lane(lane);
+        const torch::Tensor loss = net.forward(lane.data).square().mean();
+        if (!skipped) loss.backward();
+      }
+      if (torch_optimizer) {
+        ddp.synchronize();
+        theirs.step();
+        theirs.zero_grad();
+        ddp.end_step();
+      } else {
+        ours.step();
+        ours.zero_grad();
+      }
+    }
+  });
+  expect_alike(results);
+  return results[0];
+}
+
+TEST(Idle, LanesThatALoopPassesOverAreSkipped) {
+  for (const bool torch_optimizer : {false, true}) {
+    const Tensors alone = through_a_loader(1, Skip::inside, torch_optimizer);
+    for (const Skip skip : {Skip::inside, Skip::before})
+      for (const int n : {1, 2, 3, 4})
+        EXPECT_TRUE(equal(through_a_loader(n, skip, torch_optimizer), alone))
+            << n << " workers" << (torch_optimizer ? ", torch::optim" : "");
+  }
+}
+
+TEST(Idle, AStepWhoseFirstLaneIsUnknownIsRefused) {
+  SmallNet net;
+  const auto group = thread_groups(1);
+  DataParallel ddp(borrowed(net), group[0]);
+  EXPECT_THROW((void)ddp.lane({.index = 1, .total_weight = 2, .first = false}), UsageError);
 }
 
 TEST(Idle, AHookGetsTheRealDivisorEverywhere) {

@@ -35,6 +35,9 @@ struct LaneInfo {
   double total_weight = 1;
   bool first = true;  // of this worker's lanes in this step
   bool last = true;   // then the gradients leave during its backward
+  // Among this worker's lanes in this step, from 0: those before it that were never begun are then known to
+  // have been left out. Where lanes behind the first leave it at 0 they follow each other without a gap.
+  int position = 0;
 };
 
 }  // namespace lockstep

@@ -73,6 +73,7 @@ class Replicated : public Strategy {
   struct Lanes;  // the lane under way, and what travels with the gradients
   void begin_lane(const LaneInfo& info) override;
   void end_lane() noexcept override;
+  void open_lane(const LaneInfo& info, int position);
   bool set_sync(bool on) override;
   void wait_for_passes();
 

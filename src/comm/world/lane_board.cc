@@ -36,19 +36,14 @@ bool LaneBoard::close(const void* of, LaneLoop& loop) {
 void LaneBoard::end(const Group& group, const void* of) {
   LaneLoop loop;
   if (!close(of, loop)) return;
-  if (!loop.mine) {
-    loops_.pop_back();
-    if (loop.everybodys) return;
-    for (const auto& [number, listener] : listeners_) listener->serve();
-    listen(group, loop.step);
-    for (const auto& [number, listener] : listeners_) listener->loop_over();
-    return;
-  }
   // Still under way while they exchange, so that they announce it.
-  for (const auto& [number, listener] : listeners_) listener->lanes_end();
+  if (loop.mine)
+    for (const auto& [number, listener] : listeners_) listener->lanes_end();
   loops_.pop_back();
   if (loop.everybodys) return;
-  say(group, 0);
+  // Who had lanes and passed over all of them is as one that had none.
+  for (const auto& [number, listener] : listeners_) listener->serve();
+  listen(group, loop.step);
   for (const auto& [word, work] : on_way_) work.wait();
   on_way_.clear();
   for (const auto& [number, listener] : listeners_) listener->loop_over();

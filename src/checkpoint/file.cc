@@ -83,4 +83,10 @@ std::uint64_t folder_number(const std::filesystem::path& folder) {
   return ::stat(folder.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
+bool was_removed(const std::filesystem::path& folder, std::uint64_t number) {
+  struct stat status {};
+  if (::stat(folder.c_str(), &status) != 0) return errno == ENOENT;
+  return status.st_ino != number;
+}
+
 }  // namespace lockstep

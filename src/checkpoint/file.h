@@ -47,5 +47,8 @@ std::string read_text(const std::filesystem::path& file, std::uint64_t most);
 
 // Which folder the name stands for just now; 0: none.
 std::uint64_t folder_number(const std::filesystem::path& folder);
+// Whether the name stands for another folder than that of `number` by now, or for none: a run that goes on
+// has removed it, perhaps before its number was asked for. One that can't be looked at was not.
+bool was_removed(const std::filesystem::path& folder, std::uint64_t number);
 
 }  // namespace lockstep

@@ -194,7 +194,7 @@ void use_checkpoint(const std::filesystem::path& path,
       use(checkpoint);
       return;
     } catch (const Error&) {
-      if (folder_number(checkpoint) == before) throw;  // nobody took it away: it is as bad as that
+      if (!was_removed(checkpoint, before)) throw;  // nobody took it away: it is as bad as that
     }
   }
 }

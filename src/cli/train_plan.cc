@@ -111,8 +111,12 @@ void take_checkpoint(TrainPlan& plan, const Given& given) {
   // A run that is still being written removes checkpoints while they are read here: its owner is named first.
   std::optional<FolderLock> lock;
   if (TrainOptions probe = o; goes_on_in_its_folder(probe, plan.checkpoint)) lock.emplace(probe.out);
-  check_frame(plan.checkpoint);  // the rest when it is read
-  const Json state = read_state(plan.checkpoint);
+  // Before there was the lock, or in a folder that is not to be this run's, it may have been removed.
+  Json state;
+  use_checkpoint(o.resume, [&](const fs::path& found) {  // the tensors when they are read
+    plan.checkpoint = found;
+    state = read_state(found);
+  });
   const TrainOptions before = options_of_state(state, plan.checkpoint);
   continue_options(o, given, before);
   o.init = before.init;  // what it began with is a part of its recipe

@@ -247,9 +247,11 @@ void go_on(RunPlan& plan) {
     return;
   }
   plan.resumed = o.out;
-  plan.checkpoint = find_checkpoint(o.out);
-  check_frame(plan.checkpoint);  // the rest when it is read
-  const Json state = read_state(plan.checkpoint);
+  Json state;
+  use_checkpoint(o.out, [&](const fs::path& found) {  // the tensors when they are read
+    plan.checkpoint = found;
+    state = read_state(found);
+  });
   const Json& then = state.at("options");
   if (o.lanes == 0 && then.value("lanes", Json()).is_number_integer()) o.lanes = then.at("lanes").get<int>();
   plan.recipe["lanes"] = o.lanes;

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/before_stat.h"
 #include "checkpoint/inspect/report.h"
 #include "checkpoint/sample_checkpoint.h"
 #include "checkpoint/temp_folder.h"
@@ -144,6 +145,29 @@ TEST_F(CheckCheckpoint, OneThatTheRunRemovesMeanwhileIsNotDamaged) {
   const auto report =
       check_checkpoint(list_checkpoints_at(folder_).front(), [&](std::uint64_t) { fs::remove_all(folder_); });
   EXPECT_FALSE(report);
+}
+
+TEST_F(CheckCheckpoint, NorIsOneThatIsGoneBeforeItIsLookedAt) {
+  write_sample(temp_.path(), 7, bf16_run());
+  const auto listed = list_checkpoints_at(folder_).front();
+  fs::remove_all(folder_);
+  EXPECT_FALSE(check_checkpoint(listed));
+}
+
+TEST_F(CheckCheckpoint, WhereAllWereRemovedTheNextIsReported) {
+  write_sample(temp_.path(), 7, bf16_run());
+  const auto go_on = [&] {
+    write_sample(temp_.path(), 9, bf16_run());
+    fs::remove_all(folder_);
+  };
+  for (const int stat : {1, 2, 3}) {  // as it is found, as it is listed, and as it is checked
+    fs::remove_all(temp_.path() / "step-00000009");
+    if (stat > 1) write_sample(temp_.path(), 7, bf16_run());
+    const test::BeforeStat removed(folder_, go_on, stat);
+    std::string text;
+    report_condition(temp_.path(), ReportForm::plain, [&](const std::string& line) { text += line; });
+    EXPECT_EQ(text.find("step-00000009  whole"), 0u) << text;
+  }
 }
 
 TEST_F(CheckCheckpoint, EveryOneIsReportedBeforeTheFailure) {

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/before_stat.h"
 #include "checkpoint/inspect/listing.h"
 #include "checkpoint/inspect/report.h"
 #include "checkpoint/sample_checkpoint.h"
@@ -116,6 +117,26 @@ TEST(CheckpointContent, ReportsTheNewestInFull) {
   EXPECT_EQ(lines[1]["step"], 9);
   EXPECT_EQ(lines[1]["content"]["tensors"].size(), 9u);
   EXPECT_EQ(lines[1]["content"]["totals"]["buffer"]["bytes"], 20);
+}
+
+TEST(CheckpointContent, TheNextIsReportedWhereTheNewestIsRemovedMeanwhile) {
+  for (const int stat : {1, 2, 3}) {  // as it is found, as it is listed, and as it is read
+    const TempFolder temp;
+    const fs::path first = write_sample(temp.path(), 5, bf16_run());
+    const test::BeforeStat goes_on(
+        first,
+        [&] {
+          write_sample(temp.path(), 9, bf16_run());
+          fs::remove_all(first);
+        },
+        stat);
+    std::vector<nlohmann::json> lines;
+    report_content(temp.path(), ReportForm::json,
+                   [&](const std::string& line) { lines.push_back(nlohmann::json::parse(line)); });
+    ASSERT_EQ(lines.size(), 1u) << stat;
+    EXPECT_EQ(lines[0]["step"], 9);
+    EXPECT_EQ(lines[0]["content"]["tensors"].size(), 9u);
+  }
 }
 
 TEST(CheckpointContent, ANameFromAFileDoesNoHarm) {

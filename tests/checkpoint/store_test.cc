@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include "checkpoint/before_stat.h"
 #include "checkpoint/file.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/temp_folder.h"
@@ -296,6 +297,22 @@ TEST(Store, ACheckpointThatIsPrunedMeanwhileIsReplacedByTheNext) {
             }).find("is damaged"),
             std::string::npos);
   EXPECT_EQ(calls, 0);
+}
+
+TEST(Store, OneThatIsPrunedBeforeItsFirstFileIsReadIsReplacedToo) {
+  const TempFolder temp;
+  CheckpointStore store(temp.path(), 1);
+  const fs::path first = store.write(1, filler("1"));
+  std::string read;
+  const test::BeforeStat goes_on(first, [&] { store.write(2, filler("2")); });
+  use_checkpoint(temp.path(), [&](const fs::path& found) { read = content(found / "state.json"); });
+  EXPECT_EQ(read, "2 state");
+  // Nothing stands in for one that was asked for by its name.
+  const fs::path second = store.list().back();
+  const test::BeforeStat goes_on_again(second, [&] { store.write(3, filler("3")); });
+  EXPECT_NE(
+      message_of<UsageError>([&] { use_checkpoint(second, [](const fs::path&) {}); }).find("no such folder"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ std::optional<CheckReport> check_checkpoint(const ListedCheckpoint& listed, cons
     report.bytes += one.second.bytes;
     note(report, one.first, [&] { return file_fault(listed.folder / one.first, manifest, on_read); });
   }
-  if (report.condition != Condition::whole && folder_number(listed.folder) != before) return std::nullopt;
+  if (report.condition != Condition::whole && was_removed(listed.folder, before)) return std::nullopt;
   return report;
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
@@ -33,7 +34,10 @@ std::optional<std::int64_t> step_of(const fs::path& checkpoint) {
 std::optional<ListedCheckpoint> look_at(const fs::path& checkpoint) {
   ListedCheckpoint listed{.folder = checkpoint, .step = step_of(checkpoint)};
   struct stat status {};
-  if (::stat(checkpoint.c_str(), &status) != 0) return std::nullopt;
+  if (::stat(checkpoint.c_str(), &status) != 0) {
+    if (errno == ENOENT) return std::nullopt;
+    throw SystemError("cannot look at " + checkpoint.string(), errno);
+  }
   listed.written = status.st_mtime;
   std::error_code error;
   for (fs::directory_iterator at(checkpoint, error), end; !error && at != end; at.increment(error)) {
@@ -53,17 +57,20 @@ std::optional<ListedCheckpoint> look_at(const fs::path& checkpoint) {
 }  // namespace
 
 std::vector<ListedCheckpoint> list_checkpoints_at(const fs::path& path) {
-  const fs::path newest = find_checkpoint(path);
-  std::vector<PublishedCheckpoint> found;
-  std::error_code ignored;
-  if (fs::equivalent(newest, path, ignored))
-    found.push_back({.folder = newest});
-  else
-    found = list_checkpoints(newest.parent_path());
   std::vector<ListedCheckpoint> listed;
-  for (const PublishedCheckpoint& one : found)
-    if (auto seen = look_at(as_given(one.folder, path))) listed.push_back(std::move(*seen));
-  if (listed.empty()) throw UsageError("the checkpoints in " + path.string() + " are just being removed");
+  while (listed.empty()) {  // a run removes those of before only once a newer one is there
+    const fs::path newest = find_checkpoint(path);
+    std::vector<PublishedCheckpoint> found;
+    std::error_code error;
+    if (fs::equivalent(newest, path, error))
+      found.push_back({.folder = newest});
+    else if (error == std::errc::no_such_file_or_directory)
+      continue;  // else those beside the one that was asked for would be listed in its place
+    else
+      found = list_checkpoints(newest.parent_path());
+    for (const PublishedCheckpoint& one : found)
+      if (auto seen = look_at(as_given(one.folder, path))) listed.push_back(std::move(*seen));
+  }
   return listed;
 }
 

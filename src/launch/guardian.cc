@@ -23,6 +23,7 @@ constexpr int kCleanPasses = 4;
 constexpr int kPassesForUnsettled = 60;  // in which one that loads a program shows what it is
 constexpr int kMostPasses = 500;
 constexpr pid_t kDismissed = 0;  // sent instead of a process group; a negative one is to be forgotten
+constexpr char kReady = 'r';
 constexpr char kMark[] = "LOCKSTEP_AGENT=";
 
 // "<pid>/<file>" of the folder /proc, opened. `file` begins with '/'.
@@ -101,20 +102,22 @@ void clear_environment() {
 }
 
 // The guardian's whole life. Only async-signal-safe calls: the launcher may have had threads.
-[[noreturn]] void guard(int pipe, const char* mark, pid_t* groups, std::size_t most) {
+[[noreturn]] void guard(int pipe, int ready, const char* mark, pid_t* groups, std::size_t most) {
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   ::setsid();
   ::prctl(PR_SET_NAME, "lockstep-guard");
   ::dup2(pipe, 0);
+  ::dup2(ready, 1);
   // Above all its own copy of the launcher's end of the pipe, which would keep the pipe open for ever, and
   // the launcher's output, which others wait to see closed.
-  close_from(1);
-  ::open("/dev/null", O_RDWR);
+  close_from(2);
   ::open("/dev/null", O_RDWR);
   if (::chdir("/") != 0) ::_exit(1);
   clear_environment();
+  if (::write(1, &kReady, sizeof kReady) != sizeof kReady) ::_exit(1);  // the launcher has died
+  ::dup2(2, 1);
   std::size_t count = 0;
   for (;;) {
     pid_t group = 0;
@@ -155,10 +158,24 @@ Guardian::Guardian(const std::string& mark) {
   if (::pipe2(ends, O_CLOEXEC) != 0) throw SystemError("pipe to the guardian", errno);
   UniqueFd from_launcher(ends[0]);
   to_guardian_.reset(ends[1]);
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw SystemError("pipe from the guardian", errno);
+  const UniqueFd from_guardian(ends[0]);
+  UniqueFd to_launcher(ends[1]);
   std::vector<pid_t> groups(kMostWorkers);
   pid_ = ::fork();
   if (pid_ < 0) throw SystemError("can't start the guardian", errno);
-  if (pid_ == 0) guard(from_launcher.get(), mark.c_str(), groups.data(), groups.size());
+  if (pid_ == 0) guard(from_launcher.get(), to_launcher.get(), mark.c_str(), groups.data(), groups.size());
+  to_launcher.reset();
+  // Until it has left the launcher's process group and cleared its environment, the end of an outer job kills
+  // it together with the launcher, and what workers had started in groups of their own would stay.
+  char word = 0;
+  ssize_t got = 0;
+  while ((got = ::read(from_guardian.get(), &word, sizeof word)) < 0 && errno == EINTR) {
+  }
+  if (got == sizeof word) return;
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  throw SystemError("the guardian of the workers ended as it started");
 }
 
 Guardian::~Guardian() {

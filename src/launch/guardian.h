@@ -17,7 +17,8 @@ void kill_marked(const char* mark);
 // the process groups it was told of and everything marked, and exits.
 class Guardian {
  public:
-  // Throws SystemError.
+  // Returns once it is on its own: what ends the launcher, an outer job's end too, no longer reaches it. So
+  // no worker is ever without one. Throws SystemError.
   explicit Guardian(const std::string& mark);
   ~Guardian();  // the job is over: it exits without killing anything
   Guardian(const Guardian&) = delete;

@@ -11,6 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,6 +22,22 @@
 #include "launch/close_from.h"
 #include "launch/harness.h"
 #include "launch/kernel_without.h"
+
+namespace lockstep::launcher {
+namespace {
+
+// How long chdir() takes, by which a guardian that is starting is recognized: it is about to clear its
+// environment.
+useconds_t chdir_us = 0;
+
+}  // namespace
+}  // namespace lockstep::launcher
+
+// Stands before the C library's.
+extern "C" int chdir(const char* path) noexcept {
+  ::usleep(lockstep::launcher::chdir_us);
+  return static_cast<int>(::syscall(SYS_chdir, path));
+}
 
 namespace lockstep::launcher {
 namespace {
@@ -62,6 +82,29 @@ TEST(CloseFrom, AnEnormousLimitIsNotCountedThrough) {
     ::alarm(20);
     close_from(3);
     return ::fcntl(fd, F_GETFD) < 0 ? 0 : 1;
+  });
+  EXPECT_EQ(status, 0);
+}
+
+// Whether the environment that `process` began with, as others see it, holds `text`.
+bool shows(const std::string& process, const std::string& text) {
+  std::ifstream file("/proc/" + process + "/environ");
+  return std::string(std::istreambuf_iterator<char>(file), {}).find(text) != std::string::npos;
+}
+
+TEST(Guardian, IsBeyondTheEndOfAnOuterJobOnceItIsMade) {
+  const int status = in_child([] {
+    // This launcher is a worker of an outer job, whose mark was in its environment when it began.
+    const std::string outer = "LOCKSTEP_AGENT=outer";
+    char** entry = environ;
+    while (*entry != nullptr && std::strlen(*entry) < outer.size()) ++entry;
+    if (*entry == nullptr) return 97;
+    std::memcpy(*entry, outer.data(), outer.size());
+    if (!shows("self", outer)) return 98;
+    chdir_us = 300'000;
+    const Guardian guardian("LOCKSTEP_AGENT=inner");
+    if (::getpgid(guardian.pid()) == ::getpgid(0)) return 1;      // the outer guardian kills this group
+    return shows(std::to_string(guardian.pid()), outer) ? 2 : 0;  // and all that carry its mark
   });
   EXPECT_EQ(status, 0);
 }

@@ -27,12 +27,12 @@
 // step too: clipping (lockstep::clip_grad_norm_, or torch's) comes between the lanes and step().
 //
 // Floating-point buffers such as batch norm's are means over those lanes or workers that ran a backward,
-// weighted alike. A step in which nobody does (every loss was skipped) changes nothing: with lanes parameters
-// and buffers are as the step found them; in a plain loop each worker's buffers stay as its own forward left
-// them, until the next exchange.
+// weighted alike. A step in which nobody does (every loss was skipped) changes nothing: parameters and batch
+// norm's buffers are as the step found them. (In a plain loop those that the model writes to by operations of
+// its own stay as each worker's forward left them, until the next exchange.)
 //
 // A worker may skip its backward if it calls all else that the others call. With lanes that is nothing
-// special. In a plain loop it is step() of one of our optimizers, and lockstep::clip_grad_norm_ for clipping;
+// special: inside the lane's scope, or by passing over the lane before it. In a plain loop it is step() of one of our optimizers, and lockstep::clip_grad_norm_ for clipping;
 // with torch::optim, which knows nothing of other ranks, every rank calls synchronize() before and end_step()
 // after the optimizer's step().
 //

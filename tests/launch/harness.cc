@@ -152,7 +152,8 @@ std::vector<pid_t> Program::leftovers() const {
 
 bool Program::wait_until_stuck(int stream) const {
   const int fd = stream == 1 ? out_ : err_;
-  // A pipe is full when its slots are, which need not be full themselves: much is in it, and nothing is added.
+  // A pipe is full when its slots are, which need not be full themselves: much is in it, and nothing is
+  // added.
   const int capacity = ::fcntl(fd, F_GETPIPE_SZ);
   int before = -1;
   int unchanged = 0;

@@ -4,9 +4,9 @@
 // lanes.
 //
 // In a loop over the lanes of a step in which some worker has none, every worker says a word (an all-reduce
-// of one number) before each exchange, which strategy's, and one when its loop ends. Workers without lanes, and
-// those who passed over all of theirs, listen until that last word, and serve the others meanwhile: they may hold what those compute with. Where
-// all workers have lanes nothing is said.
+// of one number) before each exchange, which strategy's, and one when its loop ends. Workers without lanes,
+// and those who passed over all of theirs, listen until that last word, and serve the others meanwhile: they
+// may hold what those compute with. Where all workers have lanes nothing is said.
 #pragma once
 
 #include <cstddef>

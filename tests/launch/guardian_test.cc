@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@
 #include "launch/close_from.h"
 #include "launch/harness.h"
 #include "launch/kernel_without.h"
+#include "lockstep/base/fd.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -125,16 +127,19 @@ class KilledLauncher {
   enum class Worker { zombie, reaped };
   explicit KilledLauncher(Worker worker) {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // the guardian and the stranger become children of this process
-    int ends[2];
+    int ends[2], line[2];
     EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, line), 0);
     launcher_ = ::fork();
-    if (launcher_ == 0) be_launcher(worker, ends[1]);
+    if (launcher_ == 0) be_launcher(worker, ends[1], line[1]);
     ::close(ends[1]);
+    ::close(line[1]);
+    line_.reset(line[0]);
     EXPECT_EQ(::read(ends[0], &stranger_, sizeof stranger_), static_cast<ssize_t>(sizeof stranger_));
     ::close(ends[0]);
   }
   ~KilledLauncher() {
-    ::kill(stranger_, SIGKILL);
+    if (!stranger_ended_) ::kill(stranger_, SIGKILL);
     while (::waitpid(-1, nullptr, 0) > 0) {
     }
     ::prctl(PR_SET_CHILD_SUBREAPER, 0);
@@ -146,13 +151,14 @@ class KilledLauncher {
   bool stranger_lives() {
     // Children are the launcher, its guardian and the stranger, and in one case the worker, whom it did not
     // reap.
-    bool stranger_ended = false;
     siginfo_t info{};
-    while (!stranger_ended && children_but_the_stranger() > 0) {
+    while (!stranger_ended_ && children_but_the_stranger() > 0) {
       if (::waitid(P_ALL, 0, &info, WEXITED) != 0) break;
-      stranger_ended = info.si_pid == stranger_;
+      stranger_ended_ = info.si_pid == stranger_;
     }
-    return !stranger_ended && ::waitpid(stranger_, nullptr, WNOHANG) == 0;
+    // One that is killed may not have come to its end yet, but says nothing any more.
+    char word = '?';
+    return ::send(line_.get(), &word, 1, MSG_NOSIGNAL) == 1 && ::read(line_.get(), &word, 1) == 1;
   }
 
  private:
@@ -166,7 +172,7 @@ class KilledLauncher {
     return count;
   }
 
-  [[noreturn]] static void be_launcher(Worker kind, int report) {
+  [[noreturn]] static void be_launcher(Worker kind, int report, int line) {
     Guardian guardian("LOCKSTEP_AGENT=nobody." + std::to_string(::getpid()));
     int stranger_is_there[2];
     if (::pipe(stranger_is_there) != 0) ::_exit(1);
@@ -175,8 +181,11 @@ class KilledLauncher {
       ::setpgid(0, 0);
       const pid_t stranger = ::fork();
       if (stranger == 0) {
-        close_from(0);  // above all the launcher's end of the guardian's pipe
-        for (;;) ::pause();
+        ::dup2(line, 0);
+        close_from(1);  // above all the launcher's end of the guardian's pipe
+        for (char word; ::read(0, &word, 1) == 1 && ::write(0, &word, 1) == 1;) {
+        }
+        ::_exit(0);
       }
       if (::write(stranger_is_there[1], &stranger, sizeof stranger) < 0) ::_exit(1);
       ::_exit(0);
@@ -194,6 +203,8 @@ class KilledLauncher {
 
   pid_t launcher_ = -1;
   pid_t stranger_ = -1;
+  bool stranger_ended_ = false;
+  UniqueFd line_;  // to the stranger, who says again what it is told
 };
 
 TEST(Guardian, KillsTheGroupOfAWorkerThatIsNotReaped) {

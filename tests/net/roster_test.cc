@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <future>
-#include <thread>
+#include <mutex>
 
 #include "base/free_port.h"
 #include "lockstep/base/error.h"
@@ -141,12 +141,19 @@ TEST_P(RosterTest, TheMissingAreNamedEverywhere) {
 }
 
 TEST_P(RosterTest, OneThatDiesWhileItWaitsIsNamed) {
-  auto zero = start(options(0, 4), "0");
+  std::promise<void> two_and_three_are_there;
+  std::once_flag once;
+  RosterOptions first = options(0, 4);
+  first.waits = [&](const std::string& whom) {
+    if (whom == "rank 1") std::call_once(once, [&] { two_and_three_are_there.set_value(); });
+  };
+  auto zero = start(first, "0");
   auto two = start(options(2, 4), "2");
   {
     const auto stream = dial(endpoint_, secret_, GetParam(), "roster", soon());
     send_mail(*stream, CardMail{3, 4, "3"}.text(), soon());
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    ASSERT_EQ(two_and_three_are_there.get_future().wait_for(std::chrono::seconds(6)),
+              std::future_status::ready);
   }
   for (auto* rank : {&zero, &two}) {
     const std::string message = message_of<PeerError>(*rank);

@@ -10,7 +10,7 @@
 namespace lockstep::testing {
 namespace {
 
-constexpr int kRanks = 300;
+constexpr int kManyRanks = 300;
 constexpr int kOdd = 280;  // who does not do what the others wait for
 
 // With small regions: the thread sanitizer leaves little more than 1 TiB of address space.
@@ -29,8 +29,8 @@ TEST_F(ManyRanks, TheRecordOfAFailureNamesEveryRank) {
 }
 
 TEST_F(ManyRanks, OneThatIsMissingIsNamedOnAllOfThem) {
-  std::latch told(kRanks - 1);
-  on_threads(thread_groups(kRanks, {.timeout = std::chrono::minutes(2)}), [&](const Group& g) {
+  std::latch told(kManyRanks - 1);
+  on_threads(thread_groups(kManyRanks, {.timeout = std::chrono::minutes(2)}), [&](const Group& g) {
     g.barrier();
     if (g.rank() == kOdd) return told.wait();
     float x = 0;
@@ -51,7 +51,7 @@ TEST_F(ManyRanks, OneThatIsMissingIsNamedOnAllOfThem) {
 }
 
 TEST_F(ManyRanks, OneThatLeftIsNamedOnAllOfThem) {
-  with_own_groups(thread_groups(kRanks, {.timeout = std::chrono::minutes(2)}), [](Group g) {
+  with_own_groups(thread_groups(kManyRanks, {.timeout = std::chrono::minutes(2)}), [](Group g) {
     g.barrier();
     if (g.rank() == kOdd) return;
     try {
@@ -67,11 +67,11 @@ TEST_F(ManyRanks, SplitReduceAndNameTheOneThatLeft) {
   constexpr int kParts = 12;
   constexpr int kOddInPart = kOdd / kParts;
   ::setenv("LOCKSTEP_ARENA", "512M", 1);  // where a part's control block has room
-  with_own_groups(thread_groups(kRanks, {.timeout = std::chrono::minutes(2)}), [](Group world) {
-    EXPECT_EQ(world.all_reduce(world.rank()), kRanks * (kRanks - 1) / 2);
+  with_own_groups(thread_groups(kManyRanks, {.timeout = std::chrono::minutes(2)}), [](Group world) {
+    EXPECT_EQ(world.all_reduce(world.rank()), kManyRanks * (kManyRanks - 1) / 2);
     const int colour = world.rank() % kParts;
     Group part = world.split(colour);
-    ASSERT_EQ(part.size(), kRanks / kParts);
+    ASSERT_EQ(part.size(), kManyRanks / kParts);
     EXPECT_EQ(part.rank(), world.rank() / kParts);
     // Everybody's colour, and the sum of the part's world ranks at its last rank.
     EXPECT_EQ(part.all_reduce(colour), colour * part.size());

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "base/no_thread.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -32,7 +33,7 @@ std::future<void> start(const std::function<void()>& work) {
     return std::async(std::launch::async, work);
   } catch (const std::system_error& error) {
     std::promise<void> failed;
-    failed.set_exception(std::make_exception_ptr(SystemError("cannot start a thread", error.code().value())));
+    failed.set_exception(std::make_exception_ptr(SystemError(no_thread("a thread", error))));
     return failed.get_future();
   }
 }

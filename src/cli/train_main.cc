@@ -10,7 +10,9 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <system_error>
 
+#include "base/no_thread.h"
 #include "base/option_name.h"
 #include "cli/infer.h"
 #include "cli/step_bench.h"
@@ -169,6 +171,11 @@ int main(int argc, char** argv) {
     lockstep::cli::fail(report_to, command, lockstep::to_string(e.kind()), e.what(), hint);
   } catch (const std::bad_alloc&) {
     lockstep::cli::fail(report_to, command, "error", "not enough memory", hint);
+  } catch (const std::system_error& e) {
+    const bool of_a_thread = e.code() == std::errc::resource_unavailable_try_again;
+    lockstep::cli::fail(
+        report_to, command, "error",
+        of_a_thread ? lockstep::no_thread("a thread", e) : lockstep::cli::in_plain_words(e.what()), hint);
   } catch (const std::exception& e) {
     lockstep::cli::fail(report_to, command, "error", lockstep::cli::in_plain_words(e.what()), hint);
   }

@@ -10,8 +10,10 @@
 #include <asio/steady_timer.hpp>
 #include <cerrno>
 #include <list>
+#include <system_error>
 #include <thread>
 
+#include "base/no_thread.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "net/arrivals.h"
@@ -66,7 +68,12 @@ class Gate::Impl {
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { run(); });
+    try {
+      thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error& error) {
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      throw SystemError(no_thread("the thread that lets peers in", error));
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 

@@ -1,5 +1,4 @@
 // Transfers by threads that read and write at a place: what every kernel has.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/no_thread.h"
 #include "offload/transfers.h"
 
 namespace lockstep {
@@ -26,9 +26,7 @@ class ThreadTransfers final : public Transfers {
         threads_.emplace_back([this] { serve(); });
       } catch (const std::system_error& refused) {
         if (!threads_.empty()) return;  // those that are there do it all, later
-        throw OffloadError(
-            fmt::format("cannot start a thread for the scratch file in {}", file.folder().string()),
-            refused.code().value());
+        throw OffloadError(no_thread("a thread for the scratch file in " + file.folder().string(), refused));
       }
   }
   ~ThreadTransfers() override {

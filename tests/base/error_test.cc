@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <system_error>
+
+#include "base/no_thread.h"
 
 namespace lockstep {
 namespace {
@@ -41,6 +44,15 @@ TEST(Error, CarriesTheRanksConcerned) {
 
 TEST(Error, OfTheSystemSaysWhatTheSystemSaid) {
   EXPECT_STREQ(SystemError("cannot open x", ENOENT).what(), "cannot open x: No such file or directory");
+}
+
+TEST(Error, OfAThreadSaysWhatTheSystemDoesNot) {
+  const auto refused = [](int number) {
+    return no_thread("a thread", std::system_error(number, std::generic_category()));
+  };
+  EXPECT_EQ(refused(EAGAIN),
+            "cannot start a thread: not enough memory for its stack, or too many processes (ulimit -u)");
+  EXPECT_EQ(refused(EPERM), "cannot start a thread: Operation not permitted");
 }
 
 TEST(Error, IsAStandardException) {

@@ -101,7 +101,7 @@ TEST(Transfers, GoOnWithTheThreadsThatCanBeHad) {
   const std::string message = message_of<OffloadError>([&] { make_thread_transfers(file, 6); });
   threads_left = INT_MAX;
   EXPECT_EQ(message, "cannot start a thread for the scratch file in " + folder.path().string() +
-                         ": Resource temporarily unavailable");
+                         ": not enough memory for its stack, or too many processes (ulimit -u)");
 }
 
 class RingTest : public ::testing::Test {

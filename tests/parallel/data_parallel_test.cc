@@ -372,6 +372,7 @@ TEST(DataParallel, BadOptionsAreNamed) {
 
 // Sums of several threads have other bits: who differs is said once, in one line.
 TEST(DataParallel, RanksWithDifferentNumbersOfThreadsAreNamed) {
+  const int before = at::get_num_threads();
   for (const bool differ : {false, true}) {
     ::testing::internal::CaptureStderr();
     on_threads(thread_groups(3), [&](const Group& group) {
@@ -386,6 +387,7 @@ TEST(DataParallel, RanksWithDifferentNumbersOfThreadsAreNamed) {
     EXPECT_EQ(said.find("rank 0 computes with 1 threads, rank 1 with 2") != std::string::npos, differ)
         << said;
   }
+  at::set_num_threads(before);  // or threads to come would have what the last rank has set
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <system_error>
 
+#include "base/no_thread.h"
+
 namespace lockstep::shm {
 
 ArenaShape arena_shape(int ranks, std::uint64_t region_bytes) {
@@ -22,7 +24,7 @@ void Session::watch(std::vector<UniqueFd> pidfds) {
   try {
     watch_ = std::make_unique<Watch>(std::move(pidfds), [this](int rank) { died(rank); });
   } catch (const std::system_error& error) {
-    throw SystemError("cannot start the thread that watches the peers", error.code().value());
+    throw SystemError(no_thread("the thread that watches the peers", error));
   }
 }
 

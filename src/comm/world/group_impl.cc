@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/no_thread.h"
 #include "comm/world/work_state.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
@@ -146,8 +147,7 @@ void GroupImpl::start_thread() {
     thread_ = std::thread([this] { serve(); });
   } catch (const std::system_error& error) {
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw SystemError("cannot start the thread for asynchronous calls of group " + name_,
-                      error.code().value());
+    throw SystemError(no_thread("the thread for asynchronous calls of group " + name_, error));
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

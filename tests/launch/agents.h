@@ -38,11 +38,14 @@ class Agents {
   std::string secret_file_;
 };
 
+// What agents say while they wait for each other depends on how busy the machine is: `err` without those
+// lines.
+std::string without_waits(const std::string& err);
 // Whether every one of `words` is in `text`; a test fails with what is missing.
 void expect_words(const std::string& text, const std::vector<std::string>& words);
-// That it ended with `status` and one line on standard error, with all `words`.
+// That it ended with `status` and one line on standard error, with all `words`; waits are not counted.
 void expect_line(const Outcome& outcome, int status, const std::vector<std::string>& words);
-// That it ended well and said nothing on standard error.
+// That it ended well and said nothing on standard error but that it waits.
 void expect_well(const Outcome& outcome);
 
 }  // namespace lockstep::test

@@ -77,14 +77,22 @@ TEST(Failure, AVictimIsNotTheFirstFailure) {
   for (const char* late : {"exit 3", "sleep 1; exit 3"}) {
     const TempFolder folder;
     const std::string file = folder.path() + "/victim";
-    // The victims end together: the launcher waits for the second as long as for rank 1.
-    const Outcome outcome =
-        run({"run", "-n", "3", "sh", "-c",
-             "trap '' TERM; [ $RANK = 1 ] && { echo 'no such file: weights' >&2; " +
-                 wait_for_end(file + "0") + wait_for_end(file + "2") + late + "; }; " + blame +
-                 "echo rank 1 is gone >&2; " + note_self(file + "$RANK") + "until [ -e " + file +
-                 "0 ] && [ -e " + file + "2 ]; do sleep 0.01; done; exit 1"},
-            {"LOCKSTEP_DUMP_DIR=" + folder.path()});
+    const std::string end = folder.path() + "/end";
+    Program program(
+        {"run", "-n", "3", "sh", "-c",
+         "trap '' TERM; echo pid $$ of $RANK.; [ $RANK = 1 ] && { echo 'no such file: weights' >&2; " +
+             wait_for_end(file + "0") + wait_for_end(file + "2") + late + "; }; " + blame +
+             "echo rank 1 is gone >&2; " + note_self(file + "$RANK") + "until [ -e " + end +
+             " ]; do sleep 0.01; done; exit 1"},
+        {"LOCKSTEP_DUMP_DIR=" + folder.path()});
+    const pid_t victims[] = {program.worker(0), program.worker(2)};
+    ASSERT_TRUE(victims[0] > 0 && victims[1] > 0 && program.worker(1) > 0);
+    // The launcher sees the victims' ends together: it waits for the second only as long as for rank 1.
+    ::kill(program.pid(), SIGSTOP);
+    std::ofstream(end).put('\n');
+    for (const pid_t victim : victims) ASSERT_TRUE(wait_for_zombie(victim));
+    ::kill(program.pid(), SIGCONT);
+    const Outcome outcome = program.finish();
     EXPECT_EQ(outcome.status, 1);
     const std::size_t at = outcome.err.find("lockstep run: rank 1 failed first: it exited with status 3");
     ASSERT_NE(at, std::string::npos) << outcome.err;
@@ -148,9 +156,13 @@ TEST(Failure, EndsAreSeenWhereSigchldIsIgnored) {
 }
 
 TEST(Failure, RestartsTheWholeGroup) {
+  const TempFolder folder;
+  // Rank 1 waits for rank 0, which would be stopped before it says a word where it comes late.
   const std::string script =
       "echo start $LOCKSTEP_RESTART $TORCHELASTIC_RESTART_COUNT; [ $LOCKSTEP_RESTART = 2 ] && exit 0; "
-      "[ $RANK = 1 ] && exit 5; sleep 60";
+      "up=" +
+      folder.path() + "/$LOCKSTEP_JOB.$LOCKSTEP_RESTART; " +
+      "[ $RANK = 1 ] && { until [ -e $up ]; do sleep 0.01; done; exit 5; }; touch $up; sleep 60";
   const Outcome well = run({"run", "-n", "2", "--max-restarts", "3", "sh", "-c", script});
   EXPECT_EQ(well.status, 0) << well.err;
   for (int restart = 0; restart <= 2; ++restart)

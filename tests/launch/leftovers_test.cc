@@ -13,20 +13,27 @@ namespace lockstep::test {
 namespace {
 
 TEST(Leftovers, KillsWorkersThatIgnoreSigterm) {
-  // The worker's own ticks measure the time that it is given: a busy machine makes both longer.
-  const TempFolder folder;
-  const std::string file = folder.path() + "/up";
-  Program program({"run", "-n", "2", "--grace", "0.3", "sh", "-c",
-                   "[ $RANK = 0 ] && { until [ -e " + file + " ]; do sleep 0.01; done; exit 1; }; " +
-                       "trap 'echo told' TERM; touch " + file + "; while :; do sleep 0.1; echo tick; done"});
-  const Outcome outcome = program.finish();
-  EXPECT_EQ(outcome.status, 1);
-  const std::vector<std::string> lines = lines_of(outcome.out);
-  const auto told = std::find(lines.begin(), lines.end(), "[rank 1] told");
-  ASSERT_NE(told, lines.end()) << outcome.out;
-  EXPECT_LT(std::count(told, lines.end(), "[rank 1] tick"), 20)
-      << outcome.out;  // 5 s, the default after a failure, are 50
-  EXPECT_TRUE(program.leftovers().empty());
+  // A worker that was killed before its shell ran its trap is given more time in the next run.
+  for (const double grace : {0.3, 1.0, 3.0}) {
+    const TempFolder folder;
+    const std::string file = folder.path() + "/up";
+    Program program({"run", "-n", "2", "--grace", std::to_string(grace), "sh", "-c",
+                     "[ $RANK = 0 ] && { until [ -e " + file + " ]; do sleep 0.01; done; exit 1; }; " +
+                         "trap 'echo told' TERM; touch " + file +
+                         "; while :; do sleep 0.1; echo tick; done"});
+    const Outcome outcome = program.finish();
+    const std::vector<std::string> lines = lines_of(outcome.out);
+    const auto told = std::find(lines.begin(), lines.end(), "[rank 1] told");
+    if (told == lines.end() && grace < 3) continue;
+    EXPECT_EQ(outcome.status, 1);
+    ASSERT_NE(told, lines.end()) << outcome.out;
+    // The worker's own ticks measure the time that it is given: a busy machine makes both longer. 5 s, the
+    // default after a failure, are 50.
+    EXPECT_LT(static_cast<double>(std::count(told, lines.end(), "[rank 1] tick")), 17 + 10 * grace)
+        << outcome.out;
+    EXPECT_TRUE(program.leftovers().empty());
+    return;
+  }
 }
 
 TEST(Leftovers, KillsGrandchildrenToo) {
@@ -42,7 +49,8 @@ TEST(Leftovers, AKilledLauncherLeavesNothing) {
   for (int i = 0; i < 3; ++i) {
     Program program({"run", "-n", "3", "sh", "-c", "sleep 60 & setsid sleep 61 & echo up $RANK; wait"});
     ASSERT_TRUE(program.wait_for("up 0") && program.wait_for("up 1") && program.wait_for("up 2"));
-    EXPECT_GE(program.descendants().size(), 9U);
+    // One that is just about to become another program shows no environment.
+    EXPECT_TRUE(wait_until([&program] { return program.descendants().size() >= 9; }));
     ::kill(program.pid(), SIGKILL);
     EXPECT_EQ(program.finish().status, 128 + SIGKILL);
     EXPECT_TRUE(program.leftovers().empty());

@@ -42,10 +42,14 @@ const std::string kDumpWhenAsked =
 
 TEST(Stop, AJobThatHangsAndIsToldToStopSaysWhoWaits) {
   const TempFolder folder;
-  Program program({"run", "-n", "2", "sh", "-c",
-                   "echo pid $$ of $RANK.; [ $RANK = 0 ] && { " + kDumpWhenAsked + "}; sleep 60"},
-                  {"TMPDIR=" + folder.path()});
-  ASSERT_GT(program.worker(1), 0);
+  // Rank 0's shell may come to its dump only after the signal, which must not come before the sign.
+  Program program(
+      {"run", "-n", "2", "sh", "-c",
+       "[ $RANK = 0 ] && trap 'ls $LOCKSTEP_DUMP_DIR/stop-* > /dev/null || echo told first' TERM; "
+       "echo pid $$ of $RANK.; [ $RANK = 0 ] && { " +
+           kDumpWhenAsked + "exit 0; }; sleep 60"},
+      {"TMPDIR=" + folder.path()});
+  ASSERT_TRUE(program.worker(0) > 0 && program.worker(1) > 0);
   ::kill(program.pid(), SIGTERM);
   const Outcome outcome = program.finish();
   EXPECT_EQ(outcome.status, 128 + SIGTERM);
@@ -54,6 +58,7 @@ TEST(Stop, AJobThatHangsAndIsToldToStopSaysWhoWaits) {
             std::string::npos)
       << outcome.err;
   EXPECT_NE(outcome.err.find("    | rank 0 waits\n"), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.out.find("told first"), std::string::npos) << outcome.out;
 }
 
 TEST(Stop, AJobThatStopsProperlyLeavesNothing) {
@@ -117,21 +122,27 @@ TEST(Stop, SaysWhoHadToBeKilled) {
 }
 
 TEST(Stop, ASignalThatComesSeveralTimesIsOne) {
-  const TempFolder folder;
-  const std::string file = folder.path() + "/sent";
-  Program program({"run", "-n", "2", "--grace", "60", "sh", "-c",
-                   "trap 'until [ -e " + file + " ]; do sleep 0.02; done; echo saved $RANK; exit 0' TERM; " +
-                       "echo up $RANK; while :; do sleep 0.02; done"});
-  ASSERT_TRUE(program.wait_for("up 0") && program.wait_for("up 1"));
-  for (int i = 0; i < 5; ++i) {
-    ::kill(program.pid(), i == 3 ? SIGINT : SIGTERM);
-    ::usleep(20'000);  // that they are not merged into one by the kernel
+  // On a busy machine the last of them may come too late to be one with the first: then again.
+  for (int attempts_left = 2; attempts_left >= 0; --attempts_left) {
+    const TempFolder folder;
+    const std::string file = folder.path() + "/sent";
+    Program program({"run", "-n", "2", "--grace", "60", "sh", "-c",
+                     "trap 'until [ -e " + file +
+                         " ]; do sleep 0.02; done; echo saved $RANK; exit 0' TERM; " +
+                         "echo up $RANK; while :; do sleep 0.02; done"});
+    ASSERT_TRUE(program.wait_for("up 0") && program.wait_for("up 1"));
+    for (int i = 0; i < 5; ++i) {
+      ::kill(program.pid(), i == 3 ? SIGINT : SIGTERM);
+      ::usleep(20'000);  // that they are not merged into one by the kernel
+    }
+    std::ofstream(file).put('\n');
+    const Outcome outcome = program.finish();
+    if (attempts_left > 0 && outcome.err.find("killed by the second signal") != std::string::npos) continue;
+    EXPECT_EQ(outcome.status, 128 + SIGTERM) << outcome.err;
+    EXPECT_NE(outcome.out.find("saved 0"), std::string::npos) << outcome.out;
+    EXPECT_NE(outcome.out.find("saved 1"), std::string::npos) << outcome.out;
+    return;
   }
-  std::ofstream(file).put('\n');
-  const Outcome outcome = program.finish();
-  EXPECT_EQ(outcome.status, 128 + SIGTERM);
-  EXPECT_NE(outcome.out.find("saved 0"), std::string::npos) << outcome.out;
-  EXPECT_NE(outcome.out.find("saved 1"), std::string::npos) << outcome.out;
 }
 
 TEST(Stop, ASignalEndsAJobWhoseOutputNobodyReads) {
@@ -156,8 +167,10 @@ TEST(Stop, ASignalWhileOnlyOutputIsLeft) {
   for (const char* const status : {"0", "1"}) {
     const TempFolder folder;
     const std::string file = folder.path() + "/starts";
+    // None fails before both are through: the other would be stopped.
     Program program({"run", "-n", "2", "--max-restarts", "3", "sh", "-c",
-                     "head -c 300000 /dev/zero | tr '\\0' x; echo $RANK >> " + file + "; exit " + status});
+                     "head -c 300000 /dev/zero | tr '\\0' x; echo $RANK >> " + file + "; until [ $(wc -l < " +
+                         file + ") -ge 2 ]; do sleep 0.01; done; exit " + status});
     ASSERT_TRUE(program.wait_until_stuck());
     ASSERT_TRUE(program.wait_for_workers_end());
     ::kill(program.pid(), SIGTERM);

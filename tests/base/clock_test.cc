@@ -10,18 +10,19 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 TEST(Clock, NowMovesForwardInNanoseconds) {
+  const auto outer = Clock::now();
   const std::int64_t before = now_ns();
   const auto start = Clock::now();
   while (Clock::now() - start < milliseconds(2)) {
   }
   const std::int64_t took = now_ns() - before;
   EXPECT_GE(took, 2'000'000);
-  EXPECT_LT(took, 2'000'000'000);
+  EXPECT_LE(nanoseconds(took), Clock::now() - outer);
 }
 
 TEST(Deadline, PassesOnceItsSpanIsOver) {
-  const auto soon = Deadline::after(milliseconds(2));
   const auto start = Clock::now();
+  const auto soon = Deadline::after(milliseconds(2));
   while (!soon.passed()) ASSERT_LT(Clock::now() - start, std::chrono::seconds(5));
   EXPECT_GE(Clock::now() - start, milliseconds(1));
   EXPECT_EQ(soon.left(), nanoseconds(0));  // never negative

@@ -109,8 +109,11 @@ class Resume(Case):
 
     def test_started_again_by_the_launcher(self):
         args = [*LANES, "--steps", 400, "--checkpoint-every", 5]
-        process = subprocess.Popen([PROGRAM, "run", "-n", "2", "--max-restarts", "1", PROGRAM, "train", "--out",
-                                    self.path("again"), *map(str, args)], env=self.environment,
+        # The first start writes slowly: it is not over before this script hears of its checkpoint.
+        slow_at_first = 'if [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then export LD_PRELOAD="$DISK_SHIM"; fi; exec "$@"'
+        process = subprocess.Popen([PROGRAM, "run", "-n", "2", "--max-restarts", "1", "sh", "-c", slow_at_first, "sh",
+                                    PROGRAM, "train", "--out", self.path("again"), *map(str, args)],
+                                   env=dict(self.environment, DISK_FAULTS="write steps.csv delay_ms=50"),
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.wait_for_checkpoint(process, "again", 5)
         os.kill(self.workers_of("again")[1], signal.SIGKILL)

@@ -198,9 +198,16 @@ class Strangers(unittest.TestCase):
         environment.pop("LOCKSTEP_SECRET", None)
         if known:
             environment.update(LOCKSTEP_SECRET=job.secret, LOCKSTEP_JOB=job.job)
-        done = subprocess.run([STRANGER, "127.0.0.1:%d" % through, security, "3"], env=environment,
+        done = subprocess.run([STRANGER, "127.0.0.1:%d" % through, security, "30"], env=environment,
                               capture_output=True, text=True, timeout=60)
         return done.stdout + done.stderr
+
+    def goes_on(self, job, what):
+        """Waits until a call has ended in some second from now on; on a busy machine one may pass without."""
+        seen, until = len(job.rates()), time.monotonic() + 60
+        while not any(job.rates()[seen:]):
+            self.assertLess(time.monotonic(), until, f"it stands still beside {what}")
+            time.sleep(0.05)
 
     def attack(self, job):
         dice = random.Random(7)
@@ -241,10 +248,11 @@ class Strangers(unittest.TestCase):
                 self.assertGreater(len(recorder.said), 60)
                 with self.knock(port) as stranger:
                     stranger.sendall(recorder.said)
-                    got, closed = heard(stranger, 2)
+                    got, closed = heard(stranger, 30)  # until it is hung up on
                 self.expect_little(job, got, "a replay")
                 self.assertTrue(closed, "the replay was let in")  # who is let in may stay
                 self.assertNotEqual(got, recorder.answered)
+            self.goes_on(job, "strangers")
         kept = []
         with self.subTest("half-open and slow ones"):
             for port in sorted(job.ports):
@@ -256,6 +264,7 @@ class Strangers(unittest.TestCase):
                     except OSError:
                         pass
                 time.sleep(0.1)
+            self.goes_on(job, "slow ones")
         with self.subTest("a thousand at once"):
             crowd = []
             for port in sorted(job.ports):
@@ -264,7 +273,7 @@ class Strangers(unittest.TestCase):
                     one.setblocking(False)
                     one.connect_ex(port)
                     crowd.append(one)
-            time.sleep(0.5)
+            self.goes_on(job, "a thousand")
             for one in crowd:
                 try:
                     one.setblocking(False)
@@ -316,7 +325,6 @@ class Strangers(unittest.TestCase):
         for line in results:
             self.assertIn(" 0 wrong", line)
         self.assertGreaterEqual(len(job.rates()), seen + 2)
-        self.assertGreater(min(job.rates()), 0, "it stood still")
         self.expect_secret_kept(job)
         for pid in job.pids:
             self.assertFalse(os.path.exists(f"/proc/{pid}"), "a process is left")

@@ -253,7 +253,9 @@ class Probe final : public Dataset {
 };
 
 void wait_until(const std::function<bool()>& true_now) {
-  for (int i = 0; i < 2000 && !true_now(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!true_now() && std::chrono::steady_clock::now() < limit)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 TEST(Loader, MakesAFewStepsAheadAndNoMore) {

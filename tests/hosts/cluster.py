@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 from train_case import PROGRAM, Case as TrainCase  # takes the program's path out of sys.argv
@@ -107,6 +108,9 @@ class Case(harness.Case, TrainCase):
         return {i: [line.split()[3] for line in text.splitlines()] for i, text in shown.items()}
 
     def check_nothing_is_left(self):
+        until = time.monotonic() + 20  # in which those that were killed, and guardians, come to their end
+        while self.processes() and time.monotonic() < until:
+            time.sleep(0.05)
         self.assertEqual(self.processes(), {})
         for i, addresses in self.listening().items():
             self.assertEqual(addresses, [])

@@ -77,19 +77,18 @@ class Network(Sleepers):
         self.assertEqual((done.returncode, done.stdout, done.stderr), (5, "out\n", "err\n"))
 
     def check_rates(self, name, expected):
-        """Never more than the rate. Much less is a busy machine's: then it is measured again, until each pair has come
-        to half of its rate once."""
+        """Much less than the rate is a busy machine's, and so is more: what lay in a socket when the time began is counted.
+        Then it is measured again, until each pair was between half of its rate and all of it once."""
         slow = {(a, b) for a, row in enumerate(expected) for b in range(len(row))}
         for _ in range(20):
             found = rates(hosts("measure", "--name", name, "--seconds", 0.3).stdout)
             for a, (row, most_of_row) in enumerate(zip(found, expected, strict=True)):
                 for b, (rate, most) in enumerate(zip(row, most_of_row, strict=True)):
-                    self.assertLessEqual(rate, most, f"from host{a + 1}: {row} Mbit/s at rates {most_of_row}")
-                    if rate >= most / 2:
+                    if most / 2 <= rate <= most:
                         slow.discard((a, b))
             if not slow:
                 return
-        self.fail(f"never half of the rate: {slow} of {expected}, last {found}")
+        self.fail(f"never between half of the rate and the rate: {slow} of {expected}, last {found}")
 
     def test_rates(self):
         name = self.up(3, "--rate", "200mbit", "--link", "1-3=40mbit")

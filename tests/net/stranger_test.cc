@@ -48,8 +48,8 @@ class StrangerTest : public testing::TestWithParam<Security> {
 };
 
 TEST_P(StrangerTest, WhoSaysNothingIsHungUpOnAndHearsNothing) {
-  const Stranger stranger(gate_.endpoint());
   const auto begin = Clock::now();
+  const Stranger stranger(gate_.endpoint());
   const auto heard = stranger.listen(std::chrono::seconds(10));
   EXPECT_TRUE(heard.closed);
   EXPECT_EQ(heard.bytes, "");

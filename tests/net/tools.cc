@@ -128,7 +128,13 @@ std::string Relay::finish() {
 }
 
 void Relay::run() {
-  if (!wait_ready(door_.get(), POLLIN, soon())) return;
+  while (wait_ready(door_.get(), POLLIN, soon())) {
+    said_.clear();
+    if (pass_on()) return;  // else the gate lost its patience, and the dialler comes again
+  }
+}
+
+bool Relay::pass_on() {
   const UniqueFd dialler(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   const Stranger gate(gate_);
   std::array<pollfd, 2> both = {pollfd{dialler.get(), POLLIN, 0}, pollfd{gate.fd(), POLLIN, 0}};
@@ -137,11 +143,12 @@ void Relay::run() {
       if (both[from].revents == 0) continue;
       std::array<char, 4096> buffer;
       const ssize_t got = ::recv(both[from].fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
-      if (got <= 0) return;
+      if (got <= 0) return from == 0;
       ::send(both[1 - from].fd, buffer.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL);
       if (from == 0) said_.append(buffer.data(), static_cast<std::size_t>(got));
     }
   }
+  return true;
 }
 
 }  // namespace lockstep::net

@@ -69,6 +69,7 @@ class Relay {
   std::string finish();  // waits for the dialler to hang up; what it said
  private:
   void run();
+  bool pass_on();  // until the dialler hangs up (true) or the gate
   Endpoint gate_;
   UniqueFd door_;
   Endpoint endpoint_;

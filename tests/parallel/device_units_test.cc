@@ -124,7 +124,9 @@ TEST(DeviceUnits, BucketsOfGradientsAreUsedAgain) {
       const CommMemory memory = slots.take(4096);
       for (int i = 0; i < 20; ++i)  // slow
         there.fill(memory.data(), std::byte{0}, 4096, there.current_stream(device.index));
-      slots.leave(memory, g.all_reduce_async(Buffer{memory.data(), 1024, DType::f32, device}));
+      const Work exchange = g.all_reduce_async(Buffer{memory.data(), 1024, DType::f32, device});
+      exchange.wait();  // it is on the stream now, and far from over there
+      slots.leave(memory, exchange);
     }
     EXPECT_LE(slots.bytes(), 3 * 4096U);
     g.barrier();

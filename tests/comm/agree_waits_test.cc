@@ -162,7 +162,8 @@ TEST(Agreed, APartAsksTheWhole) {
   EXPECT_EQ(part.blame({1}).text, "rank 0");
 }
 
-TEST(Agreed, TellsTheOtherEngineTwiceASecond) {
+// How often the other engine is told of a hundred posts in a row.
+int times_told() {
   FakeRanks ranks(2);
   int told = 0;
   ranks[0].on_wait([&](const std::vector<int>& awaited) {
@@ -170,20 +171,37 @@ TEST(Agreed, TellsTheOtherEngineTwiceASecond) {
     ++told;
   });
   for (int i = 0; i < 100; ++i) ranks[0].post({1});
-  EXPECT_EQ(told, 1);
+  return told;
 }
+
+// A busy machine may take half a second for the hundred, which are then told twice: once more.
+TEST(Agreed, TellsTheOtherEngineTwiceASecond) {
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const Clock::time_point start = Clock::now();
+    const int told = times_told();
+    if (Clock::now() - start >= milliseconds(400)) continue;
+    EXPECT_EQ(told, 1);
+    return;
+  }
+  FAIL() << "a hundred posts took 400 ms, five times in a row";
+}
+
+// People want to hear of an hour, by a clock that only the test moves: it takes no time to wait so long, and
+// a rank that the machine keeps waiting has waited for nothing.
+constexpr std::int64_t kHour = std::chrono::nanoseconds(std::chrono::hours(1)).count();
 
 // Lines that rank `rank` says, which has waited for rank 3 for longer than people like.
 std::vector<std::string> said_by(FakeRanks& ranks, int rank) {
   const LogLines lines;
-  Stall stall(milliseconds(1));
+  std::int64_t ahead = 0;
+  Stall stall(std::chrono::hours(1), [&] { return now_ns() + ahead; });
   Call call = within(std::chrono::hours(1));
   call.stall = &stall;
   ranks[rank].begin(call, milliseconds(0));
   ranks[rank].start_wait();
   for (int i = 0; i < 2; ++i) {
     ranks[rank].look({3});
-    std::this_thread::sleep_for(milliseconds(3));
+    ahead = 2 * kHour;
   }
   ranks[rank].end();
   return lines.with("has waited");
@@ -192,7 +210,8 @@ std::vector<std::string> said_by(FakeRanks& ranks, int rank) {
 TEST(Agreed, NobodyIsToldOfAWaitInWhichSomethingMoves) {
   FakeRanks ranks(2);
   const LogLines lines;
-  Stall stall(milliseconds(1));
+  std::int64_t time = 0;
+  Stall stall(std::chrono::hours(1), [&] { return time; });
   Call call = within(std::chrono::hours(1));
   call.stall = &stall;
   ranks[0].begin(call, milliseconds(0));
@@ -201,8 +220,14 @@ TEST(Agreed, NobodyIsToldOfAWaitInWhichSomethingMoves) {
     ranks[0].look({1});
     std::this_thread::sleep_for(milliseconds(3));
     ranks[0].moved();
+    time = now_ns() + kHour - 1;  // less than an hour after what moved, more than that after the last look
   }
   EXPECT_TRUE(lines.with("has waited").empty());
+  ranks[0].look({1});
+  EXPECT_TRUE(lines.with("has waited").empty());
+  time = now_ns() + kHour;
+  ranks[0].look({1});
+  EXPECT_EQ(lines.with("has waited").size(), 1U) << "nothing moved";
 }
 
 TEST(Agreed, TheLowestThatWaitsTellsPeople) {

@@ -50,7 +50,7 @@ void Round::run() {
   if (settings_.wires()) {
     EXPECT_FALSE(listens(port_)) << "somebody still listens at port " << port_;
   }
-  if (::testing::Test::HasFailure()) show();
+  if (::testing::Test::HasFailure() || late()) show();
 }
 
 ProcessRanks::Options Round::options() const {

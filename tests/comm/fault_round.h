@@ -59,6 +59,10 @@ class Round {
         ranks_(options()) {}
 
   void run();
+  // Nothing was wrong but that somebody noticed late, or missed a survivor that was late: how; empty: it was
+  // not so. A busy machine may do that to one round.
+  const std::string& how_late() const { return how_late_; }
+  bool late() const { return !how_late_.empty(); }
 
  private:
   ProcessRanks::Options options() const;
@@ -77,15 +81,16 @@ class Round {
   // When the fault was committed, by whoever did.
   std::int64_t fault_time() const;
   void check_rank(int rank);
-  void check_error(int rank, const Report& report) const;
+  void check_error(int rank, const Report& report);
   // Did it wait for somebody in another group than `group`?
   bool held_up(int rank, const std::string& group, int steps) const;
   bool gave_up(int rank) const;
-  void check_init_error(const Report& report) const;
+  void check_init_error(const Report& report);
   void check_latency(int rank, const Report& report, bool first);
   // What a dump says of this rank if it may be the reason; none: it may not.
   std::optional<std::string> told_of(int rank) const;
   void check_dumps() const;
+  void expect_in_time(bool in_time, const std::string& what);
 
   const FaultSettings& settings_;
   int number_;
@@ -96,6 +101,7 @@ class Round {
   ProcessRanks ranks_;
   std::int64_t start_ns_ = 0;
   std::int64_t fault_ns_ = 0;
+  std::string how_late_;
 };
 
 }  // namespace lockstep::testing

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep::testing {
 
 // What the ranks of one attempt saw, a line each; they say it from threads of their own.
@@ -34,6 +36,16 @@ class Seen {
   mutable std::mutex mutex_;
   std::vector<std::string> lines_;
 };
+
+// Notes whom `error` calls missing, all of whom its line must name; gives the line.
+inline std::string note_missing(Seen& seen, const TimeoutError& error) {
+  seen.note(error.missing());
+  const std::string line = error.what();
+  const std::string named = line.substr(std::min(line.find("missing: "), line.size()));
+  for (const int rank : error.missing())
+    EXPECT_NE(named.find("rank " + std::to_string(rank)), std::string::npos) << line;
+  return line;
+}
 
 // `attempt` in which `count` ranks wait for `patience`, each of which must see `expected`. How soon the
 // others come is the machine's affair: where one of them was late all of it is done again, with four times

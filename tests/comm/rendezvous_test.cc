@@ -283,8 +283,7 @@ TEST(Processes, TheLeaderOfASubGroupMayLeaveEverything) {
   const std::string job = new_job();
   std::vector<Worker> workers;
   for (int r = 0; r < 3; ++r)
-    workers.emplace_back(WorkerOptions{.arguments = {"leave_first"},
-                                       .variables = variables_of(job, r, 3, {"LOCKSTEP_TIMEOUT_S=3"})});
+    workers.emplace_back(WorkerOptions{.arguments = {"leave_first"}, .variables = variables_of(job, r, 3)});
   for (Worker& worker : workers) expect_ok(worker, "left");
 }
 

@@ -20,15 +20,6 @@
 namespace lockstep::testing {
 namespace {
 
-// Sets the threshold while it lives; no other thread runs then.
-class WarnAfter {
- public:
-  explicit WarnAfter(const char* seconds) { ::setenv("LOCKSTEP_WARN_AFTER_S", seconds, 1); }
-  ~WarnAfter() { ::unsetenv("LOCKSTEP_WARN_AFTER_S"); }
-  WarnAfter(const WarnAfter&) = delete;
-  WarnAfter& operator=(const WarnAfter&) = delete;
-};
-
 std::vector<Group> four_ranks(std::chrono::milliseconds timeout) {
   return thread_groups(4, {.timeout = timeout});
 }

@@ -53,35 +53,58 @@ TEST_P(WireMessages, WaitWhileCollectivesPass) {
   });
 }
 
+struct SentOtherwise {
+  std::size_t sent, received;
+  DType sent_as, received_as;
+};
+
+void send_otherwise(const Wire& wire, const SentOtherwise& c, int from, std::atomic<bool>& late) {
+  on_threads(wire.make(kPatient), [&](const Group& g) {
+    std::vector<double> x(200'000);
+    const auto named = [](DType dtype, std::size_t count) {
+      return std::string(to_string(dtype)) + " × " + std::to_string(count);
+    };
+    const std::vector<std::string> says = {
+        "rank 1 called recv(" + named(c.received_as, c.received),
+        "rank " + std::to_string(from) + " called send(" + named(c.sent_as, c.sent)};
+    const auto took = time_of([&] {
+      expect_error<MismatchError>(
+          [&] {
+            if (g.rank() == from) g.send(ConstBuffer(x.data(), c.sent, c.sent_as), 1);
+            if (g.rank() == 1) g.recv(Buffer{x.data(), c.received, c.received_as}, from);
+            g.barrier();
+          },
+          says);
+    });
+    if (took >= kTold) late = true;
+    expect_error<MismatchError>([&] { g.barrier(); }, says);
+  });
+}
+
 TEST_P(WireMessages, CountsAndTypesMustAgree) {
-  struct Case {
-    std::size_t sent, received;
-    DType sent_as, received_as;
-  };
-  for (const Case& c : {Case{4, 5, DType::f32, DType::f32}, Case{4, 4, DType::f32, DType::i32},
-                        Case{4, 2, DType::f32, DType::f64}, Case{0, 1, DType::f32, DType::f32},
-                        Case{9, 0, DType::f32, DType::f32}, Case{400'000, 1, DType::f32, DType::f32}})
+  for (const SentOtherwise& c :
+       {SentOtherwise{4, 5, DType::f32, DType::f32}, SentOtherwise{4, 4, DType::f32, DType::i32},
+        SentOtherwise{4, 2, DType::f32, DType::f64}, SentOtherwise{0, 1, DType::f32, DType::f32},
+        SentOtherwise{9, 0, DType::f32, DType::f32}, SentOtherwise{400'000, 1, DType::f32, DType::f32}})
     for (const int from : {0, 3})
-      on_threads(GetParam().make(kPatient), [&](const Group& g) {
-        std::vector<double> x(200'000);
-        const auto named = [](DType dtype, std::size_t count) {
-          return std::string(to_string(dtype)) + " × " + std::to_string(count);
-        };
-        const std::vector<std::string> says = {
-            "rank 1 called recv(" + named(c.received_as, c.received),
-            "rank " + std::to_string(from) + " called send(" + named(c.sent_as, c.sent)};
-        const auto took = time_of([&] {
-          expect_error<MismatchError>(
-              [&] {
-                if (g.rank() == from) g.send(ConstBuffer(x.data(), c.sent, c.sent_as), 1);
-                if (g.rank() == 1) g.recv(Buffer{x.data(), c.received, c.received_as}, from);
-                g.barrier();
-              },
-              says);
-        });
-        EXPECT_LT(took, kTold);
-        expect_error<MismatchError>([&] { g.barrier(); }, says);
-      });
+      expect_told_soon([&](std::atomic<bool>& late) { send_otherwise(GetParam(), c, from, late); });
+}
+
+void message_beside_collective(net::Security security, bool sends, std::atomic<bool>& late) {
+  on_threads(tcp_groups(3, security, kPatient), [&](const Group& g) {
+    std::vector<double> x(4 << 20);
+    const auto took = time_of([&] {
+      expect_error<MismatchError>(
+          [&] {
+            if (g.rank() != 1) g.all_reduce(Buffer{x.data(), 100, DType::f64}, {.algorithm = "ring"});
+            if (g.rank() == 1 && sends) g.send(buffer(x), 2);
+            if (g.rank() == 1 && !sends) g.recv(buffer(x), 2);
+          },
+          {"called different things", std::string("rank 1 called ") + (sends ? "send" : "recv"),
+           "rank 2 called all_reduce(f64 × 100"});
+    });
+    if (took >= kTold) late = true;
+  });
 }
 
 // A large one goes nowhere while its receiver is in a collective, and a receiver waits for a sender that is
@@ -89,20 +112,7 @@ TEST_P(WireMessages, CountsAndTypesMustAgree) {
 TEST(WireMessage, WhileOthersAreInACollective) {
   for (const auto security : {net::Security::plaintext, net::Security::tls})
     for (const bool sends : {true, false})
-      on_threads(tcp_groups(3, security, kPatient), [&](const Group& g) {
-        std::vector<double> x(4 << 20);
-        const auto took = time_of([&] {
-          expect_error<MismatchError>(
-              [&] {
-                if (g.rank() != 1) g.all_reduce(Buffer{x.data(), 100, DType::f64}, {.algorithm = "ring"});
-                if (g.rank() == 1 && sends) g.send(buffer(x), 2);
-                if (g.rank() == 1 && !sends) g.recv(buffer(x), 2);
-              },
-              {"called different things", std::string("rank 1 called ") + (sends ? "send" : "recv"),
-               "rank 2 called all_reduce(f64 × 100"});
-        });
-        EXPECT_LT(took, kTold);
-      });
+      expect_told_soon([&](std::atomic<bool>& late) { message_beside_collective(security, sends, late); });
 }
 
 // The receiver is late: what was begun goes on as it was, while the sender says that it waits.

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <vector>
 
-#include "base/no_thread.h"
+#include "base/start_thread.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"

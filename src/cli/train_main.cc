@@ -6,14 +6,15 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
 
-#include "base/no_thread.h"
 #include "base/option_name.h"
+#include "base/start_thread.h"
 #include "cli/infer.h"
 #include "cli/step_bench.h"
 #include "cli/train_plan.h"
@@ -172,7 +173,8 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     lockstep::cli::fail(report_to, command, "error", "not enough memory", hint);
   } catch (const std::system_error& e) {
-    const bool of_a_thread = e.code() == std::errc::resource_unavailable_try_again;
+    const bool of_a_thread = e.code() == std::errc::resource_unavailable_try_again &&
+                             dynamic_cast<const std::filesystem::filesystem_error*>(&e) == nullptr;
     lockstep::cli::fail(
         report_to, command, "error",
         of_a_thread ? lockstep::no_thread("a thread", e) : lockstep::cli::in_plain_words(e.what()), hint);

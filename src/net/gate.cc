@@ -1,8 +1,6 @@
 #include "net/gate.h"
 
 #include <netinet/in.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <asio/io_context.hpp>
@@ -10,10 +8,9 @@
 #include <asio/steady_timer.hpp>
 #include <cerrno>
 #include <list>
-#include <system_error>
 #include <thread>
 
-#include "base/no_thread.h"
+#include "base/start_thread.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "net/arrivals.h"
@@ -61,20 +58,14 @@ class Gate::Impl {
         io_(1),
         door_(io_, socket_.get()),
         pause_(io_) {
-    if (security_ == Security::tls) tls_ = std::make_unique<TlsContext>(options.secret, TlsSide::gate);
-    wait_at_door();
-    // Signals are for the program's own threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-      thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error& error) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw SystemError(no_thread("the thread that lets peers in", error));
+      if (security_ == Security::tls) tls_ = std::make_unique<TlsContext>(options.secret, TlsSide::gate);
+      wait_at_door();
+      thread_ = start_thread("the thread that lets peers in", [this] { run(); });
+    } catch (...) {
+      door_.release();  // or it and socket_ would both close it
+      throw;
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   ~Impl() {

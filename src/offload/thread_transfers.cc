@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/no_thread.h"
+#include "base/start_thread.h"
 #include "offload/transfers.h"
 
 namespace lockstep {

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <system_error>
 
-#include "base/no_thread.h"
+#include "base/start_thread.h"
 
 namespace lockstep {
 namespace {
@@ -51,7 +51,8 @@ TEST(Error, OfAThreadSaysWhatTheSystemDoesNot) {
     return no_thread("a thread", std::system_error(number, std::generic_category()));
   };
   EXPECT_EQ(refused(EAGAIN),
-            "cannot start a thread: not enough memory for its stack, or too many processes (ulimit -u)");
+            "cannot start a thread: not enough memory for its stack, or too many processes (ulimit -u, or a "
+            "container's limit)");
   EXPECT_EQ(refused(EPERM), "cannot start a thread: Operation not permitted");
 }
 

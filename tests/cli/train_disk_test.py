@@ -67,7 +67,8 @@ class Disk(Case):
             process.send_signal(signal.SIGINT)
             self.assertIn("once more, after 3 s, stops at once", process.stderr.readline())
             until = time.monotonic() + 10
-            while not glob.glob(self.path("lockstep-*", "stop-*")) and time.monotonic() < until:
+            while not glob.glob(self.path("lockstep-*", "stop-*")):
+                self.assertLess(time.monotonic(), until, "its launcher has put up no sign")
                 time.sleep(0.02)  # until its launcher has heard of it, too
             time.sleep(3)  # until then it would be the same telling
             process.send_signal(signal.SIGINT)

@@ -51,6 +51,8 @@ void print(const std::map<Fault, Figures>& all) {
   std::cout << "in all " << rounds << " rounds\n";
 }
 
+int repeated = 0;
+
 // A round that was only late is repeated: how soon ranks get a core is the machine's affair.
 void run_round(int number, Figures& figures) {
   constexpr int kAttempts = 3;
@@ -60,12 +62,13 @@ void run_round(int number, Figures& figures) {
     Round round(settings, number, own);
     round.run();
     how_late = round.how_late();
+    figures.latency_ms.insert(figures.latency_ms.end(), own.latency_ms.begin(), own.latency_ms.end());
     if (round.late() && !::testing::Test::HasFailure()) {
+      ++repeated;
       std::cout << "that round was late: " << how_late << "\n";
       continue;
     }
     figures.rounds += own.rounds;
-    figures.latency_ms.insert(figures.latency_ms.end(), own.latency_ms.begin(), own.latency_ms.end());
     return;
   }
   ADD_FAILURE() << "noticed late, or a survivor is named, three times in a row: " << how_late;
@@ -83,6 +86,8 @@ TEST(Fault, EverySurvivorGetsTheRightErrorAndNothingIsLeft) {
     if (HasFatalFailure()) break;
   }
   print(figures);
+  // A defect that shows in some rounds is not to pass for a busy machine.
+  EXPECT_LE(repeated, std::max(3, settings.rounds / 10)) << "rounds were late and repeated";
   for (const std::string& segment : names_in("/dev/shm"))
     EXPECT_EQ(segment.find("lockstep"), std::string::npos) << "left behind: " << segment;
   EXPECT_EQ(arenas_mapped(), 0);

@@ -71,8 +71,8 @@ TEST(Stall, NamesTheEndOfTheChain) {
 
 // Messages have no number: whom one waits for is inside none of the same, and was last seen in a collective.
 TEST(Stall, InAMessageSaysWhereTheOtherWasSeen) {
-  const WarnAfter soon("0.3");
-  expect_late_message_blamed(four_ranks, 0, 1, "rank 1 (last seen in operation 1)");
+  expect_said_rightly(
+      0.3, [] { return wrong_of_late_message(four_ranks, 0, 1, "rank 1 (last seen in operation 1)"); });
 }
 
 // A clock that counts how often it is looked at, which a wait that goes on does at each of its looks.

@@ -41,11 +41,9 @@ TEST_P(WireStall, NamesTheLateRankAndTheCall) {
 }
 
 TEST_P(WireStall, InAMessageNamesNoOperation) {
-  const WarnAfter soon(std::to_string(kHeardOfAfter));
   // Of a rank on the same node it is known where it was.
-  const bool same_node = GetParam().name == "Alternating";
-  expect_late_message_blamed(GetParam().make, 1, 3,
-                             same_node ? "rank 3 (last seen in operation 1)" : "rank 3");
+  const std::string three = GetParam().name == "Alternating" ? "rank 3 (last seen in operation 1)" : "rank 3";
+  expect_said_rightly(kHeardOfAfter, [&] { return wrong_of_late_message(GetParam().make, 1, 3, three); });
 }
 
 // One that waits across is no lower rank that would speak for a wait on the node.

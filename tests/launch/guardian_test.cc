@@ -139,7 +139,7 @@ class KilledLauncher {
     ::close(ends[0]);
   }
   ~KilledLauncher() {
-    if (!stranger_ended_) ::kill(stranger_, SIGKILL);
+    if (stranger_ > 0 && !stranger_ended_) ::kill(stranger_, SIGKILL);
     while (::waitpid(-1, nullptr, 0) > 0) {
     }
     ::prctl(PR_SET_CHILD_SUBREAPER, 0);

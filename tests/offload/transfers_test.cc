@@ -100,8 +100,10 @@ TEST(Transfers, GoOnWithTheThreadsThatCanBeHad) {
   threads_left = 0;
   const std::string message = message_of<OffloadError>([&] { make_thread_transfers(file, 6); });
   threads_left = INT_MAX;
-  EXPECT_EQ(message, "cannot start a thread for the scratch file in " + folder.path().string() +
-                         ": not enough memory for its stack, or too many processes (ulimit -u)");
+  EXPECT_EQ(
+      message,
+      "cannot start a thread for the scratch file in " + folder.path().string() +
+          ": not enough memory for its stack, or too many processes (ulimit -u, or a container's limit)");
 }
 
 class RingTest : public ::testing::Test {

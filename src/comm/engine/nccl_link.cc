@@ -1,9 +1,9 @@
 #include "comm/engine/nccl_link.h"
 
-#include <csignal>
 #include <utility>
 
 #include "base/seconds_text.h"
+#include "base/start_thread.h"
 #include "comm/cuda/check.h"
 #include "comm/cuda/runtime.h"
 #include "lockstep/base/log.h"
@@ -36,13 +36,7 @@ NcclLink::NcclLink(Facts facts, const ncclUniqueId& id, std::chrono::millisecond
   try {
     settle(ncclCommInitRankConfig(&comm_, facts_.size, id, facts_.rank, &config), call,
            Deadline::after(timeout));
-    // The program's signals are its own threads' business.
-    sigset_t all;
-    sigset_t before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { serve(); });
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    thread_ = start_thread("the thread that watches NCCL", [this] { serve(); });
   } catch (const Error& error) {
     abort(error);
     throw;

@@ -1,9 +1,6 @@
 #include "comm/shm/session.h"
 
 #include <algorithm>
-#include <system_error>
-
-#include "base/no_thread.h"
 
 namespace lockstep::shm {
 
@@ -21,11 +18,7 @@ std::vector<int> Session::nodes_of(const std::vector<int>& ranks) const {
 }
 
 void Session::watch(std::vector<UniqueFd> pidfds) {
-  try {
-    watch_ = std::make_unique<Watch>(std::move(pidfds), [this](int rank) { died(rank); });
-  } catch (const std::system_error& error) {
-    throw SystemError(no_thread("the thread that watches the peers", error));
-  }
+  watch_ = std::make_unique<Watch>(std::move(pidfds), [this](int rank) { died(rank); });
 }
 
 Session::Ticket Session::enrol(Meeting& meeting, std::vector<int> members) {

@@ -5,9 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstdint>
 
+#include "base/start_thread.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::shm {
@@ -15,13 +15,7 @@ namespace lockstep::shm {
 Watch::Watch(std::vector<UniqueFd> peers, std::function<void(int rank)> died)
     : peers_(std::move(peers)), stop_(::eventfd(0, EFD_CLOEXEC)) {
   if (!stop_) throw SystemError("cannot make an eventfd", errno);
-  // The program's signals are its own threads' business.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this, died = std::move(died)] { run(died); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread("the thread that watches the peers", [this, died = std::move(died)] { run(died); });
 }
 
 Watch::~Watch() {

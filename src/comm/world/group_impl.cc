@@ -1,10 +1,8 @@
 #include "comm/world/group_impl.h"
 
-#include <csignal>
-#include <system_error>
 #include <utility>
 
-#include "base/no_thread.h"
+#include "base/start_thread.h"
 #include "comm/world/work_state.h"
 #include "lockstep/base/knobs.h"
 #include "lockstep/base/log.h"
@@ -138,18 +136,8 @@ Work GroupImpl::start(Call call) {
 }
 
 void GroupImpl::start_thread() {
-  // The program's signals are its own threads' business.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] { serve(); });
-  } catch (const std::system_error& error) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw SystemError(no_thread("the thread for asynchronous calls of group " + name_, error));
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ =
+      lockstep::start_thread("the thread for asynchronous calls of group " + name_, [this] { serve(); });
 }
 
 void GroupImpl::serve() {

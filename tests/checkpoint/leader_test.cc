@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/patience.h"
+#include "comm/all_meet.h"
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
 
@@ -47,15 +47,8 @@ TEST(Leader, WorksOnceAndAllWaitForIt) {
 TEST(Leader, OthersMeetWhileItWorks) {
   // Longer than the timeout of any one call. Where a rank was late by that, again with more.
   using std::chrono::milliseconds;
-  lockstep::testing::expect_seen("met", 2, milliseconds(1500), [](milliseconds patience, auto& seen) {
-    on_threads(thread_groups(2, {.timeout = patience}), [&](const Group& group) {
-      try {
-        run_on_leader(group, "working", [&] { std::this_thread::sleep_for(patience + milliseconds(300)); });
-        seen.note("met");
-      } catch (const TimeoutError& late) {
-        seen.note(late.what());
-      }
-    });
+  lockstep::testing::expect_all_meet(2, milliseconds(1500), [](const Group& group, milliseconds patience) {
+    run_on_leader(group, "working", [&] { std::this_thread::sleep_for(patience + milliseconds(300)); });
   });
 }
 

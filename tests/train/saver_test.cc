@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <future>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/stored_tensors.h"
+#include "comm/all_meet.h"
 #include "comm/expect_error.h"
-#include "comm/patience.h"
 #include "comm/world/group_impl.h"
 #include "lockstep/checkpoint/hash.h"
 #include "lockstep/checkpoint/state.h"
@@ -256,24 +255,6 @@ TEST_F(SaverTest, AnUpdateWaitsForWhatIsReadFromDisk) {
     StoredTensors(folder_ / "run/step-00000001", "optimizer.safetensors")
         .read("exp_avg/weight", 0, 12, std::as_writable_bytes(std::span(back)));
     EXPECT_EQ(back, moments);
-  });
-}
-
-// A call may last for `patience`, which is little. All else has to be quicker: where a rank was late, it is
-// done again with more.
-void expect_all_meet(std::size_t ranks, std::chrono::milliseconds patience,
-                     const std::function<void(const Group&, std::chrono::milliseconds patience)>& work) {
-  lockstep::testing::expect_seen("met", ranks, patience, [&](std::chrono::milliseconds most, auto& seen) {
-    on_threads(thread_groups(static_cast<int>(ranks), {.timeout = most}), [&](const Group& group) {
-      try {
-        work(group, most);
-        seen.note("met");
-      } catch (const TimeoutError& late) {
-        seen.note(late.what());
-      } catch (const PeerError& gone) {
-        seen.note(gone.what());
-      }
-    });
   });
 }
 

@@ -42,9 +42,10 @@ int run_infer(const nlohmann::ordered_json& request) {
     run = locate_data(run,
                       read_data_record(state.value("data", nlohmann::ordered_json()), checkpoint.string()));
   pin_threads(options.threads);
+  run.device = options.device;
+  check_attention(run);
   const TrainData data = make_data(run);
   if (!options.precision.empty()) run.precision = options.precision;
-  run.device = options.device;
   const torch::Device device = find_device(run.device, 0);
   const auto model = make_model(run, *data.train);
   const Precision precision = parse_precision(run.precision);

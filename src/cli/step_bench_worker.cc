@@ -53,6 +53,7 @@ int run_step_bench_worker(const Json& request) {
   options.data = "synthetic";
   options.examples = options.lane_batch * world.size();
   options.eval_examples = 1;
+  check_attention(options);
   const TrainData data = make_data(options);
   const std::shared_ptr<Model> model = make_model(options, *data.train);
   std::vector<std::int64_t> indices(static_cast<std::size_t>(options.lane_batch));

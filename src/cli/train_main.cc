@@ -101,6 +101,7 @@ int run_train(const Json& request, std::string& hint) {
   };
   pin_threads(plan.options.threads);
   const TrainOptions located = locate_data(plan.options, plan.data);
+  check_attention(plan.options);
   const TrainData data = make_data(located);
   std::unique_ptr<RunPlan> run = run_plan(plan, located);
   run->sink = sink;

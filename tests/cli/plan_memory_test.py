@@ -35,6 +35,9 @@ class PlanMemory(Case):
         # Of the small model all gradients may be in flight; and two units, which zero3 gathers where workers share no memory.
         self.assertEqual(plan["stages"][3]["in_flight_bytes"], 2 * plan["params"] + 2 * 2 * block)
         self.assertIn("not counted: activations", plan["notes"][-1])
+        # Nor does what no forward here would fit: the run may be elsewhere.
+        long = self.plan("--model", "gpt", "--blocks", 1, "--width", 8, "--heads", 8, "--context", 100000, "--memory", "80G")
+        self.assertEqual(long["params"], 12 * 8 * 8 + 13 * 8 + (256 + 100000) * 8 + 2 * 8 + 8 * 256 + 256)
 
     def test_a_number_gives_the_papers_figures(self):
         text = self.run_program("plan", "memory", "--params", "7.5B", "--workers", 64, "--precision", "bf16", "--memory", "24G")

@@ -2,6 +2,7 @@
 """What a run of `lockstep train` begins with: train_start_test.py PATH_TO_LOCKSTEP [TEST_CLASS]"""
 import json
 import os
+import resource
 import shutil
 import unittest
 
@@ -249,8 +250,17 @@ class Flags(Case):
                      ["--model", "gpt", "--width", 1000000], ["--model", "mlp", "--width", 100000, "--layers", 1000]):
             self.refused("train", *args, "--steps", 1, "--out", self.path("run"),
                          words=["--width", "GiB, and this machine's memory is", "accepted: smaller ones"])
-        done = self.run_program("train", "--model", "gpt", "--context", 1000000, "--blocks", 1, "--width", 8, "--heads", 1,
-                                "--examples", 1, "--eval-examples", 1, "--lane-batch", 1, "--steps", 1, "--out", self.path("run"))
+        narrow = ["train", "--model", "gpt", "--blocks", 1, "--width", 8, "--heads", 1, "--eval-examples", 1, "--steps", 1, "--out",
+                  self.path("run")]
+        self.refused(*narrow, "--context", 1000000,
+                     words=["--context 1000000, --heads 1", "3725.3 GiB at least, and this machine's memory is", "accepted: smaller ones"])
+
+        # What no one foresees: 8 GiB at once, where a process may have six.
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+
+        done = self.run_program(*narrow, "--context", 8192, "--examples", 32, "--lane-batch", 32, preexec_fn=limit,
+                                env=dict(self.environment, LOCKSTEP_ARENA="256M", MALLOC_ARENA_MAX="1"))
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertRegex(done.stderr, r"not enough memory for \d+\.\d GiB more; accepted: a smaller model, --context")
         self.assertNotIn("enforce fail", done.stderr)

@@ -110,6 +110,19 @@ void check_kernels(const std::string& precision, const std::string& device) {
                     precision, TORCH_VERSION, there.is_cpu() ? "the processor" : there.str(), missing));
 }
 
+// Else, where the system promises more memory than it has, the worker is killed and can't say why.
+void check_attention(const TrainOptions& o) {
+  if (o.model != "gpt" || o.device != "cpu") return;
+  const auto context = static_cast<double>(o.context);
+  const double bytes = static_cast<double>(o.heads) * context * context * sizeof(float);
+  const double memory = machine_memory();
+  if (bytes > memory)
+    throw UsageError(
+        fmt::format("--context {}, --heads {}: the attention of one example takes {:.1f} GiB at "
+                    "least, and this machine's memory is {:.1f} GiB; accepted: smaller ones",
+                    o.context, o.heads, bytes / 0x1p30, memory / 0x1p30));
+}
+
 TrainData make_data(const TrainOptions& o) {
   const std::string kind = kind_of(o);
   if (is_tokens(o) != (kind == "text") && kind != "synthetic")

@@ -31,6 +31,10 @@ ModelSize planned_size(TrainOptions options);
 // Throws UsageError where libtorch can't compute in that precision on that device (cpu, cuda, cuda:N).
 void check_kernels(const std::string& precision, const std::string& device);
 
+// Throws UsageError where no forward of the options' model fits: a GPT on the processor keeps the scores of
+// every pair of an example's tokens. To be asked before the data is made.
+void check_attention(const TrainOptions& options);
+
 // The options with the data where it was when `before` was written, if it is still there: the run may have
 // been begun in another folder. Throws UsageError when it is in neither place.
 TrainOptions locate_data(TrainOptions options, const DataRecord& before);

@@ -22,7 +22,19 @@ std::string gpu_name(int index) {
   return static_cast<const char*>(properties.name);
 }
 
+namespace {
+
+// libtorch's allocator knows of no device before the first tensor on one.
+void make_allocator(int index) {
+  [[maybe_unused]] static const bool there =
+      torch::empty({0}, torch::TensorOptions().device(torch::kCUDA, static_cast<c10::DeviceIndex>(index)))
+          .is_cuda();
+}
+
+}  // namespace
+
 GpuMemory gpu_memory(int index) {
+  make_allocator(index);
   constexpr std::size_t kAll = 0;  // libtorch's StatType::AGGREGATE
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(static_cast<c10::DeviceIndex>(index));
   GpuMemory memory{.peak_bytes = stats.allocated_bytes[kAll].peak,
@@ -38,7 +50,6 @@ GpuMemory gpu_memory(int index) {
 }
 
 void limit_gpu_memory(int index, double bytes) {
-  (void)torch::empty({1}, torch::TensorOptions().device(torch::kCUDA, index));  // the allocator is there
   const GpuMemory now = gpu_memory(index);
   const double left = std::max(0.0, bytes - static_cast<double>(now.comm_bytes));
   c10::cuda::CUDACachingAllocator::setMemoryFraction(

@@ -67,6 +67,7 @@ class Loaded(unittest.TestCase):
         self.assertNotIn("good in", output)
 
     @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "two cores are needed")
+    @unittest.skipIf(shutil.which("ip") is None, "ip (iproute2) is needed")
     def test_runs_at_a_time_are_apart(self):
         # The second of two that share a tree, a network or shared memory would find what the first left.
         mark = "test ! -e {0} && touch {0} && sleep 1"

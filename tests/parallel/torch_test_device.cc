@@ -7,6 +7,11 @@
 #include <ATen/native/CPUFallback.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
+#include <torch/version.h>
+
+#if __has_include(<ATen/detail/PrivateUse1HooksInterface.h>)
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#endif
 
 #include "comm/test_device.h"
 #include "optim/update.h"
@@ -160,6 +165,22 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 // Before the first backward (torch_first.cc's), which counts the devices.
 [[gnu::init_priority(200)]] const c10::impl::DeviceGuardImplRegistrar registrar(c10::DeviceType::PrivateUse1,
                                                                                 new Guard);
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
+// Its backward knows the streams of one accelerator alone: the GPUs that it was built for, where this has no
+// name.
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  void init() const override {}
+};
+
+[[maybe_unused]] const bool kIsTheAccelerator = [] {
+  c10::register_privateuse1_backend("testdevice");
+  at::RegisterPrivateUse1HooksInterface(new Hooks);
+  return true;
+}();
+#endif
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&on_processor>());

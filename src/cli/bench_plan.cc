@@ -78,7 +78,8 @@ BenchPlan make_plan(const BenchFlags& flags) {
   BenchPlan plan;
   std::vector<std::string> words = bench_op_names();
   if (std::ranges::find(words, flags.collective) == words.end()) {
-    words.push_back("step");  // a command of its own, which this may have been meant to be
+    words.insert(words.end(),
+                 {"compress", "step"});  // commands of their own, which this may have been meant to be
     throw UsageError("collective " + not_understood(flags.collective, words));
   }
   plan.what = parse_bench_op(flags.collective);

@@ -38,13 +38,17 @@ int run_infer(const nlohmann::ordered_json& request) {
                                  run.model, checkpoint.string()));
   if (!options.data.empty()) run.data = options.data;
   if (!options.data_dir.empty()) run.data_dir = options.data_dir;
-  if (options.data.empty() && options.data_dir.empty())
-    run = locate_data(run,
-                      read_data_record(state.value("data", nlohmann::ordered_json()), checkpoint.string()));
+  const bool its_own = options.data.empty() && options.data_dir.empty();
+  const DataRecord record =
+      read_data_record(state.value("data", nlohmann::ordered_json()), checkpoint.string());
+  if (its_own) run = locate_data(run, record);
   pin_threads(options.threads);
   run.device = options.device;
   check_attention(run);
   const TrainData data = make_data(run);
+  if (its_own)
+    check_same_data(record, record_of(*data.train, data.test.get(), ""), run.data, checkpoint.string(),
+                    "--data for examples that the run has not seen");
   if (!options.precision.empty()) run.precision = options.precision;
   const torch::Device device = find_device(run.device, 0);
   const auto model = make_model(run, *data.train);

@@ -120,6 +120,7 @@ struct Reducer::Impl {
 
   bool sync = true;
   bool lanes = false;      // this step is made of lanes
+  bool lane_open = false;  // one of them is under way
   bool lane_loop = false;  // somebody goes through lanes
   LanePart part;
   std::optional<std::int64_t> idle_step;  // the step that this worker takes part in without lanes
@@ -165,6 +166,10 @@ void Reducer::Impl::on_gradient(std::size_t i) {
   if (lane_loop && !lanes && sync)
     throw UsageError(
         "backward in a loop over lanes, but in no lane; begin each with `auto scope = ddp.lane(lane);`");
+  if (lanes && !lane_open)
+    throw UsageError(
+        "backward behind the scope of its lane, which is over and has been counted without it; let "
+        "`auto scope = ddp.lane(lane);` live until backward is done");
   if (!lanes && subtrees.count > 0 && subtrees.lanes != group.size())
     throw UsageError("backward outside of a lane, and the exchange '" + options.exchange.name + "' is for " +
                      std::to_string(subtrees.lanes) + " lanes on " + std::to_string(group.size()) +
@@ -273,13 +278,16 @@ void Reducer::begin_lane(const LanePart& part) {
   } else {
     impl.begin_backward();
   }
-  impl.lanes = true;
+  impl.lanes = impl.lane_open = true;
   impl.part = part;
   impl.store.begin_lane(part.position, part.total_weight,
                         part.position == 0 && part.last && part.weight == part.total_weight);
 }
 
-void Reducer::end_lane() { impl_->fold_rest(); }
+void Reducer::end_lane() {
+  impl_->lane_open = false;
+  impl_->fold_rest();
+}
 bool Reducer::lane_has_gradients() const { return impl_->lanes && !impl_->arrival.empty(); }
 std::vector<double> Reducer::lane_squares() const { return impl_->store.lane_squares(); }
 void Reducer::set_lane_loop(bool on) { impl_->lane_loop = on; }

@@ -41,18 +41,28 @@ std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
   return names;
 }
 
+namespace {
+
+void refuse_missing(const std::string& strategy, const std::vector<NamedTensor>& list,
+                    const std::vector<NamedTensor>& others, const char* what) {
+  for (const NamedTensor& parameter : list)
+    if (std::ranges::none_of(
+            others, [&](const NamedTensor& other) { return other.tensor.is_same(parameter.tensor); }))
+      throw UsageError("parameter '" + parameter.name + "' " + what +
+                       " since the model was wrapped; make a new " + strategy);
+}
+
+}  // namespace
+
+void refuse_new(const std::string& strategy, const std::vector<NamedTensor>& before,
+                const std::vector<NamedTensor>& now) {
+  refuse_missing(strategy, now, before, "is trained, which it was not,");
+}
+
 void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,
                   const std::vector<NamedTensor>& now) {
-  const auto refuse_new = [&](const std::vector<NamedTensor>& list, const std::vector<NamedTensor>& others,
-                              const char* what) {
-    for (const NamedTensor& parameter : list)
-      if (std::ranges::none_of(
-              others, [&](const NamedTensor& other) { return other.tensor.is_same(parameter.tensor); }))
-        throw UsageError("parameter '" + parameter.name + "' " + what +
-                         " since the model was wrapped; make a new " + strategy);
-  };
-  refuse_new(now, before, "is trained, which it was not,");
-  refuse_new(before, now, "is not trained any more, which it was,");
+  refuse_new(strategy, before, now);
+  refuse_missing(strategy, before, now, "is not trained any more, which it was,");
 }
 
 void leave_one_copy(const std::vector<NamedTensor>& parameters) {

@@ -85,6 +85,8 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     }
     ++exchanges;
     refuse_unread();
+    if (exchanges == 1 || check_due())
+      refuse_new(owner.traits_.name, owner.reducer_->parameters(), trained_in(*owner.module_));
     if (check_due()) owner.check_replicas();
   }
   // Our optimizers ask for slices when they are made.

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/option_name.h"
-#include "base/shell_word.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -27,6 +26,14 @@ bool same_test(const DataRecord& a, const DataRecord& b) {
 }
 
 }  // namespace
+
+DataRecord record_of(const Dataset& train, const Dataset* test, const std::string& path) {
+  DataRecord record{.path = path, .train_sha256 = train.fingerprint(), .train_size = train.size()};
+  if (test == nullptr) return record;
+  record.test_sha256 = test->fingerprint();
+  record.test_size = test->size();
+  return record;
+}
 
 Json to_json(const DataRecord& r) {
   return {{"path", r.path},
@@ -54,18 +61,18 @@ DataRecord read_data_record(const Json& json, const std::string& where) {
 }
 
 void check_same_data(const DataRecord& before, const DataRecord& now, const std::string& name,
-                     const std::string& run) {
+                     const std::string& run, const std::string& otherwise) {
   if (before.train_sha256.empty() && before.train_size == 0) return;
   const bool train = !same_train(before, now);
   if (!train && same_test(before, now)) return;
   throw UsageError(fmt::format(
       "{} is not the data of {}: its {} examples are {}, those of the run {}; accepted: the same data at any "
-      "path, or {} for a new run with other data",
+      "path, or {}",
       option_text("data", name), run, train ? "training" : "test",
       train ? in_words(now.train_size, now.train_sha256) : in_words(now.test_size, now.test_sha256),
       train ? in_words(before.train_size, before.train_sha256)
             : in_words(before.test_size, before.test_sha256),
-      option_text("init", shell_word(run))));
+      otherwise));
 }
 
 void check_same_data(const Group& world, const DataRecord& own) {

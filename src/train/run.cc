@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/option_name.h"
+#include "base/shell_word.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/hash.h"
@@ -47,17 +48,6 @@ LoaderOptions loader_options(const RunPlan& plan, std::optional<DeviceFeed>& fee
           .place = std::move(place)};
 }
 
-DataRecord record_data(const RunPlan& plan, const Task& task) {
-  DataRecord record;
-  record.path = plan.data_path;
-  record.train_sha256 = task.train->fingerprint();
-  record.train_size = task.train->size();
-  if (!task.test) return record;
-  record.test_sha256 = task.test->fingerprint();
-  record.test_size = task.test->size();
-  return record;
-}
-
 // What would stop the run in the middle of an epoch.
 void check_norms(torch::nn::Module& model, const TrainerOptions& o, int workers) {
   check_sync_norms(model, o.lanes, workers);
@@ -77,7 +67,7 @@ TrainRun::TrainRun(std::unique_ptr<RunPlan> plan, std::shared_ptr<torch::nn::Mod
       device_(begin_device(options_)),
       recording_(options_.cuda_graph ? std::make_unique<RecordingStream>(device_) : nullptr),
       task_(in_precision(std::move(task), parse_precision(plan_->options.precision), device_)),
-      data_record_(record_data(*plan_, task_)),
+      data_record_(record_of(*task_.train, task_.test.get(), plan_->data_path)),
       rss_before_(plan_->resident_before >= 0 ? plan_->resident_before : memory_bytes("VmRSS")),
       model_(std::move(model)),
       strategy_(begin_strategy()),
@@ -162,7 +152,8 @@ void TrainRun::tell(const Json& event) const {
 std::unique_ptr<Strategy> TrainRun::begin_strategy() const {
   check_folders(options_, world_);
   check_same_data(world_, data_record_);
-  check_same_data(plan_->data, data_record_, options_.data_name, plan_->resumed);
+  check_same_data(plan_->data, data_record_, options_.data_name, plan_->resumed,
+                  option_text("init", shell_word(plan_->resumed)) + " for a new run with other data");
   for_each_unit(*model_, [this](torch::nn::Module& module) {
     apply_precision(parse_precision(options_.precision), module);
     move_model(module, device_, options_.channels_last);

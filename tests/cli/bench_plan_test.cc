@@ -67,8 +67,8 @@ TEST(BenchPlan, RefusalsNameTheFlagAndWhatIsAccepted) {
   };
   EXPECT_TRUE(
       has(refusal([](auto& f) { f.collective = "all_reduse"; }), {"all_reduse", "all_reduce", "send_recv"}));
-  EXPECT_TRUE(
-      has(refusal([](auto& f) { f.collective = "steps"; }), {"steps", "send_recv, step", "mean 'step'"}));
+  EXPECT_TRUE(has(refusal([](auto& f) { f.collective = "steps"; }),
+                  {"steps", "send_recv, compress, step", "mean 'step'"}));
   EXPECT_TRUE(has(refusal([](auto& f) { f.engines = "shm,tpc"; }), {"--engines", "tpc", "tcp"}));
   EXPECT_TRUE(has(refusal([](auto& f) { f.sizes = "4Q"; }), {"--sizes", "4Q"}));
   EXPECT_TRUE(has(refusal([](auto& f) { f.sizes = "4K,,1M"; }), {"--sizes", "4K,,1M"}));

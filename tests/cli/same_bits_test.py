@@ -57,9 +57,9 @@ class Model:
 
     def args(self, optimizer):
         # Steps must be large enough to show: a wrong gradient that the optimizer rounds away is not seen.
-        return ["--model", self.NAME, "--data", self.DATA.format(self.shared), "--data-dir",
-                os.path.join(self.shared, "data"), *self.ARGS, "--lanes", "8", "--last-step", "short", "--optimizer",
-                optimizer, "--lr", "0.01", "--seed", "7"]
+        where = [] if os.sep in self.DATA else ["--data-dir", os.path.join(self.shared, "data")]
+        return ["--model", self.NAME, "--data", self.DATA.format(self.shared), *where, *self.ARGS, "--lanes", "8",
+                "--last-step", "short", "--optimizer", optimizer, "--lr", "0.01", "--seed", "7"]
 
     def bits(self, name):
         summary = self.summary(name)

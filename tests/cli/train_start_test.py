@@ -56,6 +56,10 @@ class Data(Case):
         self.write("one/book.txt", "to be or not to me ")
         words = ["--data", "training examples", "SHA-256", f"--init {self.path('run')}"]
         self.refused("train", "--resume", self.path("run"), "--steps", 4, words=[*words, "book.txt"])
+        # What `infer` says of the run's data is not to be of other data.
+        self.refused("infer", "--resume", self.path("run"), words=["book.txt", "is not the data of", "SHA-256", "or --data"])
+        done = self.run_program("infer", "--resume", self.path("run"), "--data", self.path("one/book.txt"))
+        self.assertEqual(done.returncode, 0, done.stderr)
         self.write("two/other.txt", "something else to read ")
         self.refused("train", "--resume", self.path("run"), "--steps", 4, "--data", self.path("two/other.txt"),
                      words=[*words, "two/other.txt"])

@@ -210,6 +210,28 @@ TEST(OutOfStep, BackwardInALoopOverLanesWithoutALaneIsAnError) {
         {"in no lane", "ddp.lane(lane)"});
 }
 
+// A lane's part in the buffers is taken where its scope ends: what comes later would leave them as they
+// began.
+TEST(OutOfStep, BackwardBehindTheScopeOfItsLaneIsAnError) {
+  for (const int n : {1, 2})
+    expect_in_all(told<UsageError>(n,
+                                   [](const Group& group) {
+                                     auto net = std::make_shared<SmallNet>();
+                                     DataParallel ddp(net, group);
+                                     SGD optimizer(ddp, {.lr = 0.1});
+                                     const auto loss_of = [&](const Lane& lane) {
+                                       auto scope = ddp.lane(lane);
+                                       return net->forward(lane.data).square().mean();
+                                     };
+                                     auto data = std::make_shared<SmallExamples>(16);
+                                     for (auto& step : loader(data, group, {.lanes = 4, .lane_batch = 4})) {
+                                       for (auto& lane : step) loss_of(lane).backward();
+                                       optimizer.step();
+                                     }
+                                   }),
+                  {"behind the scope of its lane", "ddp.lane(lane)"});
+}
+
 // What the lanes of a step gave under no_sync() is not lost without a word where the next step begins.
 TEST(OutOfStep, AStepOfLanesThatWasNotExchangedIsNotForgotten) {
   for (const int n : {1, 2})
@@ -336,6 +358,35 @@ TEST(OutOfStep, AParameterUnfrozenAfterWrappingIsNamed) {
                                      net->forward(small_batch(0, 0)).mean().backward();
                                    }),
                   {"'first.weight'", "frozen"});
+}
+
+TEST(OutOfStep, AParameterThatCameAfterWrappingIsNamed) {
+  for (const int n : {1, 2})
+    expect_in_all(told<UsageError>(n,
+                                   [](const Group& group) {
+                                     auto net = std::make_shared<SmallNet>();
+                                     DataParallel ddp(net, group);
+                                     const torch::Tensor late =
+                                         net->register_parameter("late", torch::ones({1}));
+                                     (net->forward(small_batch(0, 0)) * late).mean().backward();
+                                   }),
+                  {"'late'", "is trained, which it was not", "make a new DataParallel"});
+}
+
+// Later than the first exchange, and under the name of one that was there.
+TEST(OutOfStep, AParameterThatWasReplacedIsNamed) {
+  for (const int n : {1, 2})
+    expect_in_all(told<UsageError>(n,
+                                   [](const Group& group) {
+                                     auto net = std::make_shared<SmallNet>();
+                                     DataParallel ddp(net, group);
+                                     for (int step = 0; step < 9; ++step) {
+                                       if (step == 2)
+                                         net->second = net->replace_module("second", torch::nn::Linear(8, 3));
+                                       net->forward(small_batch(0, step)).mean().backward();
+                                     }
+                                   }),
+                  {"'second.weight'", "is trained, which it was not"});
 }
 
 // Without our optimizer nobody calls end_step(); the default options find it all the same, and soon.

@@ -28,9 +28,17 @@ class Disk(Case):
             slow = self.faults(f"fsync .staging/model.safetensors@1 delay_ms={ms}; "
                                f"open step-00000002/model.safetensors@1 delay_ms={ms}", LOCKSTEP_TIMEOUT_S=str(timeout_s))
             shutil.rmtree(self.path("run"), ignore_errors=True)
-            done = self.run_program("train", "-n", 2, *args, "--steps", 2, "--out", self.path("run"), env=slow)
+
+            def delayed(*words):
+                began = time.monotonic()
+                done = self.run_program("train", "-n", 2, *words, env=slow)
+                if done.returncode == 0:
+                    self.assertGreaterEqual(time.monotonic() - began, ms / 1000, "nothing was slow")
+                return done
+
+            done = delayed(*args, "--steps", 2, "--out", self.path("run"))
             if done.returncode == 0:
-                done = self.run_program("train", "-n", 2, "--resume", self.path("run"), "--steps", 4, env=slow)
+                done = delayed("--resume", self.path("run"), "--steps", 4)
             if done.returncode == 0 or "no answer within" not in done.stderr:
                 break
         self.assertEqual(done.returncode, 0, done.stderr)

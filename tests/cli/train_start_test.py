@@ -67,11 +67,16 @@ class Data(Case):
 
     def test_only_what_is_read_counts(self):
         self.first("--examples", 40)  # 321 bytes of the 1026 for training; the test is the last tenth
-        with open(self.path("one/book.txt"), "r+") as file:
-            file.seek(600)
-            file.write("?")
-            file.seek(1050)
-            file.write("?")
+
+        def change(byte):
+            with open(self.path("one/book.txt"), "r+") as file:
+                file.seek(byte)
+                file.write("?")
+
+        change(600)
+        done = self.resume("--steps", 4)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        change(1050)
         self.refused("train", "--resume", self.path("run"), "--steps", 6, words=["test examples"])
 
     def test_files_of_a_name(self):
@@ -288,6 +293,10 @@ class Flags(Case):
         # libtorch's own, told the same, comes to the same bits.
         torch = self.train("torch-sgd", *base, *cases["all"], "--optimizer", "torch-sgd")
         self.assertEqual(torch["params_sha256"], hashes["all"])
+        trust = {"plain": [], "coefficient": ["--trust-coefficient", "0.01"], "clip": ["--trust-clip", "0.0001"]}
+        hashes = {name: self.train(f"lars-{name}", *base, "--optimizer", "lars", *args)["params_sha256"]
+                  for name, args in trust.items()}
+        self.assertEqual(len(set(hashes.values())), len(hashes), hashes)
 
     def test_the_learning_rates(self):
         def rates(name, *args):

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 MPIEXEC, WORKER = sys.argv[1:3]
@@ -14,9 +15,11 @@ MPIEXEC, WORKER = sys.argv[1:3]
 
 def run(name, ranks=3, flags=(), patience_ms=1000):
     """What each rank printed, by rank."""
-    done = subprocess.run([MPIEXEC, *flags, "-n", str(ranks), WORKER, "fault", name],
-                          env=dict(os.environ, FAULT_MS=str(patience_ms)),
-                          capture_output=True, text=True, timeout=60)
+    # Each mpirun has a folder of its own: two that begin at once in one may both make Open MPI's, and one of them gives up.
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([MPIEXEC, *flags, "-n", str(ranks), WORKER, "fault", name],
+                              env=dict(os.environ, FAULT_MS=str(patience_ms), TMPDIR=folder),
+                              capture_output=True, text=True, timeout=60)
     said = {}
     for line in done.stdout.splitlines():
         if match := re.match(r"rank (\d+): (.*)", line):

@@ -1,9 +1,14 @@
 // What becomes of a module's buffers, of every type. Threads as ranks.
+#include "parallel/buffers.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
 
+#include <atomic>
+#include <chrono>
 #include <limits>
+#include <thread>
 
 #include "comm/thread_ranks.h"
 #include "lockstep/comm/init.h"
@@ -68,6 +73,29 @@ TEST(Buffers, ResetLeavesWhatWasLoadedAfterWrapping) {
     }
     ddp.reset();
     EXPECT_TRUE(torch::equal(holder.state, torch::full({2}, 7.0f)));
+  });
+}
+
+// What a failed step leaves under way still writes into memory that the next step uses.
+TEST(Buffers, AbandonWaitsForWhatIsUnderWay) {
+  std::atomic<bool> abandoning = false, other_came = false;
+  on_threads(thread_groups(2), [&](const Group& group) {
+    Holder holder(torch::zeros({2}));
+    BufferAverager averager(holder, group);
+    if (group.rank() == 1) {
+      abandoning.wait(false);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // in which one that does not wait returns
+      other_came = true;
+    }
+    averager.exchange_plain(true);
+    if (group.rank() == 0) {
+      abandoning = true;
+      abandoning.notify_all();
+    }
+    averager.abandon();
+    EXPECT_TRUE(other_came);
+    averager.exchange_plain(true);  // nothing is left of the one before
+    averager.finish();
   });
 }
 

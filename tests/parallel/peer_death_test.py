@@ -1,17 +1,21 @@
 """A worker that dies in the middle of backward, seen through the public classes.
 
-peer_death_test.py LOCKSTEP PROGRAM
+peer_death_test.py LOCKSTEP PROGRAM ENGINE …
 """
+import os
 import subprocess
 import sys
 import unittest
 
-LOCKSTEP, PROGRAM = sys.argv[1:3]
+LOCKSTEP, PROGRAM, *ENGINES = sys.argv[1:]
 
 
 class PeerDeath(unittest.TestCase):
     def test_backward_throws_and_names_the_dead(self):
-        self.check()
+        self.assertIn("shm", ENGINES)
+        for engine in ENGINES:
+            with self.subTest(engine=engine):
+                self.check(engine=engine)
 
     def test_inside_a_compressed_exchange(self):
         # All-gathers, two all-reduces one behind the other, an all-to-all and an all-gather, and workers that share a subtree,
@@ -21,8 +25,9 @@ class PeerDeath(unittest.TestCase):
             with self.subTest(method=method):
                 self.check(method, str(groups))
 
-    def check(self, *args):
-        done = subprocess.run([LOCKSTEP, "run", "-n", "3", "--", PROGRAM, *args], capture_output=True, text=True, timeout=60)
+    def check(self, *args, engine="shm"):
+        done = subprocess.run([LOCKSTEP, "run", "-n", "3", "--", PROGRAM, *args], capture_output=True, text=True, timeout=60,
+                              env=dict(os.environ, LOCKSTEP_ENGINE=engine))
         self.assertNotEqual(done.returncode, 0)
         for rank in (0, 2):
             said = [line.partition("] ")[2] for line in done.stdout.splitlines() if line.startswith(f"[rank {rank}]")]

@@ -22,6 +22,7 @@ GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group g
     : parameters_(parameters), group_(std::move(group)) {
   for (const NamedTensor& parameter : parameters_) {
     names_.push_back(parameter.name);
+    found_.push_back(parameter.tensor.grad().unsafeGetTensorImpl());
     const Device device = device_of(parameter.tensor, "parameter '" + parameter.name + "'");
     if (&parameter == &parameters_.front()) device_ = device;
     if (!(device == device_))
@@ -122,6 +123,18 @@ void GradientStore::check(std::size_t parameter) const {
   if (!grad.is_sparse()) return;
   grad = torch::Tensor();
   throw UsageError("the gradient of '" + parameters_[parameter].name + "' is sparse; accepted: dense ones");
+}
+
+void GradientStore::refuse_foreign() const {
+  if (stays_) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const torch::Tensor& grad = parameters_[i].tensor.grad();
+    if (!grad.defined() || grad.unsafeGetTensorImpl() == found_[i] || is_view_of(grad, sets_[0].views[i]))
+      continue;
+    throw UsageError("parameter '" + names_[i] +
+                     "' has a gradient that no backward() brought, so it would not be exchanged, but lost; "
+                     "accepted: backward(), or zero_grad() before this step where it is a leftover");
+  }
 }
 
 void GradientStore::place(int bucket) {

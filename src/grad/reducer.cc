@@ -163,6 +163,10 @@ void Reducer::Impl::on_gradient(std::size_t i) {
           "step() or zero_grad() of an optimizer of Lockstep's (torch::optim's find no gradient here)");
     begin_step();
   }
+  if (lane_open && !lanes)
+    throw UsageError(
+        "backward in a lane that reset() has ended; let its scope end, then go through the step's lanes "
+        "again");
   if (lane_loop && !lanes && sync)
     throw UsageError(
         "backward in a loop over lanes, but in no lane; begin each with `auto scope = ddp.lane(lane);`");
@@ -295,7 +299,10 @@ void Reducer::set_lane_loop(bool on) { impl_->lane_loop = on; }
 void Reducer::synchronize() {
   Impl& impl = *impl_;
   if (impl.phase == Impl::Phase::reduced) return;
-  if (impl.phase == Impl::Phase::fresh) return synchronize_idle();
+  if (impl.phase == Impl::Phase::fresh) {
+    impl.store.refuse_foreign();
+    return synchronize_idle();
+  }
   impl.finish();
 }
 

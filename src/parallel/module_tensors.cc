@@ -54,14 +54,21 @@ void refuse_missing(const std::string& strategy, const std::vector<NamedTensor>&
 
 }  // namespace
 
-void refuse_new(const std::string& strategy, const std::vector<NamedTensor>& before,
-                const std::vector<NamedTensor>& now) {
-  refuse_missing(strategy, now, before, "is trained, which it was not,");
+void refuse_unknown(const std::string& strategy, const std::vector<NamedTensor>& exchanged,
+                    const torch::nn::Module& module) {
+  std::unordered_set<const void*> known;
+  for (const NamedTensor& parameter : exchanged) known.insert(parameter.tensor.unsafeGetTensorImpl());
+  for (const NamedTensor& parameter : trained_in(module))
+    if (parameter.tensor.grad().defined() && !known.contains(parameter.tensor.unsafeGetTensorImpl()))
+      throw UsageError("parameter '" + parameter.name +
+                       "' has a gradient, which nobody exchanges: it came "
+                       "since the model was wrapped; make a new " +
+                       strategy);
 }
 
 void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,
                   const std::vector<NamedTensor>& now) {
-  refuse_new(strategy, before, now);
+  refuse_missing(strategy, now, before, "is trained, which it was not,");
   refuse_missing(strategy, before, now, "is not trained any more, which it was,");
 }
 

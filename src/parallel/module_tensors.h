@@ -18,10 +18,10 @@ std::vector<NamedTensor> frozen_in(const torch::nn::Module& module);
 std::vector<NamedTensor> everything_in(const torch::nn::Module& module);
 std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors);
 
-// Throws UsageError where a parameter is trained now that was not there when the model was wrapped: nobody
-// exchanges its gradient.
-void refuse_new(const std::string& strategy, const std::vector<NamedTensor>& before,
-                const std::vector<NamedTensor>& now);
+// Throws UsageError where a parameter of the module has a gradient and is none of `exchanged`: it was not there
+// when the model was wrapped, and nobody exchanges what it learns.
+void refuse_unknown(const std::string& strategy, const std::vector<NamedTensor>& exchanged,
+                    const torch::nn::Module& module);
 // Throws UsageError where other parameters are trained now than when the model was wrapped, which are what
 // optimizers keep something of.
 void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,

@@ -106,7 +106,10 @@ void broadcast_all(const Group& group, const std::vector<NamedTensor>& tensors) 
   for (const NamedTensor& tensor : tensors) {
     const torch::Tensor real =
         tensor.tensor.is_complex() ? torch::view_as_real(tensor.tensor) : tensor.tensor;
-    if (real.numel() > 0) group.broadcast(buffer_of(real, "'" + tensor.name + "'"), 0);
+    if (real.numel() == 0) continue;
+    group.broadcast(buffer_of(real, "'" + tensor.name + "'"), 0);
+    // Optimizers tell by it that their master weights are of before.
+    if (!real.is_inference()) real.unsafeGetTensorImpl()->bump_version();
   }
 }
 

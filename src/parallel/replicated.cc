@@ -21,6 +21,9 @@
 namespace lockstep {
 namespace {
 
+// Exchanges between two looks for parameters that nobody exchanges; the first ones look each time.
+constexpr std::int64_t kLookEvery = 16;
+
 std::size_t megabytes(double mb, const char* name) {
   if (!(mb > 0) || mb > 1e6)
     throw UsageError(std::string(name) + " = " + std::to_string(mb) + "; accepted: above 0, at most 1000000");
@@ -85,8 +88,8 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     }
     ++exchanges;
     refuse_unread();
-    if (exchanges == 1 || check_due())
-      refuse_new(owner.traits_.name, owner.reducer_->parameters(), trained_in(*owner.module_));
+    if (exchanges <= kLookEvery || exchanges % kLookEvery == 0)
+      refuse_unknown(owner.traits_.name, owner.reducer_->parameters(), *owner.module_);
     if (check_due()) owner.check_replicas();
   }
   // Our optimizers ask for slices when they are made.

@@ -8,8 +8,11 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "train/evaluation_mode.h"
 
 namespace lockstep {
 namespace {
@@ -60,7 +63,7 @@ Evaluation evaluate(Strategy& strategy, const Task& task, std::int64_t batch,
   torch::nn::Module& model = strategy.module();
   const Group& world = strategy.group();
   const Dataset& data = *task.test;
-  model.eval();
+  std::optional<EvaluationMode> mode(std::in_place, model);
   const std::int64_t batches = (data.size() + batch - 1) / batch;
   // Per batch a sum and a count: of the loss, then of each metric. Others' stay zero, and adding zeros
   // changes no bit.
@@ -80,7 +83,7 @@ Evaluation evaluate(Strategy& strategy, const Task& task, std::int64_t batch,
       *at++ = found.count;
     }
   }
-  model.train();
+  mode.reset();
   strategy.meet();  // not all have the same number of batches
   world.all_reduce(buffer(sums));
   std::vector<double> total(width);

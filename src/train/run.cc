@@ -159,7 +159,8 @@ std::unique_ptr<Strategy> TrainRun::begin_strategy() const {
     move_model(module, device_, options_.channels_last);
   });
   begin_weights(*plan_, *model_, world_);
-  model_->train();
+  if (!model_->is_training())
+    model_->train();  // else as the program wants its parts: a norm may be in eval()
   check_norms(*model_, options_, world_.size());
   StrategyOptions parallel = options_.parallel;
   parallel.measure_lanes = parallel.measure_lanes || options_.measure == "noise";

@@ -341,5 +341,51 @@ TEST(Precision, AutocastComputesInBf16AndEndsWithItsScope) {
   EXPECT_EQ(missing_kernels(torch::kFloat32), "");
 }
 
+struct NarrowLine : torch::nn::Module {
+  torch::nn::Linear line{nullptr};
+  explicit NarrowLine(float value) {
+    line = register_module("line", torch::nn::Linear(6, 3));
+    const torch::NoGradGuard no_grad;
+    for (torch::Tensor& p : parameters()) p.fill_(value);
+    to(torch::kBFloat16);
+  }
+  torch::Tensor loss(int lane, int step) {
+    const torch::Tensor weight = line->weight.to(torch::kFloat32), bias = line->bias.to(torch::kFloat32);
+    return torch::linear(small_batch(lane, step), weight, bias).square().mean();
+  }
+};
+
+// What rank 0 had comes to all, into the weights that the update begins with too.
+TEST(MixedPrecision, WeightsThatAreBroadcastReachTheMasters) {
+  const Tensors wrapped = alike_on(thread_groups(2), [](const Group& group) {
+    auto net = std::make_shared<NarrowLine>(group.rank() == 0 ? 0.5f : 3.0f);
+    std::vector<NamedTensor> list;
+    for (const auto& each : net->named_parameters()) list.push_back({each.key(), each.value()});
+    SGD optimizer(list, {.lr = 0.01, .master_weights = MasterWeights::f32});
+    DataParallel ddp(net, group, {.check_replicas_every = 0});
+    net->loss(group.rank(), 0).backward();
+    optimizer.step();
+    return copies(*net);
+  });
+  EXPECT_LT(wrapped[0].abs().max().item<float>(), 1);
+  const Tensors rebound = alike_on(thread_groups(2), [](const Group& group) {
+    auto net = std::make_shared<NarrowLine>(0.5f);
+    DataParallel ddp(net, group, {.check_replicas_every = 0});
+    SGD optimizer(ddp, {.lr = 0.01, .master_weights = MasterWeights::f32});
+    net->loss(group.rank(), 0).backward();
+    optimizer.step();
+    optimizer.zero_grad();
+    if (group.rank() == 0) {
+      const torch::NoGradGuard no_grad;
+      for (torch::Tensor& p : net->parameters()) p.fill_(3);
+    }
+    ddp.rebind(group.split(0));
+    net->loss(group.rank(), 1).backward();
+    optimizer.step();
+    return copies(*net);
+  });
+  EXPECT_GT(rebound[0].abs().max().item<float>(), 2);
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -12,11 +12,14 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
+#include "lockstep/parallel/strategies.h"
 #include "parallel/small_net.h"
 
 namespace lockstep {
 namespace {
 
+using lockstep::testing::copies;
+using lockstep::testing::equal;
 using lockstep::testing::on_threads;
 using lockstep::testing::small_batch;
 using lockstep::testing::SmallExamples;
@@ -370,23 +373,90 @@ TEST(OutOfStep, AParameterThatCameAfterWrappingIsNamed) {
                                          net->register_parameter("late", torch::ones({1}));
                                      (net->forward(small_batch(0, 0)) * late).mean().backward();
                                    }),
-                  {"'late'", "is trained, which it was not", "make a new DataParallel"});
+                  {"'late' has a gradient, which nobody exchanges", "make a new DataParallel"});
 }
 
-// Later than the first exchange, and under the name of one that was there.
+// Soon, whatever the options, and under the name of one that was there.
 TEST(OutOfStep, AParameterThatWasReplacedIsNamed) {
+  for (const int n : {1, 2})
+    for (const int at : {2, 40})
+      expect_in_all(told<UsageError>(n,
+                                     [&](const Group& group) {
+                                       auto net = std::make_shared<SmallNet>();
+                                       DataParallel ddp(net, group, {.check_replicas_every = 0});
+                                       for (int step = 0; step < at + 16; ++step) {
+                                         if (step == at)
+                                           net->second =
+                                               net->replace_module("second", torch::nn::Linear(8, 3));
+                                         net->forward(small_batch(0, step)).mean().backward();
+                                       }
+                                     }),
+                    {"'second.weight' has a gradient, which nobody exchanges"});
+}
+
+// A copy that the model carries along and that is in no graph.
+TEST(OutOfStep, AParameterThatNobodyTrainsMayComeAtAnyTime) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    net->register_module("average", std::make_shared<SmallNet>());
+    EXPECT_NO_THROW(net->forward(small_batch(group.rank(), 0)).square().mean().backward());
+    ddp.synchronize();
+  });
+}
+
+// Of a lane that reset() has ended nobody knows the weight and the place.
+TEST(OutOfStep, BackwardInALaneThatResetHasEndedIsAnError) {
   for (const int n : {1, 2})
     expect_in_all(told<UsageError>(n,
                                    [](const Group& group) {
                                      auto net = std::make_shared<SmallNet>();
                                      DataParallel ddp(net, group);
-                                     for (int step = 0; step < 9; ++step) {
-                                       if (step == 2)
-                                         net->second = net->replace_module("second", torch::nn::Linear(8, 3));
-                                       net->forward(small_batch(0, step)).mean().backward();
-                                     }
+                                     auto data = std::make_shared<SmallExamples>(16);
+                                     for (auto& step : loader(data, group, {.lanes = 4, .lane_batch = 4}))
+                                       for (auto& lane : step) {
+                                         auto scope = ddp.lane(lane);
+                                         if (lane.first) ddp.reset();
+                                         net->forward(lane.data).square().mean().backward();
+                                       }
                                    }),
-                  {"'second.weight'", "is trained, which it was not"});
+                  {"in a lane that reset() has ended"});
+}
+
+// step() would take this rank for one without gradients, and they would be gone.
+TEST(OutOfStep, GradientsThatNoBackwardBroughtAreNamed) {
+  for (const std::string strategy : {"ddp", "zero1", "zero2", "zero3"})
+    for (const int n : {1, 2})
+      expect_in_all(told<UsageError>(n,
+                                     [&](const Group& group) {
+                                       auto net = std::make_shared<SmallNet>();
+                                       const auto model = make_strategy(strategy, net, group, {});
+                                       SGD optimizer(*model, {.lr = 0.1});
+                                       net->forward(small_batch(0, 0)).square().mean().backward();
+                                       optimizer.step();
+                                       for (const torch::Tensor& p : net->parameters())
+                                         p.mutable_grad() = torch::ones_like(p);
+                                       optimizer.step();
+                                     }),
+                    {"'first.weight' has a gradient that no backward() brought"});
+}
+
+// What was there when the model was wrapped, and what the step before has left, are no mistakes of this step.
+TEST(OutOfStep, GradientsThatAreLeftOverAreNotTakenForThisSteps) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    net->forward(small_batch(0, 0)).square().mean().backward();
+    DataParallel ddp(net, group);
+    SGD optimizer(ddp, {.lr = 0.1});
+    const auto before = copies(*net);
+    optimizer.step();  // nobody has gradients
+    EXPECT_TRUE(equal(copies(*net), before));
+    net->forward(small_batch(0, 0)).square().mean().backward();
+    optimizer.step();
+    optimizer.step();
+    ddp.rebind(group.split(0));
+    optimizer.step();
+  });
 }
 
 // Without our optimizer nobody calls end_step(); the default options find it all the same, and soon.

@@ -1,6 +1,8 @@
 // The trainer with a model, data and a loss of its own; ranks are threads.
 #include "lockstep/train/trainer.h"
 
+#include <torch/nn/modules/batchnorm.h>
+
 #include <algorithm>
 #include <atomic>
 #include <csignal>
@@ -397,6 +399,35 @@ TEST_F(TrainerTest, OptionsAreNamed) {
   without.loss = {};
   EXPECT_NE(refusal([&] { train(1, without, options("run")); }).find("no loss"), std::string::npos);
   EXPECT_FALSE(fs::exists(folder_ / "run"));
+}
+
+struct NormedLine : torch::nn::Module {
+  torch::nn::BatchNorm1d frozen{nullptr}, trained{nullptr};
+  torch::nn::Linear out{nullptr};
+  NormedLine() {
+    frozen = register_module("frozen", torch::nn::BatchNorm1d(1));
+    trained = register_module("trained", torch::nn::BatchNorm1d(1));
+    out = register_module("out", torch::nn::Linear(1, 1));
+    for (torch::Tensor& p : frozen->parameters()) p.set_requires_grad(false);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return out(trained(frozen(x))); }
+};
+
+// Evaluations come in between.
+TEST_F(TrainerTest, ANormThatTheProgramFrozeStaysSo) {
+  on_threads(thread_groups(1), [&](const Group& group) {
+    auto model = std::make_shared<NormedLine>();
+    model->frozen->eval();
+    Trainer(model, task(), options("run"), group).run();
+    EXPECT_EQ(model->frozen->running_mean.item<float>(), 0);
+    EXPECT_NE(model->trained->running_mean.item<float>(), 0);
+    EXPECT_TRUE(model->is_training() && model->trained->is_training() && !model->frozen->is_training());
+
+    auto loaded = std::make_shared<NormedLine>();
+    loaded->eval();  // as one that was used to infer
+    Trainer(loaded, task(), options("loaded"), group).run();
+    EXPECT_NE(loaded->trained->running_mean.item<float>(), 0);
+  });
 }
 
 }  // namespace

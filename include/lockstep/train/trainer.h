@@ -175,7 +175,8 @@ struct RunPlan;
 class Trainer {
  public:
   // Collective. An empty group: init(); a program that asks for its own rank makes it first and gives it
-  // here. Throws UsageError that names the option and what is accepted.
+  // here. Throws UsageError that names the option and what is accepted. A model in training mode keeps its
+  // modules' modes (a frozen norm stays in eval()), one that is in eval() itself is put into train() whole.
   template <class Model>
   Trainer(const Model& model, Task task, TrainerOptions options = {}, Group world = {})
       : Trainer(ModuleRef(model), with_forward(model, std::move(task)), std::move(options),

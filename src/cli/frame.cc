@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/knobs.h"
 #include "report/printer.h"
 
 namespace lockstep::cli {
@@ -209,6 +210,8 @@ int run_command(Cli& cli, std::vector<std::string> arguments) {
   if (const auto status = parse(cli, std::move(arguments))) return *status;
   const std::string where = path_of(innermost(cli.app));
   try {
+    // Of `run` they are the workers'.
+    if (first != "run") (void)Knobs::from_environment();
     return cli.action ? cli.action()
                       : complain(program, "no command given; see " + program + " --help", kBadUsage);
   } catch (const UsageError& error) {

@@ -13,6 +13,7 @@
 
 #include "data/step_maker.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 
@@ -87,7 +88,10 @@ struct Loader::Impl {
     current.reset();  // its tensors go back before we wait for others
     if (failure) std::rethrow_exception(failure);
     std::unique_lock hold(mutex);
-    if (wanted >= maker.steps()) return nullptr;
+    if (wanted >= maker.steps()) {
+      over = true;
+      return nullptr;
+    }
     const auto there = [&] { return ready.contains(wanted); };
     if (!there()) {
       const std::int64_t begin = now_ns();
@@ -104,6 +108,8 @@ struct Loader::Impl {
     hold.unlock();
     current.emplace(std::get<Step>(std::move(made)));
     current->group = group;
+    if (group)
+      for (Lane& lane : current->lanes) lane.draw = maker.draw();
     return &*current;
   }
 
@@ -113,6 +119,7 @@ struct Loader::Impl {
   std::optional<Step> current;
   std::exception_ptr failure;  // once next() has met it
   std::int64_t waited_ns = 0;
+  bool over = false;  // next() has said that there is no more
 
   std::mutex drafting;  // taken before `mutex`, and held while its owner waits for room
   std::mutex mutex;     // over what follows
@@ -138,6 +145,14 @@ Loader& Loader::operator=(Loader&&) noexcept = default;
 std::int64_t Loader::steps() const { return impl_->maker.steps(); }
 std::int64_t Loader::steps_per_epoch() const { return impl_->maker.steps_per_epoch(); }
 Step* Loader::next() { return impl_->next(); }
+Loader::Iterator Loader::begin() {
+  if (impl_->over)
+    throw UsageError(
+        "a loader is gone through once, and this one has come to its end; accepted: `.epochs = N` for N "
+        "epochs in "
+        "one loop");
+  return Iterator(this);
+}
 std::int64_t Loader::waited_ns() const { return impl_->waited_ns; }
 
 Loader loader(std::shared_ptr<const Dataset> dataset, const Group& world, LoaderOptions options) {

@@ -129,6 +129,16 @@ StepMaker::StepMaker(std::shared_ptr<const Dataset> dataset, int rank, int size,
   }
 }
 
+std::uint64_t StepMaker::draw() const {
+  std::uint64_t hash = options_.seed;
+  for (const std::int64_t value :
+       {static_cast<std::int64_t>(options_.lanes), static_cast<std::int64_t>(options_.lane_batch),
+        dataset_->size(), steps_, static_cast<std::int64_t>(options_.last_step),
+        static_cast<std::int64_t>(options_.shuffle), static_cast<std::int64_t>(options_.augment)})
+    hash = mix_bits(hash + 1) ^ static_cast<std::uint64_t>(value);
+  return mix_bits(hash) | (1u << 11);  // not 0, in what a card keeps neither
+}
+
 StepDraft StepMaker::draft(std::int64_t number) const {
   StepDraft draft;
   Step& step = draft.step;

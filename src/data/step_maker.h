@@ -29,6 +29,7 @@ class StepMaker {
 
   std::int64_t steps() const { return steps_; }  // of the run
   std::int64_t steps_per_epoch() const { return sampler_.steps_per_epoch(); }
+  std::uint64_t draw() const;  // LaneInfo's
 
   // By one thread at a time: the sampler keeps the order of an epoch.
   StepDraft draft(std::int64_t number) const;

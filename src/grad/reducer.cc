@@ -79,7 +79,7 @@ struct Reducer::Impl {
   }
   void begin_step() {
     phase = Phase::fresh;
-    lanes = false;
+    lanes = unused_lanes = false;
     begin_backward();
   }
   void begin_backward() {
@@ -99,6 +99,7 @@ struct Reducer::Impl {
     }
     card.lanes = lanes ? 1 : 0;
     if (lanes) card.step = static_cast<double>(part.step);
+    if (lanes && part.draw != 0) card.draw = static_cast<double>(part.draw >> 11);  // what a double holds
     card.resets = static_cast<double>(resets);
     card.divisor = lanes ? part.total_weight : group.size();
     return card;
@@ -119,9 +120,10 @@ struct Reducer::Impl {
   Subtrees subtrees;  // count 0: the lanes' tree is not cut
 
   bool sync = true;
-  bool lanes = false;      // this step is made of lanes
-  bool lane_open = false;  // one of them is under way
-  bool lane_loop = false;  // somebody goes through lanes
+  bool lanes = false;         // this step is made of lanes
+  bool lane_open = false;     // one of them is under way
+  bool lane_loop = false;     // somebody goes through lanes
+  bool unused_lanes = false;  // this step's lanes are over, and brought no gradient
   LanePart part;
   std::optional<std::int64_t> idle_step;  // the step that this worker takes part in without lanes
   std::int64_t resets = 0;                // since the last exchange
@@ -156,6 +158,11 @@ void Reducer::Impl::check_cut(const LanePart& lane) const {
 void Reducer::Impl::on_gradient(std::size_t i) {
   if (phase == Phase::reduced) {
     if (lanes) throw UsageError("backward after the last lane's; begin the next step's lanes first");
+    if (unused_lanes)
+      throw UsageError(
+          "backward behind the loop over its lanes, which have been counted without it; call it for each "
+          "lane, "
+          "inside of its scope (where the loop was to train nothing: end_step() behind it)");
     if (options.exchange.leaves == Exchange::Leaves::own_part && exchange.any_used())
       throw UsageError(
           "backward after this step's gradients were exchanged: they would be lost, since each rank has only "
@@ -188,7 +195,7 @@ void Reducer::Impl::on_gradient(std::size_t i) {
   if (came[i] != 0)
     throw UsageError("parameter '" + parameters[i].name + "' got a gradient twice in one backward pass" +
                      (lanes ? " of a lane" : "") +
-                     "; add up the losses and call backward once, or use no_sync() for all but the last "
+                     "; add up its losses and call backward once, or use no_sync() for all but the last "
                      "(after an exception in the middle of a step call reset())");
   if (!sync) return store.check(i);  // it waits in grad() for the lane's others
   came[i] = 1;
@@ -301,7 +308,10 @@ void Reducer::synchronize() {
   if (impl.phase == Impl::Phase::reduced) return;
   if (impl.phase == Impl::Phase::fresh) {
     impl.store.refuse_foreign();
-    return synchronize_idle();
+    const bool of_lanes = impl.lanes;
+    synchronize_idle();
+    impl.unused_lanes = of_lanes;
+    return;
   }
   impl.finish();
 }

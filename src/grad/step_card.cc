@@ -10,18 +10,27 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kFields = 5;
+constexpr std::size_t kFields = 6;
 constexpr double kNothing = -std::numeric_limits<double>::infinity();  // the smallest: others' values win
 using Fields = std::array<double, kFields>;
 
 Fields fields_of(const StepCard& card) {
-  return {card.strategy, card.lanes.value_or(kNothing), card.step.value_or(kNothing),
-          card.resets.value_or(kNothing), card.divisor.value_or(kNothing)};
+  return {card.strategy,
+          card.lanes.value_or(kNothing),
+          card.step.value_or(kNothing),
+          card.resets.value_or(kNothing),
+          card.divisor.value_or(kNothing),
+          card.draw.value_or(kNothing)};
 }
 
 StepCard card_of(const double* f) {
   const auto value = [&](std::size_t k) { return f[k] == kNothing ? std::nullopt : std::optional(f[k]); };
-  return {.strategy = f[0], .lanes = value(1), .step = value(2), .resets = value(3), .divisor = value(4)};
+  return {.strategy = f[0],
+          .lanes = value(1),
+          .step = value(2),
+          .draw = value(5),
+          .resets = value(3),
+          .divisor = value(4)};
 }
 
 bool differ(const std::optional<double>& a, const std::optional<double>& b) { return a && b && *a != *b; }
@@ -42,7 +51,8 @@ std::string words(const StepCard& card, const StepCard& other) {
                             : "is in lanes of step " + number(card.step.value_or(0));
   if (differ(card.resets, other.resets)) return "has called reset() " + number(*card.resets) + " times";
   if (differ(card.step, other.step)) return "is in step " + number(*card.step);
-  if (differ(card.divisor, other.divisor)) return "divides by " + number(*card.divisor);
+  if (differ(card.divisor, other.divisor) && !differ(card.draw, other.draw))
+    return "divides by " + number(*card.divisor);
   return "";
 }
 
@@ -87,6 +97,15 @@ void StepCards::check() const {
     const StepCard one = card_of_rank(a);
     const StepCard other = card_of_rank(b);
     const std::string what = words(one, other);
+    if (what.empty() && differ(one.draw, other.draw))
+      throw MismatchError("the ranks draw their lanes from other data: the loader of " + group_.named(b) +
+                          " differs from that of " + group_.named(a) +
+                          " in its seed, lanes, lane_batch, shuffle, augment, last_step, epochs, steps or "
+                          "number of examples" +
+                          (differ(one.divisor, other.divisor) ? "; they divide by " + number(*other.divisor) +
+                                                                    " and by " + number(*one.divisor)
+                                                              : "") +
+                          "; accepted: the same on every rank");
     if (!what.empty())
       throw MismatchError("the ranks are out of step: " + group_.named(a) + " " + what + ", " +
                           group_.named(b) + " " + words(other, one) +

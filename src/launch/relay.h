@@ -11,7 +11,8 @@
 
 namespace lockstep::launcher {
 
-// The last lines of one worker, both streams in the order they came. Bounded.
+// The last lines of one worker, both streams in the order they came, without the frames of a libtorch error's
+// backtrace: what it is about stands in front of them. Bounded.
 class LastLines {
  public:
   void add(std::string_view line);

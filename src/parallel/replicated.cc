@@ -78,6 +78,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   void finish(bool overflowed) override {
     owner.wait_for_passes();
     pending = false;
+    exchanged = gone_through;
     if (!overflowed) {
       buffers.finish();
     } else if (owner.reducer_->of_lanes()) {
@@ -118,13 +119,18 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   void nobody() override {
     owner.wait_for_passes();
     pending = false;
+    exchanged = gone_through;
     restore();
   }
 
   void announce() override { board->announce(owner.group_, number); }
 
   void check(const LaneLoop& loop) const override { norms.check(loop); }
-  void lanes_begin() override {
+  void lanes_begin(const LaneLoop& loop) override {
+    // The step before is over, also where nobody said so (torch::optim's step() does not): who passes over
+    // all lanes of this one has no gradients of it.
+    if (!pending && exchanged.of == loop.of && exchanged.step != loop.step) owner.reducer_->end_step();
+    gone_through = loop;
     owner.reducer_->set_lane_loop(true);
     if (!pending) in_step = false;  // until one of its lanes is begun
   }
@@ -159,6 +165,8 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   std::vector<std::string> names;  // of parameters and buffers
   std::shared_ptr<LaneBoard> board;
   int number;
+  LaneLoop gone_through;  // the loop over this worker's lanes that began last
+  LaneLoop exchanged;     // the one that had done so at the last exchange
   bool open = false;      // a scope lives
   bool in_step = false;   // this step is made of lanes
   bool pending = false;   // lanes were begun, and not exchanged yet
@@ -283,7 +291,8 @@ void Replicated::open_lane(const LaneInfo& info, int position) {
                         .index = info.index,
                         .weight = info.weight,
                         .total_weight = info.total_weight,
-                        .last = info.last});
+                        .last = info.last,
+                        .draw = info.draw});
   lanes.open = lanes.in_step = lanes.pending = true;
   lanes.gathered = false;
   lanes.failure = nullptr;

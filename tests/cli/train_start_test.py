@@ -56,6 +56,9 @@ class Data(Case):
         self.write("one/book.txt", "to be or not to me ")
         words = ["--data", "training examples", "SHA-256", f"--init {self.path('run')}"]
         self.refused("train", "--resume", self.path("run"), "--steps", 4, words=[*words, "book.txt"])
+        for command in ("infer", "train"):  # as a program of one's own does
+            self.refused(command, "--resume", self.path("run"), env=dict(self.environment, LOCKSTEP_TIMOUT_S="5"),
+                         words=["LOCKSTEP_TIMOUT_S", "LOCKSTEP_TIMEOUT_S"])
         # What `infer` says of the run's data is not to be of other data.
         self.refused("infer", "--resume", self.path("run"), words=["book.txt", "is not the data of", "SHA-256", "or --data"])
         done = self.run_program("infer", "--resume", self.path("run"), "--data", self.path("one/book.txt"))

@@ -196,6 +196,19 @@ TEST(Loader, AWorkerWithoutLanesStillGetsItsSteps) {
   EXPECT_EQ(loader.next(), nullptr);
 }
 
+// A second loop over it would have no step, without a word.
+TEST(Loader, IsGoneThroughOnce) {
+  Loader loader(drawings(8), 0, 1, {.lanes = 2, .lane_batch = 2});
+  int steps = 0;
+  for (const Step& step : loader) {
+    steps += step.number == 0 ? 1 : 0;
+    break;
+  }
+  for (const Step& step : loader) steps += static_cast<int>(step.number);  // goes on
+  EXPECT_EQ(steps, 1 + 1);
+  expect_error<UsageError>([&] { (void)loader.begin(); }, {"gone through once", ".epochs = N"});
+}
+
 TEST(Loader, EpochsAndStepsEndIt) {
   const auto dataset = drawings(40);
   const auto count = [&](LoaderOptions options) {

@@ -29,6 +29,18 @@ TEST(Failure, NamesTheRankTheSignalAndItsLastLines) {
   EXPECT_TRUE(program.leftovers().empty());
 }
 
+// A libtorch error's backtrace is longer than what is kept, and comes behind what it is about.
+TEST(Failure, TheLastLinesHaveTheExceptionAndNotItsFrames) {
+  const Outcome outcome = run_script(1,
+                                     "echo '  what():  a tensor of no use' >&2; for i in $(seq 40); do echo "
+                                     "\"frame #$i: f + 0x1\" >&2; done; exit 3");
+  const std::size_t at = outcome.err.find("its last lines:");
+  ASSERT_NE(at, std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("|   what():  a tensor of no use\n", at), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find("frame #", at), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("frame #40"), std::string::npos) << "the console has all";
+}
+
 TEST(Failure, ReportsTheExitCode) {
   const Outcome outcome = run_script(2, "[ $RANK = 1 ] && exit 7; sleep 60");
   EXPECT_EQ(outcome.status, 1);

@@ -235,6 +235,74 @@ TEST(OutOfStep, BackwardBehindTheScopeOfItsLaneIsAnError) {
                   {"behind the scope of its lane", "ddp.lane(lane)"});
 }
 
+// The losses of the lanes added up: no lane has brought a gradient, so this is a step of nobody's weight.
+TEST(OutOfStep, BackwardBehindTheLoopOverItsLanesIsAnError) {
+  for (const int n : {1, 2})
+    for (const bool torch_optimizer : {false, true})
+      expect_in_all(told<UsageError>(n,
+                                     [&](const Group& group) {
+                                       auto net = std::make_shared<torch::nn::LinearImpl>(6, 3);
+                                       DataParallel ddp(torch::nn::Linear(net), group);
+                                       SGD ours(ddp, {.lr = 0.1});
+                                       torch::optim::SGD theirs(net->parameters(), 0.1);
+                                       auto data = std::make_shared<SmallExamples>(16);
+                                       for (auto& step : loader(data, group, {.lanes = 4, .lane_batch = 4})) {
+                                         torch::Tensor sum = torch::zeros({});
+                                         for (auto& lane : step) {
+                                           auto scope = ddp.lane(lane);
+                                           sum = sum + net->forward(lane.data).square().mean();
+                                         }
+                                         sum.backward();
+                                         torch_optimizer ? (void)theirs.step() : ours.step();
+                                       }
+                                     }),
+                    {"behind the loop over its lanes", "inside of its scope"});
+}
+
+// Where the loop was to train nothing, what comes behind it is a step of its own.
+TEST(OutOfStep, ALoopOverLanesThatTrainsNothingMayBeEnded) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    auto data = std::make_shared<SmallExamples>(16);
+    for (auto& step : loader(data, group, {.lanes = 4, .lane_batch = 4}))
+      for (auto& lane : step) {
+        auto scope = ddp.lane(lane);
+        (void)net->forward(lane.data);
+      }
+    ddp.end_step();
+    EXPECT_NO_THROW(net->forward(small_batch(group.rank(), 0)).square().mean().backward());
+  });
+}
+
+// Lanes would overlap, and some examples be seen by nobody.
+TEST(OutOfStep, LoadersThatDifferAreNamed) {
+  const LoaderOptions same{.lanes = 4, .lane_batch = 4, .seed = 3};
+  LoaderOptions seed = same, batch = same, lanes = same, shuffle = same, steps = same;
+  seed.seed = 4;
+  batch.lane_batch = 2;
+  lanes.lanes = 2;
+  shuffle.shuffle = false;
+  steps.epochs = 2;
+  for (const LoaderOptions& other : {seed, batch, lanes, shuffle, steps})
+    expect_in_all(
+        told<MismatchError>(2,
+                            [&](const Group& group) {
+                              auto net = std::make_shared<SmallNet>();
+                              DataParallel ddp(net, group);
+                              SGD optimizer(ddp, {.lr = 0.1});
+                              auto data = std::make_shared<SmallExamples>(16);
+                              for (auto& step : loader(data, group, group.rank() == 1 ? other : same)) {
+                                for (auto& lane : step) {
+                                  auto scope = ddp.lane(lane);
+                                  net->forward(lane.data).square().mean().backward();
+                                }
+                                optimizer.step();
+                              }
+                            }),
+        {"draw their lanes from other data", "rank 1", "rank 0", "lane_batch"});
+}
+
 // What the lanes of a step gave under no_sync() is not lost without a word where the next step begins.
 TEST(OutOfStep, AStepOfLanesThatWasNotExchangedIsNotForgotten) {
   for (const int n : {1, 2})

@@ -36,7 +36,7 @@ class LaneListener {
   // Before a loop begins, on workers without lanes too. Throws, on all alike, where it can't train there.
   virtual void check(const LaneLoop& loop) const = 0;
   // A loop over this worker's lanes begins.
-  virtual void lanes_begin() = 0;
+  virtual void lanes_begin(const LaneLoop& loop) = 0;
   // It has come to its end: what its lanes gathered is exchanged now, unless it has been.
   virtual void lanes_end() = 0;
   // It is over, whatever it gathered.

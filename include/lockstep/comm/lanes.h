@@ -38,6 +38,9 @@ struct LaneInfo {
   // Among this worker's lanes in this step, from 0: those before it that were never begun are then known to
   // have been left out. Where lanes behind the first leave it at 0 they follow each other without a gap.
   int position = 0;
+  // A hash of what says which examples each lane of the run gets (a loader's seed, lanes, lane_batch, …):
+  // ranks whose differ are told so when they exchange. 0: not known.
+  std::uint64_t draw = 0;
 };
 
 }  // namespace lockstep

@@ -125,7 +125,8 @@ class Loader {
   // How long next() has waited for data so far, in nanoseconds.
   std::int64_t waited_ns() const;
 
-  // A range over next(): a single pass.
+  // A range over next(): a single pass, with `epochs` or `steps` as long as is wanted. UsageError where it
+  // has come to its end before.
   class Iterator;
   Iterator begin();
   std::nullptr_t end() const { return nullptr; }
@@ -149,8 +150,6 @@ class Loader::Iterator {
   Loader* loader_;
   Step* step_;
 };
-
-inline Loader::Iterator Loader::begin() { return Iterator(this); }
 
 Loader loader(std::shared_ptr<const Dataset> dataset, const Group& world, LoaderOptions options = {});
 

@@ -88,6 +88,7 @@ class Reducer {
     double weight = 1;
     double total_weight = 1;
     bool last = true;
+    std::uint64_t draw = 0;  // LaneInfo's
   };
   void begin_lane(const LanePart& part);
   // After its last backward. Those without sync added up in grad(); what the last one did not take along

@@ -20,7 +20,7 @@ void LaneBoard::begin(const LaneLoop& loop) {
   for (const auto& [number, listener] : listeners_) listener->check(loop);
   loops_.push_back(loop);
   if (!loop.mine) return;
-  for (const auto& [number, listener] : listeners_) listener->lanes_begin();
+  for (const auto& [number, listener] : listeners_) listener->lanes_begin(loop);
 }
 
 // The innermost loop over that, and with it those inside that were left. False: there is none.

@@ -64,6 +64,16 @@ std::string in_words(const Examples& examples) {
   return examples.size() > kShown ? text + ", …" : text;
 }
 
+std::uint64_t hash_of(const LoaderOptions& options, std::int64_t examples, std::int64_t steps) {
+  std::uint64_t hash = options.seed;
+  for (const std::int64_t value :
+       {static_cast<std::int64_t>(options.lanes), static_cast<std::int64_t>(options.lane_batch), examples,
+        steps, static_cast<std::int64_t>(options.last_step), static_cast<std::int64_t>(options.shuffle),
+        static_cast<std::int64_t>(options.augment)})
+    hash = mix_bits(hash + 1) ^ static_cast<std::uint64_t>(value);
+  return mix_bits(hash) | (1u << 11);  // not 0, in what a card keeps neither
+}
+
 // What the exception that is being handled says.
 std::string current_message() {
   try {
@@ -118,6 +128,7 @@ StepMaker::StepMaker(std::shared_ptr<const Dataset> dataset, int rank, int size,
                                   .shuffle = options.shuffle,
                                   .last_step = options.last_step}),
       steps_(steps_of_run(options, sampler_.steps_per_epoch())),
+      draw_(hash_of(options, dataset_->size(), steps_)),
       weighted_(!dataset_->weights(std::array<std::int64_t, 1>{0}).empty()) {
   check_at_least("first_step", options.first_step, 0);
   check_at_least("prefetch", options.prefetch, 1);
@@ -127,16 +138,6 @@ StepMaker::StepMaker(std::shared_ptr<const Dataset> dataset, int rank, int size,
     last_first_ = std::max(last_first_, range.first);
     most_ = std::max(most_, range.count);
   }
-}
-
-std::uint64_t StepMaker::draw() const {
-  std::uint64_t hash = options_.seed;
-  for (const std::int64_t value :
-       {static_cast<std::int64_t>(options_.lanes), static_cast<std::int64_t>(options_.lane_batch),
-        dataset_->size(), steps_, static_cast<std::int64_t>(options_.last_step),
-        static_cast<std::int64_t>(options_.shuffle), static_cast<std::int64_t>(options_.augment)})
-    hash = mix_bits(hash + 1) ^ static_cast<std::uint64_t>(value);
-  return mix_bits(hash) | (1u << 11);  // not 0, in what a card keeps neither
 }
 
 StepDraft StepMaker::draft(std::int64_t number) const {

@@ -29,7 +29,7 @@ class StepMaker {
 
   std::int64_t steps() const { return steps_; }  // of the run
   std::int64_t steps_per_epoch() const { return sampler_.steps_per_epoch(); }
-  std::uint64_t draw() const;  // LaneInfo's
+  std::uint64_t draw() const { return draw_; }  // LaneInfo's
 
   // By one thread at a time: the sampler keeps the order of an epoch.
   StepDraft draft(std::int64_t number) const;
@@ -46,6 +46,7 @@ class StepMaker {
   int most_ = 0;        // lanes of a worker
   Sampler sampler_;
   std::int64_t steps_;
+  std::uint64_t draw_;
   bool weighted_;  // the dataset's examples weigh differently
 };
 

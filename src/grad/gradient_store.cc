@@ -22,7 +22,6 @@ GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group g
     : parameters_(parameters), group_(std::move(group)) {
   for (const NamedTensor& parameter : parameters_) {
     names_.push_back(parameter.name);
-    found_.push_back(parameter.tensor.grad().unsafeGetTensorImpl());
     const Device device = device_of(parameter.tensor, "parameter '" + parameter.name + "'");
     if (&parameter == &parameters_.front()) device_ = device;
     if (!(device == device_))
@@ -30,6 +29,7 @@ GradientStore::GradientStore(const std::vector<NamedTensor>& parameters, Group g
                        parameters_.front().name + "' on " + to_string(device_) +
                        "; accepted: all on one device");
   }
+  know_gradients();
   if (reuse) slots_.emplace(group_, device_, *reuse);
   stays_ = nothing_alone && !reuse && group_.size() == 1 && device_.kind != Device::Kind::cpu;
 }
@@ -123,6 +123,12 @@ void GradientStore::check(std::size_t parameter) const {
   if (!grad.is_sparse()) return;
   grad = torch::Tensor();
   throw UsageError("the gradient of '" + parameters_[parameter].name + "' is sparse; accepted: dense ones");
+}
+
+void GradientStore::know_gradients() {
+  found_.clear();
+  for (const NamedTensor& parameter : parameters_)
+    found_.push_back(parameter.tensor.grad().unsafeGetTensorImpl());
 }
 
 void GradientStore::refuse_foreign() const {

@@ -61,9 +61,11 @@ class GradientStore {
     first_subtree_ = first_subtree;
   }
 
-  // Throws UsageError naming a parameter whose grad() is neither what an exchange left there nor what was
-  // there when this was made: no backward brought it, so it would be lost. (Where gradients stay where they
-  // are nobody can tell.)
+  // The gradients that are there now are of before.
+  void know_gradients();
+  // Throws UsageError naming a parameter whose grad() is neither what an exchange left there nor one that is
+  // known: no backward brought it, so it would be lost. (Where gradients stay where they are nobody can
+  // tell.)
   void refuse_foreign() const;
 
   // Plain loops: grad() becomes a view into its bucket, its value kept.
@@ -123,7 +125,7 @@ class GradientStore {
 
   const std::vector<NamedTensor>& parameters_;
   std::vector<std::string> names_;  // of the parameters
-  std::vector<const void*> found_;  // gradients that were there from the beginning: their TensorImpls
+  std::vector<const void*> found_;  // gradients that are known: their TensorImpls
   Group group_;
   Device device_;  // of the parameters
   BucketLayout layout_;

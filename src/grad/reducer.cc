@@ -80,6 +80,7 @@ struct Reducer::Impl {
   void begin_step() {
     phase = Phase::fresh;
     lanes = unused_lanes = false;
+    store.know_gradients();
     begin_backward();
   }
   void begin_backward() {
@@ -162,7 +163,8 @@ void Reducer::Impl::on_gradient(std::size_t i) {
       throw UsageError(
           "backward behind the loop over its lanes, which have been counted without it; call it for each "
           "lane, "
-          "inside of its scope (where the loop was to train nothing: end_step() behind it)");
+          "inside of its scope (where the loop was to train nothing: end_step(), or zero_grad() of an "
+          "optimizer of ours, behind it)");
     if (options.exchange.leaves == Exchange::Leaves::own_part && exchange.any_used())
       throw UsageError(
           "backward after this step's gradients were exchanged: they would be lost, since each rank has only "
@@ -321,6 +323,7 @@ void Reducer::synchronize_idle(std::optional<std::int64_t> step) {
   impl_->idle_step = step;
   impl_->store.begin_lane(0, 1);  // as a worker whose lanes are all empty
   impl_->finish();
+  impl_->unused_lanes = step.has_value();
 }
 
 void Reducer::end_step() {

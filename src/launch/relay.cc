@@ -13,7 +13,8 @@ namespace lockstep::launcher {
 
 void LastLines::add(std::string_view line) {
   while (!line.empty() && (line.back() == '\r' || line.back() == '\n')) line.remove_suffix(1);
-  if (line.starts_with("frame #")) return;  // a libtorch error's backtrace, longer than all that is kept
+  if (line.size() > 7 && line.starts_with("frame #") && line[7] >= '0' && line[7] <= '9')
+    return;  // a libtorch error's backtrace, longer than all that is kept
   std::string kept(line.substr(0, kMostBytes));
   if (line.size() > kMostBytes) kept += "…";
   if (lines_.size() == kMostLines) lines_.pop_front();

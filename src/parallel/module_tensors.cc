@@ -54,16 +54,14 @@ void refuse_missing(const std::string& strategy, const std::vector<NamedTensor>&
 
 }  // namespace
 
-void refuse_unknown(const std::string& strategy, const std::vector<NamedTensor>& exchanged,
-                    const torch::nn::Module& module) {
-  std::unordered_set<const void*> known;
-  for (const NamedTensor& parameter : exchanged) known.insert(parameter.tensor.unsafeGetTensorImpl());
+void refuse_unknown(const std::string& strategy, const torch::nn::Module& module,
+                    const std::function<bool(const torch::Tensor&)>& is_exchanged) {
   for (const NamedTensor& parameter : trained_in(module))
-    if (parameter.tensor.grad().defined() && !known.contains(parameter.tensor.unsafeGetTensorImpl()))
-      throw UsageError("parameter '" + parameter.name +
-                       "' has a gradient, which nobody exchanges: it came "
-                       "since the model was wrapped; make a new " +
-                       strategy);
+    if (parameter.tensor.grad().defined() && !is_exchanged(parameter.tensor))
+      throw UsageError(
+          "parameter '" + parameter.name +
+          "' has a gradient, which nobody exchanges: it came since the model was wrapped; make a new " +
+          strategy);
 }
 
 void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,

@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,10 +19,10 @@ std::vector<NamedTensor> frozen_in(const torch::nn::Module& module);
 std::vector<NamedTensor> everything_in(const torch::nn::Module& module);
 std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors);
 
-// Throws UsageError where a parameter of the module has a gradient and is none of `exchanged`: it was not there
-// when the model was wrapped, and nobody exchanges what it learns.
-void refuse_unknown(const std::string& strategy, const std::vector<NamedTensor>& exchanged,
-                    const torch::nn::Module& module);
+// Throws UsageError where a parameter of the module has a gradient that nobody exchanges: it was not there
+// when the model was wrapped.
+void refuse_unknown(const std::string& strategy, const torch::nn::Module& module,
+                    const std::function<bool(const torch::Tensor&)>& is_exchanged);
 // Throws UsageError where other parameters are trained now than when the model was wrapped, which are what
 // optimizers keep something of.
 void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,

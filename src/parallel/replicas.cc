@@ -109,7 +109,7 @@ void broadcast_all(const Group& group, const std::vector<NamedTensor>& tensors) 
     if (real.numel() == 0) continue;
     group.broadcast(buffer_of(real, "'" + tensor.name + "'"), 0);
     // Optimizers tell by it that their master weights are of before.
-    if (!real.is_inference()) real.unsafeGetTensorImpl()->bump_version();
+    if (group.rank() != 0 && !real.is_inference()) real.unsafeGetTensorImpl()->bump_version();
   }
 }
 

@@ -42,7 +42,10 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
         frozen(frozen_in(*owner_.module_)),
         names(names_of(everything_in(*owner_.module_))),
         board(group.lane_board()),
-        number(board->add(this)) {}
+        number(board->add(this)) {
+    for (const NamedTensor& parameter : trained_in(*owner_.module_))
+      exchanged.insert(parameter.tensor.unsafeGetTensorImpl());
+  }
   ~Lanes() override { board->remove(this); }
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
@@ -78,7 +81,6 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   void finish(bool overflowed) override {
     owner.wait_for_passes();
     pending = false;
-    exchanged = gone_through;
     if (!overflowed) {
       buffers.finish();
     } else if (owner.reducer_->of_lanes()) {
@@ -90,7 +92,8 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     ++exchanges;
     refuse_unread();
     if (exchanges <= kLookEvery || exchanges % kLookEvery == 0)
-      refuse_unknown(owner.traits_.name, owner.reducer_->parameters(), *owner.module_);
+      refuse_unknown(owner.traits_.name, *owner.module_,
+                     [&](const torch::Tensor& p) { return board->exchanges(p.unsafeGetTensorImpl()); });
     if (check_due()) owner.check_replicas();
   }
   // Our optimizers ask for slices when they are made.
@@ -119,18 +122,14 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   void nobody() override {
     owner.wait_for_passes();
     pending = false;
-    exchanged = gone_through;
     restore();
   }
 
+  bool exchanges_of(const void* parameter) const override { return exchanged.contains(parameter); }
   void announce() override { board->announce(owner.group_, number); }
 
   void check(const LaneLoop& loop) const override { norms.check(loop); }
-  void lanes_begin(const LaneLoop& loop) override {
-    // The step before is over, also where nobody said so (torch::optim's step() does not): who passes over
-    // all lanes of this one has no gradients of it.
-    if (!pending && exchanged.of == loop.of && exchanged.step != loop.step) owner.reducer_->end_step();
-    gone_through = loop;
+  void lanes_begin() override {
     owner.reducer_->set_lane_loop(true);
     if (!pending) in_step = false;  // until one of its lanes is begun
   }
@@ -162,11 +161,10 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   SyncNorms norms;
   BufferAverager buffers;
   std::vector<NamedTensor> frozen;
-  std::vector<std::string> names;  // of parameters and buffers
+  std::unordered_set<const void*> exchanged;  // parameters
+  std::vector<std::string> names;             // of parameters and buffers
   std::shared_ptr<LaneBoard> board;
   int number;
-  LaneLoop gone_through;  // the loop over this worker's lanes that began last
-  LaneLoop exchanged;     // the one that had done so at the last exchange
   bool open = false;      // a scope lives
   bool in_step = false;   // this step is made of lanes
   bool pending = false;   // lanes were begun, and not exchanged yet

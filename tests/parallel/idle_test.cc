@@ -199,9 +199,7 @@ TEST(Idle, SkippedLanesGiveTheSameBitsForEveryNumberOfWorkers) {
 }
 
 // The loop that a user writes, with one line more.
-enum class Update { ours, torchs, torchs_without_end_step };
-
-Tensors through_a_loader(int n, Skip skip, Update update) {
+Tensors through_a_loader(int n, Skip skip, bool torch_optimizer) {
   const auto results = on_workers(n, [=](const Group& group, SmallNet& net) {
     DataParallel ddp(borrowed(net), group);
     SGD ours(ddp, {.lr = 0.1});
@@ -215,14 +213,14 @@ Tensors through_a_loader(int n, Skip skip, Update update) {
         const torch::Tensor loss = net.forward(lane.data).square().mean();
         if (!skipped) loss.backward();
       }
-      if (update == Update::ours) {
-        ours.step();
-        ours.zero_grad();
-      } else {
+      if (torch_optimizer) {
         ddp.synchronize();
         theirs.step();
         theirs.zero_grad();
-        if (update == Update::torchs) ddp.end_step();
+        ddp.end_step();
+      } else {
+        ours.step();
+        ours.zero_grad();
       }
     }
   });
@@ -231,13 +229,40 @@ Tensors through_a_loader(int n, Skip skip, Update update) {
 }
 
 TEST(Idle, LanesThatALoopPassesOverAreSkipped) {
-  for (const Update update : {Update::ours, Update::torchs, Update::torchs_without_end_step}) {
-    const Tensors alone = through_a_loader(1, Skip::inside, update);
+  for (const bool torch_optimizer : {false, true}) {
+    const Tensors alone = through_a_loader(1, Skip::inside, torch_optimizer);
     for (const Skip skip : {Skip::inside, Skip::before})
       for (const int n : {1, 2, 3, 4})
-        EXPECT_TRUE(equal(through_a_loader(n, skip, update), alone))
-            << n << " workers, update " << static_cast<int>(update);
+        EXPECT_TRUE(equal(through_a_loader(n, skip, torch_optimizer), alone))
+            << n << " workers" << (torch_optimizer ? ", torch::optim" : "");
   }
+}
+
+// Between the exchange and the update: its means are still those of the step before.
+TEST(Idle, TheNextStepsLanesMayBeLookedAtBeforeTheUpdate) {
+  const auto run = [](int n, bool ahead) {
+    const auto results = on_workers(n, [&](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group);
+      SGD optimizer(ddp, {.lr = 0.5});
+      Loader steps = loader(std::make_shared<SmallExamples>(48), group, {.lanes = 4, .lane_batch = 4});
+      int seen = 0;
+      for (Step* step = steps.next(); step != nullptr;) {
+        for (Lane& lane : *step) {
+          auto scope = ddp.lane(lane);
+          net.forward(lane.data).square().mean().backward();
+        }
+        if (!ahead) optimizer.step();
+        step = steps.next();
+        if (step != nullptr)
+          for (const Lane& lane : *step) seen += static_cast<int>(lane.samples);
+        if (ahead) optimizer.step();
+      }
+      EXPECT_GT(seen, 0);
+    });
+    expect_alike(results);
+    return results[0];
+  };
+  for (const int n : {1, 2}) EXPECT_TRUE(equal(run(n, true), run(1, false))) << n << " workers";
 }
 
 TEST(Idle, AStepWhoseFirstLaneIsUnknownIsRefused) {

@@ -473,6 +473,19 @@ TEST(OutOfStep, AParameterThatNobodyTrainsMayComeAtAnyTime) {
   });
 }
 
+// A part of the model that is wrapped by itself later.
+TEST(OutOfStep, AParameterThatAnotherStrategyExchangesMayComeAtAnyTime) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    auto head = net->register_module("head", std::make_shared<torch::nn::LinearImpl>(3, 1));
+    DataParallel heads(head, group);
+    EXPECT_NO_THROW(head->forward(net->forward(small_batch(group.rank(), 0))).square().mean().backward());
+    ddp.synchronize();
+    heads.synchronize();
+  });
+}
+
 // Of a lane that reset() has ended nobody knows the weight and the place.
 TEST(OutOfStep, BackwardInALaneThatResetHasEndedIsAnError) {
   for (const int n : {1, 2})
@@ -525,6 +538,39 @@ TEST(OutOfStep, GradientsThatAreLeftOverAreNotTakenForThisSteps) {
     ddp.rebind(group.split(0));
     optimizer.step();
   });
+  // One that clips out of place has put the last step's there itself.
+  on_threads(thread_groups(2), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      if (group.rank() == 0 || step != 1) net->forward(small_batch(0, step)).square().mean().backward();
+      ddp.synchronize();
+      for (const torch::Tensor& p : net->parameters()) p.mutable_grad() = p.grad().clamp(-1, 1);
+      optimizer.step();
+      ddp.end_step();
+    }
+  });
+}
+
+// Where one rank has no lane in the step, too.
+TEST(OutOfStep, BackwardBehindTheLoopIsAnErrorOnAllRanks) {
+  expect_in_all(told<UsageError>(2,
+                                 [](const Group& group) {
+                                   auto net = std::make_shared<torch::nn::LinearImpl>(6, 3);
+                                   DataParallel ddp(torch::nn::Linear(net), group);
+                                   auto data = std::make_shared<SmallExamples>(1);
+                                   for (auto& step : loader(
+                                            data, group,
+                                            {.lanes = 4, .lane_batch = 1, .last_step = LastStep::short_})) {
+                                     for (auto& lane : step) {
+                                       auto scope = ddp.lane(lane);
+                                       (void)net->forward(lane.data);
+                                     }
+                                     net->forward(small_batch(0, 0)).square().mean().backward();
+                                   }
+                                 }),
+                {"behind the loop over its lanes"});
 }
 
 // Without our optimizer nobody calls end_step(); the default options find it all the same, and soon.

@@ -36,7 +36,7 @@ class LaneListener {
   // Before a loop begins, on workers without lanes too. Throws, on all alike, where it can't train there.
   virtual void check(const LaneLoop& loop) const = 0;
   // A loop over this worker's lanes begins.
-  virtual void lanes_begin(const LaneLoop& loop) = 0;
+  virtual void lanes_begin() = 0;
   // It has come to its end: what its lanes gathered is exchanged now, unless it has been.
   virtual void lanes_end() = 0;
   // It is over, whatever it gathered.
@@ -45,6 +45,8 @@ class LaneListener {
   virtual void take_part(std::int64_t step) = 0;
   // It has none in a loop that others go through: from here on they get what they need of it to compute.
   virtual void serve() = 0;
+  // Whether it is one of those whose gradients this one exchanges; by the address of its tensor.
+  virtual bool exchanges_of(const void* parameter) const = 0;
   // Such a loop is over, on this worker and, when this returns, on all. Collective.
   virtual void loop_over() = 0;
 };
@@ -61,6 +63,9 @@ class LaneBoard {
   void begin(const LaneLoop& loop);
   void end(const Group& group, const void* of);
   void leave(const Group& group, const void* of) noexcept;
+
+  // Whether any of the group's strategies exchanges gradients of that parameter.
+  bool exchanges(const void* parameter) const;
 
   // By strategy `number`, before it exchanges.
   void announce(const Group& group, int number);

@@ -16,11 +16,16 @@ void LaneBoard::remove(LaneListener* listener) {
   std::erase_if(listeners_, [&](const auto& entry) { return entry.second == listener; });
 }
 
+bool LaneBoard::exchanges(const void* parameter) const {
+  return std::ranges::any_of(listeners_,
+                             [&](const auto& entry) { return entry.second->exchanges_of(parameter); });
+}
+
 void LaneBoard::begin(const LaneLoop& loop) {
   for (const auto& [number, listener] : listeners_) listener->check(loop);
   loops_.push_back(loop);
   if (!loop.mine) return;
-  for (const auto& [number, listener] : listeners_) listener->lanes_begin(loop);
+  for (const auto& [number, listener] : listeners_) listener->lanes_begin();
 }
 
 // The innermost loop over that, and with it those inside that were left. False: there is none.

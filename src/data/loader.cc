@@ -149,8 +149,8 @@ Loader::Iterator Loader::begin() {
   if (impl_->over)
     throw UsageError(
         "a loader is gone through once, and this one has come to its end; accepted: `.epochs = N` for N "
-        "epochs in "
-        "one loop");
+        "epochs "
+        "in one loop");
   return Iterator(this);
 }
 std::int64_t Loader::waited_ns() const { return impl_->waited_ns; }

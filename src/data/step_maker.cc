@@ -71,7 +71,7 @@ std::uint64_t hash_of(const LoaderOptions& options, std::int64_t examples, std::
         steps, static_cast<std::int64_t>(options.last_step), static_cast<std::int64_t>(options.shuffle),
         static_cast<std::int64_t>(options.augment)})
     hash = mix_bits(hash + 1) ^ static_cast<std::uint64_t>(value);
-  return mix_bits(hash) | (1u << 11);  // not 0, in what a card keeps neither
+  return mix_bits(hash) | 1;  // not 0
 }
 
 // What the exception that is being handled says.

@@ -162,8 +162,7 @@ void Reducer::Impl::on_gradient(std::size_t i) {
     if (unused_lanes)
       throw UsageError(
           "backward behind the loop over its lanes, which have been counted without it; call it for each "
-          "lane, "
-          "inside of its scope (where the loop was to train nothing: end_step(), or zero_grad() of an "
+          "lane, inside of its scope (where the loop was to train nothing: end_step(), or zero_grad() of an "
           "optimizer of ours, behind it)");
     if (options.exchange.leaves == Exchange::Leaves::own_part && exchange.any_used())
       throw UsageError(
@@ -310,20 +309,18 @@ void Reducer::synchronize() {
   if (impl.phase == Impl::Phase::reduced) return;
   if (impl.phase == Impl::Phase::fresh) {
     impl.store.refuse_foreign();
-    const bool of_lanes = impl.lanes;
-    synchronize_idle();
-    impl.unused_lanes = of_lanes;
-    return;
+    return synchronize_idle();
   }
   impl.finish();
 }
 
 void Reducer::synchronize_idle(std::optional<std::int64_t> step) {
+  const bool of_lanes = impl_->lanes || step.has_value();
   impl_->begin_step();
   impl_->idle_step = step;
   impl_->store.begin_lane(0, 1);  // as a worker whose lanes are all empty
   impl_->finish();
-  impl_->unused_lanes = step.has_value();
+  impl_->unused_lanes = of_lanes;
 }
 
 void Reducer::end_step() {

@@ -41,19 +41,6 @@ std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
   return names;
 }
 
-namespace {
-
-void refuse_missing(const std::string& strategy, const std::vector<NamedTensor>& list,
-                    const std::vector<NamedTensor>& others, const char* what) {
-  for (const NamedTensor& parameter : list)
-    if (std::ranges::none_of(
-            others, [&](const NamedTensor& other) { return other.tensor.is_same(parameter.tensor); }))
-      throw UsageError("parameter '" + parameter.name + "' " + what +
-                       " since the model was wrapped; make a new " + strategy);
-}
-
-}  // namespace
-
 void refuse_unknown(const std::string& strategy, const torch::nn::Module& module,
                     const std::function<bool(const torch::Tensor&)>& is_exchanged) {
   for (const NamedTensor& parameter : trained_in(module))
@@ -66,8 +53,16 @@ void refuse_unknown(const std::string& strategy, const torch::nn::Module& module
 
 void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,
                   const std::vector<NamedTensor>& now) {
-  refuse_missing(strategy, now, before, "is trained, which it was not,");
-  refuse_missing(strategy, before, now, "is not trained any more, which it was,");
+  const auto refuse_new = [&](const std::vector<NamedTensor>& list, const std::vector<NamedTensor>& others,
+                              const char* what) {
+    for (const NamedTensor& parameter : list)
+      if (std::ranges::none_of(
+              others, [&](const NamedTensor& other) { return other.tensor.is_same(parameter.tensor); }))
+        throw UsageError("parameter '" + parameter.name + "' " + what +
+                         " since the model was wrapped; make a new " + strategy);
+  };
+  refuse_new(now, before, "is trained, which it was not,");
+  refuse_new(before, now, "is not trained any more, which it was,");
 }
 
 void leave_one_copy(const std::vector<NamedTensor>& parameters) {

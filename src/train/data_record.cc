@@ -28,7 +28,10 @@ bool same_test(const DataRecord& a, const DataRecord& b) {
 }  // namespace
 
 DataRecord record_of(const Dataset& train, const Dataset* test, const std::string& path) {
-  DataRecord record{.path = path, .train_sha256 = train.fingerprint(), .train_size = train.size()};
+  DataRecord record;
+  record.path = path;
+  record.train_sha256 = train.fingerprint();
+  record.train_size = train.size();
   if (test == nullptr) return record;
   record.test_sha256 = test->fingerprint();
   record.test_size = test->size();

@@ -8,8 +8,6 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <optional>
-#include <utility>
 
 #include "lockstep/base/error.h"
 #include "train/evaluation_mode.h"
@@ -63,7 +61,7 @@ Evaluation evaluate(Strategy& strategy, const Task& task, std::int64_t batch,
   torch::nn::Module& model = strategy.module();
   const Group& world = strategy.group();
   const Dataset& data = *task.test;
-  std::optional<EvaluationMode> mode(std::in_place, model);
+  const EvaluationMode mode(model);
   const std::int64_t batches = (data.size() + batch - 1) / batch;
   // Per batch a sum and a count: of the loss, then of each metric. Others' stay zero, and adding zeros
   // changes no bit.
@@ -83,7 +81,6 @@ Evaluation evaluate(Strategy& strategy, const Task& task, std::int64_t batch,
       *at++ = found.count;
     }
   }
-  mode.reset();
   strategy.meet();  // not all have the same number of batches
   world.all_reduce(buffer(sums));
   std::vector<double> total(width);

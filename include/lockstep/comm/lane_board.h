@@ -45,10 +45,10 @@ class LaneListener {
   virtual void take_part(std::int64_t step) = 0;
   // It has none in a loop that others go through: from here on they get what they need of it to compute.
   virtual void serve() = 0;
-  // Whether it is one of those whose gradients this one exchanges; by the address of its tensor.
-  virtual bool exchanges_of(const void* parameter) const = 0;
   // Such a loop is over, on this worker and, when this returns, on all. Collective.
   virtual void loop_over() = 0;
+  // Whether it is one of those whose gradients this one exchanges; by the address of its tensor.
+  virtual bool exchanges_of(const void* parameter) const = 0;
 };
 
 // Used by one thread at a time, like its group. Listeners outlive their entry.

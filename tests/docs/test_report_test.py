@@ -27,7 +27,7 @@ def cases(*more):
 
 
 class Report(unittest.TestCase):
-    def report(self, release, asan=None, flags=(), rules=RULES):
+    def report(self, release, asan=None, flags=(), rules=RULES, build_log=None):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             (root / "tests").mkdir()
@@ -38,6 +38,8 @@ class Report(unittest.TestCase):
                 if tests != "nothing":
                     (root / "build" / preset / "tests.xml").write_text(f"<testsuite>{''.join(tests)}</testsuite>")
             (root / "build/test_parts.tsv").write_text("install\t6\nbuild release\t90\n")
+            if build_log:
+                (root / "build/release/build.log").write_text(build_log)
             done = subprocess.run([sys.executable, TOOL, "--root", folder, *flags, *presets],
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             return done.returncode, done.stdout
@@ -59,8 +61,18 @@ class Report(unittest.TestCase):
         self.wrong("release: 3 of 4 tests did not fail, 0 skipped, 8 s of tests; failed: broken",
                    cases(case("broken", status="fail")))
         self.wrong("failed: gone", cases(case("gone", status="notrun", message="Unable to find executable: gone")))
-        self.wrong("release: not tested", "nothing")
+        self.wrong("release: not tested (ctest did not finish, or never began)", "nothing")
         self.wrong("release: 0 of 0", [])
+
+    def test_a_failed_build_is_repeated_at_the_end(self):
+        log = ("[1/3] Building a.o\n[2/3] Building run.o\nFAILED: src/run.o \nc++ -c run.cc\nrun.cc:3: error: no such name\n"
+               + "note\n" * 100 + "ninja: build stopped: subcommand failed.\n")
+        status, output = self.report("nothing", [case("kernel")], build_log=log)
+        self.assertEqual(status, 1, output)
+        self.assertIn("== what the build of release said\nFAILED: src/run.o \nc++ -c run.cc\nrun.cc:3: error: no such name\n",
+                      output)
+        self.assertEqual(output.count("note\n"), 37)
+        self.assertIn("\nrelease: not tested (its build failed: FAILED: src/run.o)\nasan: 1 of 1", output)
 
     def test_a_skip_fails_unless_it_is_listed(self):
         skip = case("hosts", status="notrun", message="SKIP_RETURN_CODE=77", output="no root here\n")

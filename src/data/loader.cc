@@ -84,7 +84,7 @@ struct Loader::Impl {
   }
 
   Step* next() {
-    if (current && group) group.lane_board()->end(group, &*current);  // a loop that was left early
+    if (current && group) group.lane_board()->end(group, &*current);  // where an exception has left its loop
     current.reset();  // its tensors go back before we wait for others
     if (failure) std::rethrow_exception(failure);
     std::unique_lock hold(mutex);
@@ -109,7 +109,10 @@ struct Loader::Impl {
     current.emplace(std::get<Step>(std::move(made)));
     current->group = group;
     if (group)
-      for (Lane& lane : current->lanes) lane.draw = maker.draw();
+      for (Lane& lane : current->lanes) {
+        lane.draw = maker.draw();
+        lane.board = group.lane_board().get();
+      }
     return &*current;
   }
 

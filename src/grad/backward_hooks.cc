@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <cstddef>
 
 namespace lockstep {
@@ -28,16 +29,41 @@ class PostHook final : public torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-BackwardHooks::BackwardHooks(const std::vector<torch::Tensor>& tensors, std::function<void(std::size_t)> fn) {
+BackwardHooks::BackwardHooks(const std::vector<torch::Tensor>& tensors, Call fn, Call lost) {
+  entries_.reserve(tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     auto node = torch::autograd::impl::grad_accumulator(tensors[i]);
     const auto key = node->add_post_hook(std::make_unique<PostHook>(fn, i));
-    entries_.push_back({std::move(node), key});
+    // This one is the tensor's own and stays with it.
+    const unsigned before = tensors[i].register_hook([this, i, lost](const torch::Tensor&) {
+      if (lost && entries_[i].is_lost()) lost(i);
+    });
+    entries_.push_back({tensors[i], std::move(node), key, before});
   }
 }
 
 BackwardHooks::~BackwardHooks() {
-  for (Entry& entry : entries_) entry.node->del_post_hook(entry.key);
+  for (Entry& entry : entries_) {
+    entry.node->del_post_hook(entry.key);
+    entry.tensor.remove_hook(entry.before);
+  }
+}
+
+bool BackwardHooks::Entry::is_lost() const {
+  return torch::autograd::impl::try_get_grad_accumulator(tensor) != node;
+}
+
+std::optional<std::size_t> BackwardHooks::first_lost() const {
+  const auto found = std::ranges::find_if(entries_, &Entry::is_lost);
+  if (found == entries_.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - entries_.begin());
+}
+
+bool is_hooked(const torch::Tensor& tensor) {
+  const auto node = torch::autograd::impl::try_get_grad_accumulator(tensor);
+  return node != nullptr && std::ranges::any_of(node->post_hooks(), [](const auto& hook) {
+           return dynamic_cast<const PostHook*>(hook.get()) != nullptr;
+         });
 }
 
 int backward_depth() {

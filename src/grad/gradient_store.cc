@@ -137,6 +137,7 @@ void GradientStore::refuse_foreign() const {
     const torch::Tensor& grad = parameters_[i].tensor.grad();
     if (!grad.defined() || grad.unsafeGetTensorImpl() == found_[i] || is_view_of(grad, sets_[0].views[i]))
       continue;
+    if (!grad.is_sparse() && !grad.count_nonzero().is_nonzero()) continue;  // zeroed: nothing is lost
     throw UsageError("parameter '" + names_[i] +
                      "' has a gradient that no backward() brought, so it would not be exchanged, but lost; "
                      "accepted: backward(), or zero_grad() before this step where it is a leftover");

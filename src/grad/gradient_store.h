@@ -64,8 +64,8 @@ class GradientStore {
   // The gradients that are there now are of before.
   void know_gradients();
   // Throws UsageError naming a parameter whose grad() is neither what an exchange left there nor one that is
-  // known: no backward brought it, so it would be lost. (Where gradients stay where they are nobody can
-  // tell.)
+  // known, nor zero: no backward brought it, so it would be lost. (Where gradients stay where they are nobody
+  // can tell.)
   void refuse_foreign() const;
 
   // Plain loops: grad() becomes a view into its bucket, its value kept.

@@ -69,6 +69,7 @@ struct Reducer::Impl {
   void cut();
   void check_cut(const LanePart& lane) const;
   void on_gradient(std::size_t i);
+  [[noreturn]] void refuse_lost(std::size_t i) const;
   void fold_rest();
   void finish();
   void rebuild();
@@ -99,7 +100,8 @@ struct Reducer::Impl {
       return card;
     }
     card.lanes = lanes ? 1 : 0;
-    if (lanes) card.step = static_cast<double>(part.step);
+    card.step = static_cast<double>(lanes ? part.step : steps);
+    if (!lanes) card.exchange = static_cast<double>(exchanges_of_step);
     if (lanes && part.draw != 0) card.draw = static_cast<double>(part.draw >> 11);  // what a double holds
     card.resets = static_cast<double>(resets);
     card.divisor = lanes ? part.total_weight : group.size();
@@ -123,11 +125,14 @@ struct Reducer::Impl {
   bool sync = true;
   bool lanes = false;         // this step is made of lanes
   bool lane_open = false;     // one of them is under way
+  bool lane_reset = false;    // and reset() has ended it
   bool lane_loop = false;     // somebody goes through lanes
   bool unused_lanes = false;  // this step's lanes are over, and brought no gradient
   LanePart part;
   std::optional<std::int64_t> idle_step;  // the step that this worker takes part in without lanes
   std::int64_t resets = 0;                // since the last exchange
+  std::int64_t steps = 0;                 // that were ended
+  std::int64_t exchanges_of_step = 0;     // since the last of them
   Phase phase = Phase::fresh;
   std::vector<char> came;    // in this backward (in this lane)
   std::vector<int> arrival;  // in which order
@@ -172,9 +177,10 @@ void Reducer::Impl::on_gradient(std::size_t i) {
     begin_step();
   }
   if (lane_open && !lanes)
-    throw UsageError(
-        "backward in a lane that reset() has ended; let its scope end, then go through the step's lanes "
-        "again");
+    throw UsageError(lane_reset ? "backward in a lane that reset() has ended; let its scope end, then go "
+                                  "through the step's lanes again"
+                                : "backward in the scope of a lane whose step is over (its gradients were "
+                                  "exchanged and used); begin the next step's lanes first");
   if (lane_loop && !lanes && sync)
     throw UsageError(
         "backward in a loop over lanes, but in no lane; begin each with `auto scope = ddp.lane(lane);`");
@@ -215,6 +221,13 @@ void Reducer::Impl::on_gradient(std::size_t i) {
   }
 }
 
+void Reducer::Impl::refuse_lost(std::size_t i) const {
+  throw UsageError(
+      "parameter '" + parameters[i].name +
+      "' was given another type or device since the model was wrapped (by to(), perhaps there and "
+      "back), so its gradients would not be exchanged; accepted: to() first, then the strategy");
+}
+
 // What a lane's backwards without exchange brought, and its last one did not take along.
 void Reducer::Impl::fold_rest() {
   if (!lanes || phase != Phase::gathering) return;
@@ -251,6 +264,7 @@ void Reducer::Impl::finish() {
   phase = Phase::reduced;
   resets = 0;
   ++exchanges;
+  ++exchanges_of_step;
   if (!rebuilt) rebuild();
 }
 
@@ -267,7 +281,8 @@ void Reducer::Impl::rebuild() {
 Reducer::Reducer(std::vector<NamedTensor> parameters, Group group, ReducerOptions options)
     : impl_(std::make_unique<Impl>(std::move(parameters), std::move(group), std::move(options))) {
   impl_->hooks = std::make_unique<BackwardHooks>(
-      tensors_of(impl_->parameters), [impl = impl_.get()](std::size_t i) { impl->on_gradient(i); });
+      tensors_of(impl_->parameters), [impl = impl_.get()](std::size_t i) { impl->on_gradient(i); },
+      [impl = impl_.get()](std::size_t i) { impl->refuse_lost(i); });
 }
 
 Reducer::~Reducer() {
@@ -291,6 +306,7 @@ void Reducer::begin_lane(const LanePart& part) {
     impl.begin_backward();
   }
   impl.lanes = impl.lane_open = true;
+  impl.lane_reset = false;
   impl.part = part;
   impl.store.begin_lane(part.position, part.total_weight,
                         part.position == 0 && part.last && part.weight == part.total_weight);
@@ -308,8 +324,9 @@ void Reducer::synchronize() {
   Impl& impl = *impl_;
   if (impl.phase == Impl::Phase::reduced) return;
   if (impl.phase == Impl::Phase::fresh) {
+    if (const auto lost = impl.hooks->first_lost()) impl.refuse_lost(*lost);
     impl.store.refuse_foreign();
-    return synchronize_idle();
+    return synchronize_idle(impl.lanes ? std::optional(impl.part.step) : std::nullopt);
   }
   impl.finish();
 }
@@ -324,7 +341,10 @@ void Reducer::synchronize_idle(std::optional<std::int64_t> step) {
 }
 
 void Reducer::end_step() {
-  if (impl_->phase == Impl::Phase::reduced) impl_->begin_step();
+  if (impl_->phase != Impl::Phase::reduced) return;
+  ++impl_->steps;
+  impl_->exchanges_of_step = 0;
+  impl_->begin_step();
 }
 
 void Reducer::reset() {
@@ -334,6 +354,8 @@ void Reducer::reset() {
     impl_->options.exchange.leave_out();
   for (const NamedTensor& parameter : impl_->parameters) parameter.tensor.mutable_grad() = torch::Tensor();
   ++impl_->resets;
+  impl_->lane_reset = impl_->lane_open;
+  impl_->exchanges_of_step = 0;
   impl_->begin_step();
 }
 

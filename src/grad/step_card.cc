@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <limits>
 #include <string>
 
@@ -10,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kFields = 6;
+constexpr std::size_t kFields = 7;
 constexpr double kNothing = -std::numeric_limits<double>::infinity();  // the smallest: others' values win
 using Fields = std::array<double, kFields>;
 
@@ -20,7 +21,8 @@ Fields fields_of(const StepCard& card) {
           card.step.value_or(kNothing),
           card.resets.value_or(kNothing),
           card.divisor.value_or(kNothing),
-          card.draw.value_or(kNothing)};
+          card.draw.value_or(kNothing),
+          card.exchange.value_or(kNothing)};
 }
 
 StepCard card_of(const double* f) {
@@ -28,6 +30,7 @@ StepCard card_of(const double* f) {
   return {.strategy = f[0],
           .lanes = value(1),
           .step = value(2),
+          .exchange = value(6),
           .draw = value(5),
           .resets = value(3),
           .divisor = value(4)};
@@ -35,11 +38,10 @@ StepCard card_of(const double* f) {
 
 bool differ(const std::optional<double>& a, const std::optional<double>& b) { return a && b && *a != *b; }
 
+// The fewest digits that tell it from its neighbours.
 std::string number(double x) {
-  std::string text = std::to_string(x);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.ends_with('.')) text.pop_back();
-  return text;
+  std::array<char, 32> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), x).ptr};
 }
 
 // What tells this card from the other, in words; empty: nothing does.
@@ -50,7 +52,9 @@ std::string words(const StepCard& card, const StepCard& other) {
     return *card.lanes == 0 ? "calls backward without a lane"
                             : "is in lanes of step " + number(card.step.value_or(0));
   if (differ(card.resets, other.resets)) return "has called reset() " + number(*card.resets) + " times";
-  if (differ(card.step, other.step)) return "is in step " + number(*card.step);
+  if (differ(card.step, other.step) || differ(card.exchange, other.exchange))
+    return card.exchange ? "is in backward " + number(*card.exchange + 1) + " of step " + number(*card.step)
+                         : "is in step " + number(*card.step);
   if (differ(card.divisor, other.divisor) && !differ(card.draw, other.draw))
     return "divides by " + number(*card.divisor);
   return "";

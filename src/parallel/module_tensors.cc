@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "grad/backward_hooks.h"
 #include "lockstep/base/error.h"
 #include "parallel/one_copy.h"
 
@@ -41,28 +42,34 @@ std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors) {
   return names;
 }
 
-void refuse_unknown(const std::string& strategy, const torch::nn::Module& module,
-                    const std::function<bool(const torch::Tensor&)>& is_exchanged) {
+void refuse_unknown(const std::string& strategy, const torch::nn::Module& module) {
   for (const NamedTensor& parameter : trained_in(module))
-    if (parameter.tensor.grad().defined() && !is_exchanged(parameter.tensor))
+    if (parameter.tensor.grad().defined() && !is_hooked(parameter.tensor))
       throw UsageError(
           "parameter '" + parameter.name +
           "' has a gradient, which nobody exchanges: it came since the model was wrapped; make a new " +
           strategy);
 }
 
-void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,
-                  const std::vector<NamedTensor>& now) {
-  const auto refuse_new = [&](const std::vector<NamedTensor>& list, const std::vector<NamedTensor>& others,
-                              const char* what) {
-    for (const NamedTensor& parameter : list)
-      if (std::ranges::none_of(
-              others, [&](const NamedTensor& other) { return other.tensor.is_same(parameter.tensor); }))
-        throw UsageError("parameter '" + parameter.name + "' " + what +
-                         " since the model was wrapped; make a new " + strategy);
-  };
-  refuse_new(now, before, "is trained, which it was not,");
-  refuse_new(before, now, "is not trained any more, which it was,");
+void refuse_unfrozen(const std::string& strategy, const std::vector<NamedTensor>& frozen) {
+  for (const NamedTensor& parameter : frozen)
+    if (parameter.tensor.requires_grad() && !is_hooked(parameter.tensor))
+      throw UsageError(
+          "parameter '" + parameter.name +
+          "' was frozen when the model was wrapped and is not any more, so it would not be trained; "
+          "unfreeze first, then make a new " +
+          strategy);
+}
+
+void refuse_gone(const std::string& strategy, const torch::nn::Module& module,
+                 const std::vector<NamedTensor>& before) {
+  const std::vector<NamedTensor> now = trained_in(module);
+  for (const NamedTensor& parameter : before)
+    if (std::ranges::none_of(
+            now, [&](const NamedTensor& other) { return other.tensor.is_same(parameter.tensor); }))
+      throw UsageError("parameter '" + parameter.name +
+                       "' is not trained any more, which it was, since the model was wrapped; make a new " +
+                       strategy);
 }
 
 void leave_one_copy(const std::vector<NamedTensor>& parameters) {

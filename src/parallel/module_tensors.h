@@ -3,7 +3,6 @@
 
 #include <torch/nn/module.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,12 +20,12 @@ std::vector<std::string> names_of(const std::vector<NamedTensor>& tensors);
 
 // Throws UsageError where a parameter of the module has a gradient that nobody exchanges: it was not there
 // when the model was wrapped.
-void refuse_unknown(const std::string& strategy, const torch::nn::Module& module,
-                    const std::function<bool(const torch::Tensor&)>& is_exchanged);
-// Throws UsageError where other parameters are trained now than when the model was wrapped, which are what
-// optimizers keep something of.
-void refuse_other(const std::string& strategy, const std::vector<NamedTensor>& before,
-                  const std::vector<NamedTensor>& now);
+void refuse_unknown(const std::string& strategy, const torch::nn::Module& module);
+// Throws UsageError where one of `frozen` is trained now, and not by another strategy.
+void refuse_unfrozen(const std::string& strategy, const std::vector<NamedTensor>& frozen);
+// Throws UsageError where one of `before` is not trained any more.
+void refuse_gone(const std::string& strategy, const torch::nn::Module& module,
+                 const std::vector<NamedTensor>& before);
 
 // Parameters that another strategy has left in memory which this worker has in common with others: each
 // would update them there, so this one goes on with a copy of its own.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <exception>
+#include <optional>
 #include <unordered_set>
 
 #include "grad/bucket_size.h"
@@ -42,10 +43,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
         frozen(frozen_in(*owner_.module_)),
         names(names_of(everything_in(*owner_.module_))),
         board(group.lane_board()),
-        number(board->add(this)) {
-    for (const NamedTensor& parameter : trained_in(*owner_.module_))
-      exchanged.insert(parameter.tensor.unsafeGetTensorImpl());
-  }
+        number(board->add(this)) {}
   ~Lanes() override { board->remove(this); }
   Lanes(const Lanes&) = delete;
   Lanes& operator=(const Lanes&) = delete;
@@ -67,20 +65,14 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   }
   void begin(bool idle) override {
     rethrow();
-    for (const NamedTensor& parameter : frozen)
-      if (parameter.tensor.requires_grad())
-        throw UsageError(
-            "parameter '" + parameter.name +
-            "' was frozen when the model was wrapped and is not any more, so it would not be trained; "
-            "unfreeze first, then make a new " +
-            owner.traits_.name);
+    refuse_unfrozen(owner.traits_.name, frozen);
     if (!in_step) return buffers.exchange_plain(!idle);
     gather();
     buffers.exchange_lanes();
   }
   void finish(bool overflowed) override {
     owner.wait_for_passes();
-    pending = false;
+    step_is_over();
     if (!overflowed) {
       buffers.finish();
     } else if (owner.reducer_->of_lanes()) {
@@ -92,8 +84,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     ++exchanges;
     refuse_unread();
     if (exchanges <= kLookEvery || exchanges % kLookEvery == 0)
-      refuse_unknown(owner.traits_.name, *owner.module_,
-                     [&](const torch::Tensor& p) { return board->exchanges(p.unsafeGetTensorImpl()); });
+      refuse_unknown(owner.traits_.name, *owner.module_);
     if (check_due()) owner.check_replicas();
   }
   // Our optimizers ask for slices when they are made.
@@ -121,16 +112,21 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   }
   void nobody() override {
     owner.wait_for_passes();
-    pending = false;
+    step_is_over();
     restore();
   }
+  void step_is_over() {
+    pending = false;
+    if (in_step) exchanged_step = info.step;
+  }
 
-  bool exchanges_of(const void* parameter) const override { return exchanged.contains(parameter); }
   void announce() override { board->announce(owner.group_, number); }
 
   void check(const LaneLoop& loop) const override { norms.check(loop); }
   void lanes_begin() override {
+    rethrow_of_loop();
     owner.reducer_->set_lane_loop(true);
+    exchanged_step.reset();
     if (!pending) in_step = false;  // until one of its lanes is begun
   }
   // Where the last lane ran no backward its exchange is still to come. Whoever reads gradients behind the
@@ -138,6 +134,12 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   void lanes_end() override {
     owner.reducer_->set_lane_loop(false);
     if (pending && owner.reducer_->sync()) owner.reducer_->synchronize();
+  }
+  void lanes_failed(std::exception_ptr its_failure) noexcept override {
+    loop_failure = std::move(its_failure);
+  }
+  void rethrow_of_loop() {
+    if (loop_failure) std::rethrow_exception(loop_failure);
   }
   void lanes_left() noexcept override { owner.reducer_->set_lane_loop(false); }
   void take_part(std::int64_t step) override {
@@ -161,8 +163,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   SyncNorms norms;
   BufferAverager buffers;
   std::vector<NamedTensor> frozen;
-  std::unordered_set<const void*> exchanged;  // parameters
-  std::vector<std::string> names;             // of parameters and buffers
+  std::vector<std::string> names;  // of parameters and buffers
   std::shared_ptr<LaneBoard> board;
   int number;
   bool open = false;      // a scope lives
@@ -171,7 +172,9 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   bool gathered = false;  // the open lane's buffers are in the sum
   int position = 0;       // of the open lane among this worker's
   LaneInfo info;
-  std::exception_ptr failure;  // of a lane's end
+  std::exception_ptr failure;                  // of a lane's end
+  std::exception_ptr loop_failure;             // of the end of a loop that was left early
+  std::optional<std::int64_t> exchanged_step;  // of lanes, until the next begins
   std::int64_t exchanges = 0;
 };
 
@@ -207,9 +210,12 @@ Replicated::Replicated(Traits traits, const ModuleRef& module, Group group, Stra
 Replicated::~Replicated() = default;
 
 void Replicated::bind(Group group) {
-  std::vector<NamedTensor> parameters = trained_in(*module_);
+  // Those that optimizers keep something of; what came later is trained by another strategy, or by nobody.
+  std::vector<NamedTensor> parameters = reducer_ ? reducer_->parameters() : trained_in(*module_);
   if (reducer_) {
-    refuse_other(traits_.name, reducer_->parameters(), parameters);
+    refuse_gone(traits_.name, *module_, parameters);
+    refuse_unfrozen(traits_.name, lanes_->frozen);
+    refuse_unknown(traits_.name, *module_);
     reset();  // nothing of the old group's is under way any more
   }
   const CutUnits cut(*module_);
@@ -260,7 +266,19 @@ void Replicated::begin_lane(const LaneInfo& info) {
     throw UsageError("lane " + std::to_string(info.index) + " of step " + std::to_string(info.step) +
                      " has weight " + std::to_string(info.weight) + " of " +
                      std::to_string(info.total_weight) + "; accepted: 0 or more, a part of the total");
+  if (info.board != nullptr && info.board != lanes.board.get())
+    throw UsageError(
+        "lane " + std::to_string(info.index) + " of step " + std::to_string(info.step) +
+        " is of a loader of another group than the " + traits_.name +
+        ", which then does not hear when the step's lanes are over; accepted: the same group for "
+        "both");
   lanes.norms.check(info);
+  if (info.first) lanes.exchanged_step.reset();
+  if (lanes.exchanged_step == info.step)
+    throw UsageError("lane " + std::to_string(info.index) + " of step " + std::to_string(info.step) +
+                     " begins, but the gradients of its step were exchanged before its last lane (by step(), "
+                     "synchronize() "
+                     "or clip_grad_norm_ between them); accepted: these behind the loop over the lanes");
   const bool goes_on = !info.first && lanes.pending && lanes.info.step == info.step;
   if (!info.first && !goes_on && info.position == 0)
     throw UsageError(
@@ -314,7 +332,10 @@ void Replicated::end_lane() noexcept {
 
 std::vector<NamedTensor> Replicated::parameters() const { return reducer_->parameters(); }
 
-void Replicated::synchronize() { reducer_->synchronize(); }
+void Replicated::synchronize() {
+  lanes_->rethrow_of_loop();
+  reducer_->synchronize();
+}
 
 void Replicated::watch_overflow(bool on) {
   overflow_watchers_ = std::max(0, overflow_watchers_ + (on ? 1 : -1));  // off twice is off
@@ -338,7 +359,8 @@ void Replicated::reset() {
   lanes_->restore();
   lanes_->norms.weigh(1);
   lanes_->in_step = lanes_->open = lanes_->pending = false;
-  lanes_->failure = nullptr;
+  lanes_->failure = lanes_->loop_failure = nullptr;
+  lanes_->exchanged_step.reset();
   reducer_->set_lane_loop(false);
 }
 

@@ -198,6 +198,63 @@ TEST(Idle, SkippedLanesGiveTheSameBitsForEveryNumberOfWorkers) {
       EXPECT_TRUE(equal(with_skipped_lanes(n, skip), alone)) << n << " workers";
 }
 
+// A loop over lanes that is left early ends there: gradients are there behind it, and no lane comes any more.
+TEST(Idle, ClippingSeesTheMeansWhenALoopIsLeftEarly) {
+  enum class Last { left, passed_over };
+  const auto run = [](int n, Last last, bool torch_optimizer) {
+    const auto results = on_workers(n, [=](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group, {.check_replicas_every = 0});
+      SGD ours(ddp, {.lr = 0.5});
+      torch::optim::SGD theirs(net.parameters(), 0.5);
+      for (auto& step :
+           loader(std::make_shared<SmallExamples>(60), group,
+                  {.lanes = 8, .lane_batch = 4, .shuffle = false, .last_step = LastStep::short_})) {
+        for (auto& lane : step) {
+          if (lane.index >= 6) {
+            if (last == Last::left) break;
+            continue;
+          }
+          auto scope = ddp.lane(lane);
+          torch::mse_loss(net.forward(lane.data), lane.target).backward();
+        }
+        torch::nn::utils::clip_grad_norm_(net.parameters(), 0.01);
+        torch_optimizer ? (void)theirs.step() : ours.step();
+      }
+    });
+    expect_alike(results);
+    return results[0];
+  };
+  for (const bool torch_optimizer : {false, true})
+    for (const int n : {1, 2, 3})
+      EXPECT_TRUE(equal(run(n, Last::left, torch_optimizer), run(1, Last::passed_over, torch_optimizer)))
+          << n << " workers";
+}
+
+// What goes wrong there is told to whoever asks for the gradients.
+TEST(Idle, AnExchangeThatFailsWhereALoopIsLeftIsToldLater) {
+  for (const int n : {1, 2})
+    (void)on_workers(n, [](const Group& group, SmallNet& net) {
+      net.first->weight.requires_grad_(false);
+      DataParallel ddp(borrowed(net), group);
+      SGD optimizer(ddp, {.lr = 0.1});
+      auto data = loader(std::make_shared<SmallExamples>(32), group, {.lanes = 4, .lane_batch = 4});
+      for (auto& step : data) {
+        for (auto& lane : step) {
+          if (!lane.first) break;
+          net.first->weight.requires_grad_(step.number == 0);
+          auto scope = ddp.lane(lane);
+          if (!lane.last) torch::mse_loss(net.forward(lane.data), lane.target).backward();
+        }
+        if (step.number == 0) {
+          EXPECT_THROW(optimizer.step(), UsageError);
+          ddp.reset();
+        } else {
+          EXPECT_NO_THROW(optimizer.step());
+        }
+      }
+    });
+}
+
 // The loop that a user writes, with one line more.
 Tensors through_a_loader(int n, Skip skip, bool torch_optimizer) {
   const auto results = on_workers(n, [=](const Group& group, SmallNet& net) {

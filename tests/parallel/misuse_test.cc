@@ -4,10 +4,14 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include <array>
+#include <functional>
+
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/optim/clip.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/parallel/data_parallel.h"
 #include "lockstep/parallel/strategies.h"
@@ -141,6 +145,95 @@ TEST(Misuse, BackwardInALaneThatResetHasEndedIsAnError) {
                   {"in a lane that reset() has ended"});
 }
 
+// Its place in the step's sum has been used.
+TEST(Misuse, BackwardInALaneWhoseStepIsOverIsAnError) {
+  for (const int n : {1, 2})
+    expect_in_all(told<UsageError>(n,
+                                   [](const Group& group) {
+                                     auto net = std::make_shared<SmallNet>();
+                                     DataParallel ddp(net, group);
+                                     SGD optimizer(ddp, {.lr = 0.1});
+                                     auto scope = ddp.lane({.index = group.rank(), .total_weight = 2});
+                                     net->forward(small_batch(group.rank(), 0)).square().mean().backward();
+                                     optimizer.step();
+                                     net->forward(small_batch(group.rank(), 1)).square().mean().backward();
+                                   }),
+                  {"in the scope of a lane whose step is over"});
+}
+
+// On as many workers as lanes it would be right, on fewer another run.
+TEST(Misuse, AStepThatIsTakenBetweenItsLanesIsAnError) {
+  const auto between = std::to_array<std::function<void(DataParallel&, SGD&)>>(
+      {[](DataParallel&, SGD& optimizer) { optimizer.step(); },
+       [](DataParallel& ddp, SGD&) { (void)clip_grad_norm_(ddp, 1.0); },
+       [](DataParallel& ddp, SGD&) { ddp.synchronize(); }});
+  for (const int n : {1, 2})
+    for (const auto& act : between)
+      for (const bool inside : {true, false})
+        expect_in_all(told<UsageError>(n,
+                                       [&](const Group& group) {
+                                         auto net = std::make_shared<SmallNet>();
+                                         DataParallel ddp(net, group);
+                                         SGD optimizer(ddp, {.lr = 0.1});
+                                         for_each_lane(group, [&](Lane& lane) {
+                                           {
+                                             auto scope = ddp.lane(lane);
+                                             net->forward(lane.data).square().mean().backward();
+                                             if (inside) act(ddp, optimizer);
+                                           }
+                                           if (!inside) act(ddp, optimizer);
+                                         });
+                                       }),
+                      {"exchanged before its last lane", "behind the loop over the lanes"});
+}
+
+// Where each worker has one lane its last is its first, and a loop may be gone through twice.
+TEST(Misuse, AStepBehindALoopThatIsGoneThroughAgainIsNoMistake) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    SGD optimizer(ddp, {.lr = 0.1});
+    for (auto& step : loader(std::make_shared<SmallExamples>(16), group, {.lanes = 4, .lane_batch = 4}))
+      for (int pass = 0; pass < 2; ++pass) {
+        for (auto& lane : step) {
+          if (pass == 1 && lane.first) continue;
+          auto scope = ddp.lane(lane);
+          net->forward(lane.data).square().mean().backward();
+        }
+        EXPECT_NO_THROW(optimizer.step());
+      }
+  });
+}
+
+// The loop's end is heard by strategies of the loader's group.
+TEST(Misuse, ALaneOfALoaderOfAnotherGroupIsAnError) {
+  expect_in_all(told<UsageError>(2,
+                                 [](const Group& group) {
+                                   auto net = std::make_shared<SmallNet>();
+                                   DataParallel ddp(net, group.split(0));
+                                   for_each_lane(group, [&](Lane& lane) { auto scope = ddp.lane(lane); });
+                                 }),
+                {"of a loader of another group than the DataParallel"});
+}
+
+// libtorch gives it another accumulator of gradients, there and back.
+TEST(Misuse, AModelThatIsMovedAfterWrappingIsNamed) {
+  for (const bool idle : {false, true})
+    for (const int n : {1, 2})
+      expect_in_all(
+          told<UsageError>(n,
+                           [&](const Group& group) {
+                             auto net = std::make_shared<SmallNet>();
+                             DataParallel ddp(net, group);
+                             SGD optimizer(ddp, {.lr = 0.1});
+                             net->to(torch::kFloat64);
+                             net->to(torch::kFloat32);
+                             if (!idle) net->forward(small_batch(group.rank(), 0)).square().mean().backward();
+                             optimizer.step();
+                           }),
+          {"was given another type or device since the model was wrapped"});
+}
+
 TEST(Misuse, AParameterUnfrozenAfterWrappingIsNamed) {
   for (const int n : {1, 2})
     expect_in_all(told<UsageError>(n,
@@ -194,19 +287,37 @@ TEST(Misuse, AParameterThatNobodyTrainsMayComeAtAnyTime) {
     net->register_module("average", std::make_shared<SmallNet>());
     EXPECT_NO_THROW(net->forward(small_batch(group.rank(), 0)).square().mean().backward());
     ddp.synchronize();
+    EXPECT_NO_THROW(ddp.rebind(group.split(0)));
+    EXPECT_EQ(ddp.parameters().size(), SmallNet().parameters().size());
+    EXPECT_NO_THROW(net->forward(small_batch(group.rank(), 1)).square().mean().backward());
   });
 }
 
-// A part of the model that is wrapped by itself later.
+// A part of the model that is wrapped by itself later, by workers that may be others.
 TEST(Misuse, AParameterThatAnotherStrategyExchangesMayComeAtAnyTime) {
+  for (const bool same : {true, false})
+    on_threads(thread_groups(2), [same](const Group& group) {
+      auto net = std::make_shared<SmallNet>();
+      DataParallel ddp(net, group);
+      auto head = net->register_module("head", std::make_shared<torch::nn::LinearImpl>(3, 1));
+      DataParallel heads(head, same ? group : group.split(0));
+      EXPECT_NO_THROW(head->forward(net->forward(small_batch(group.rank(), 0))).square().mean().backward());
+      ddp.synchronize();
+      heads.synchronize();
+    });
+}
+
+// One that was frozen, too.
+TEST(Misuse, AParameterThatAnotherStrategyExchangesMayBeUnfrozen) {
   on_threads(thread_groups(2), [](const Group& group) {
     auto net = std::make_shared<SmallNet>();
+    for (torch::Tensor& p : net->first->parameters()) p.requires_grad_(false);
     DataParallel ddp(net, group);
-    auto head = net->register_module("head", std::make_shared<torch::nn::LinearImpl>(3, 1));
-    DataParallel heads(head, group);
-    EXPECT_NO_THROW(head->forward(net->forward(small_batch(group.rank(), 0))).square().mean().backward());
+    for (torch::Tensor& p : net->first->parameters()) p.requires_grad_(true);
+    DataParallel trunk(net->first, group);
+    EXPECT_NO_THROW(net->forward(small_batch(group.rank(), 0)).square().mean().backward());
     ddp.synchronize();
-    heads.synchronize();
+    trunk.synchronize();
   });
 }
 
@@ -244,19 +355,21 @@ TEST(Misuse, GradientsThatAreLeftOverAreNotTakenForThisSteps) {
     ddp.rebind(group.split(0));
     optimizer.step();
   });
-  // One that clips out of place has put the last step's there itself.
-  on_threads(thread_groups(2), [](const Group& group) {
-    auto net = std::make_shared<SmallNet>();
-    DataParallel ddp(net, group);
-    torch::optim::SGD optimizer(net->parameters(), 0.1);
-    for (int step = 0; step < 3; ++step) {
-      if (group.rank() == 0 || step != 1) net->forward(small_batch(0, step)).square().mean().backward();
-      ddp.synchronize();
-      for (const torch::Tensor& p : net->parameters()) p.mutable_grad() = p.grad().clamp(-1, 1);
-      optimizer.step();
-      ddp.end_step();
-    }
-  });
+  // One that clips out of place has put the last step's there itself, and may have put zeros in their place.
+  for (const bool zeroed : {false, true})
+    on_threads(thread_groups(2), [zeroed](const Group& group) {
+      auto net = std::make_shared<SmallNet>();
+      DataParallel ddp(net, group);
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      for (int step = 0; step < 3; ++step) {
+        if (zeroed) net->zero_grad(/*set_to_none=*/false);
+        if (group.rank() == 0 || step != 1) net->forward(small_batch(0, step)).square().mean().backward();
+        ddp.synchronize();
+        for (const torch::Tensor& p : net->parameters()) p.mutable_grad() = p.grad().clamp(-1, 1);
+        optimizer.step();
+        ddp.end_step();
+      }
+    });
 }
 
 }  // namespace

@@ -114,6 +114,59 @@ TEST(OutOfStep, ARankThatIsInAShorterStepIsNamedToo) {
                 {"rank 0 is in step 1", "rank 1 is in step 2"});
 }
 
+// A worker whose lanes all brought nothing has the number of their step.
+TEST(OutOfStep, ARankThatSkipsAllItsLanesIsComparedToo) {
+  expect_in_all(told<MismatchError>(
+                    2,
+                    [](const Group& group) {
+                      auto net = std::make_shared<SmallNet>();
+                      DataParallel ddp(net, group);
+                      SGD optimizer(ddp, {.lr = 0.1});
+                      for (int step = 0; step < 3; ++step) {
+                        if (group.rank() == 1 && step == 1) continue;
+                        {
+                          auto scope = ddp.lane({.step = step, .index = group.rank(), .total_weight = 2});
+                          auto loss = net->forward(small_batch(group.rank(), step)).square().mean();
+                          if (group.rank() == 0 || step != 2) loss.backward();
+                        }
+                        optimizer.step();
+                      }
+                    }),
+                {"rank 0 is in step 1", "rank 1 is in step 2"});
+}
+
+// Of a plain loop's step with two exchanges one rank skips the second.
+TEST(OutOfStep, ASkippedSecondBackwardOfAStepIsNamed) {
+  expect_in_all(
+      told<MismatchError>(
+          2,
+          [](const Group& group) {
+            auto net = std::make_shared<SmallNet>();
+            DataParallel ddp(net, group, {.check_replicas_every = 0});
+            SGD optimizer(ddp, {.lr = 0.1});
+            for (int step = 0; step < 3; ++step) {
+              optimizer.zero_grad();
+              for (int micro = 0; micro < 2; ++micro)
+                if (group.rank() == 0 || step != 1 || micro == 0)
+                  net->forward(small_batch(group.rank(), 2 * step + micro)).square().mean().backward();
+              optimizer.step();
+            }
+          }),
+      {"rank 0 is in backward 2 of step 1", "rank 1 is in backward 1 of step 2"});
+}
+
+TEST(OutOfStep, DivisorsThatDifferInTheLastPlaceAreTold) {
+  expect_in_all(told<MismatchError>(2,
+                                    [](const Group& group) {
+                                      auto net = std::make_shared<SmallNet>();
+                                      DataParallel ddp(net, group);
+                                      const double total = group.rank() == 0 ? 3.3 : 3.3000000000000003;
+                                      auto scope = ddp.lane({.index = group.rank(), .total_weight = total});
+                                      net->forward(small_batch(group.rank(), 0)).square().mean().backward();
+                                    }),
+                {"rank 0 divides by 3.3,", "rank 1 divides by 3.3000000000000003;"});
+}
+
 // Nothing was averaged, and the group works: told of it, all may give the step up together and go on.
 TEST(OutOfStep, AResetOfEveryRankGoesOnAfterTheError) {
   on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {

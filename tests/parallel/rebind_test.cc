@@ -129,7 +129,7 @@ TEST(Rebind, WithOtherTrainedParametersIsRefused) {
   net.second->bias.set_requires_grad(false);
   DataParallel ddp(net, alone);
   net.second->bias.set_requires_grad(true);
-  expect_error<UsageError>([&] { ddp.rebind(alone); }, {"'second.bias'", "is trained", "new DataParallel"});
+  expect_error<UsageError>([&] { ddp.rebind(alone); }, {"'second.bias'", "was frozen", "new DataParallel"});
   net.second->bias.set_requires_grad(false);
   net.first->bias.set_requires_grad(false);
   expect_error<UsageError>([&] { ddp.rebind(alone); }, {"'first.bias'", "not trained any more"});

@@ -11,6 +11,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -47,8 +49,8 @@ class LaneListener {
   virtual void serve() = 0;
   // Such a loop is over, on this worker and, when this returns, on all. Collective.
   virtual void loop_over() = 0;
-  // Whether it is one of those whose gradients this one exchanges; by the address of its tensor.
-  virtual bool exchanges_of(const void* parameter) const = 0;
+  // lanes_end() has thrown this where nothing may be thrown: whoever asks for gradients next is told.
+  virtual void lanes_failed(std::exception_ptr failure) noexcept = 0;
 };
 
 // Used by one thread at a time, like its group. Listeners outlive their entry.
@@ -59,13 +61,12 @@ class LaneBoard {
   void remove(LaneListener* listener);
 
   // By who hands out lanes. `end` of a loop that is not under way does nothing; it may exchange gradients.
-  // `leave` is for a loop that is given up: the others hear that it is over.
+  // `end_early` does the same and keeps what it throws for the strategies. `leave` is for a loop that is
+  // given up: the others hear that it is over.
   void begin(const LaneLoop& loop);
   void end(const Group& group, const void* of);
+  void end_early(const Group& group, const void* of) noexcept;
   void leave(const Group& group, const void* of) noexcept;
-
-  // Whether any of the group's strategies exchanges gradients of that parameter.
-  bool exchanges(const void* parameter) const;
 
   // By strategy `number`, before it exchanges.
   void announce(const Group& group, int number);
@@ -79,6 +80,21 @@ class LaneBoard {
   int next_ = 0;
   std::vector<LaneLoop> loops_;                                     // under way, the innermost last
   std::vector<std::pair<std::vector<std::int32_t>, Work>> on_way_;  // words that have not arrived for sure
+};
+
+// Ends a loop over lanes that is left before its end (`break`), when destroyed. An exception that leaves it
+// gives it up.
+class LaneLoopGuard {
+ public:
+  LaneLoopGuard(const Group& group, const void* of);
+  ~LaneLoopGuard();
+  LaneLoopGuard(const LaneLoopGuard&) = delete;
+  LaneLoopGuard& operator=(const LaneLoopGuard&) = delete;
+
+ private:
+  std::unique_ptr<const Group> group_;
+  const void* of_;
+  int exceptions_;  // on their way when the loop began
 };
 
 }  // namespace lockstep

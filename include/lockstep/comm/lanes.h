@@ -12,6 +12,8 @@
 
 namespace lockstep {
 
+class LaneBoard;
+
 // Lanes first … first + count - 1. `span` is the size of the subtree, a power of two, of which the lanes
 // beyond the run's last one do not exist; `count` may be zero.
 struct LaneRange {
@@ -41,6 +43,8 @@ struct LaneInfo {
   // A hash of what says which examples each lane of the run gets (a loader's seed, lanes, lane_batch, …):
   // ranks whose differ are told so when they exchange. 0: not known.
   std::uint64_t draw = 0;
+  // Of the group whose strategies hear of the loop that it is in (a loader's); null: none hears of it.
+  const LaneBoard* board = nullptr;
 };
 
 }  // namespace lockstep

@@ -61,6 +61,8 @@ struct Lane : LaneInfo, Batch {
 // their own (Dataset::weights): always the sum over the lane's samples, and over all lanes in their order. A
 // lane may then weigh 0: whatever it computes, NaN too, it counts for nothing, and its backward may be left
 // out. A step of weight 0 changes neither parameters nor buffers.
+//
+// A loop over it may be left by `break`: the lanes behind it are passed over.
 struct Step {
   std::int64_t number = 0;  // of the run, from 0
   std::int64_t epoch = 0;
@@ -83,7 +85,8 @@ class Step::Iterator {
   using value_type = Lane;
   using difference_type = std::ptrdiff_t;
   Iterator() = default;
-  Iterator(Step* step, std::size_t at) : step_(step), at_(at) {}
+  Iterator(Step* step, std::size_t at, std::shared_ptr<const LaneLoopGuard> loop = {})
+      : step_(step), at_(at), loop_(std::move(loop)) {}
   Lane& operator*() const { return step_->lanes[at_]; }
   Lane* operator->() const { return &step_->lanes[at_]; }
   Iterator& operator++() {
@@ -96,13 +99,15 @@ class Step::Iterator {
  private:
   Step* step_ = nullptr;
   std::size_t at_ = 0;
+  std::shared_ptr<const LaneLoopGuard> loop_;  // for who leaves it early
 };
 
 inline Step::Iterator Step::begin() {
   if (group) {
     LaneBoard& board = *group.lane_board();
     board.begin({.of = this, .step = number, .mine = !lanes.empty(), .everybodys = everybodys, .most = most});
-    if (lanes.empty()) board.end(group, this);
+    if (!lanes.empty()) return {this, 0, std::make_shared<LaneLoopGuard>(group, this)};
+    board.end(group, this);
   }
   return {this, 0};
 }

@@ -3,7 +3,8 @@
 //
 //   lockstep::AdamW optimizer(ddp, {.lr = 5e-4, .weight_decay = 1e-4});
 //   optimizer.step();                  // waits for the gradients, then updates
-//   optimizer.zero_grad();             // in a plain loop; lanes reset gradients themselves
+//   optimizer.zero_grad();             // in a plain loop; lanes reset gradients themselves, but where a
+//                                      // step's update is given up it ends that step there, too
 //
 // Parameter groups: a selector by name overrides the options for the parameters it matches.
 //

@@ -34,12 +34,14 @@
 // A worker may skip its backward if it calls all else that the others call. With lanes that is nothing
 // special: inside the lane's scope, or by passing over the lane before it (with torch::optim a rank that
 // passes over all of its lanes calls, as do all others, synchronize() before step() and end_step() after it).
-// In a plain loop it is step() of one of our optimizers, and lockstep::clip_grad_norm_ for clipping; with
-// torch::optim, which knows nothing of other ranks, every rank calls synchronize() before and end_step()
-// after the optimizer's step().
+// In a plain loop it is step() of one of our optimizers that is made of the strategy, and
+// lockstep::clip_grad_norm_ for clipping; with torch::optim, which knows nothing of other ranks, every rank
+// calls synchronize() before and end_step() after the optimizer's step(). Who gives an update up whose
+// gradients are there calls zero_grad() of our optimizer, or end_step(), in its place.
 //
-// Ranks that are not in the same step, that use the model in a loop over lanes outside of lane(), or that
-// unfreeze parameters after wrapping get an error that says so.
+// Ranks that are not in the same step, that use the model in a loop over lanes outside of lane(), that step
+// between their lanes, that unfreeze parameters after wrapping, or that give the model another type or device
+// get an error that says so.
 #pragma once
 
 #include <memory>

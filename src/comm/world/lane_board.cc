@@ -16,11 +16,6 @@ void LaneBoard::remove(LaneListener* listener) {
   std::erase_if(listeners_, [&](const auto& entry) { return entry.second == listener; });
 }
 
-bool LaneBoard::exchanges(const void* parameter) const {
-  return std::ranges::any_of(listeners_,
-                             [&](const auto& entry) { return entry.second->exchanges_of(parameter); });
-}
-
 void LaneBoard::begin(const LaneLoop& loop) {
   for (const auto& [number, listener] : listeners_) listener->check(loop);
   loops_.push_back(loop);
@@ -52,6 +47,14 @@ void LaneBoard::end(const Group& group, const void* of) {
   for (const auto& [word, work] : on_way_) work.wait();
   on_way_.clear();
   for (const auto& [number, listener] : listeners_) listener->loop_over();
+}
+
+void LaneBoard::end_early(const Group& group, const void* of) noexcept {
+  try {
+    end(group, of);
+  } catch (...) {
+    for (const auto& [number, listener] : listeners_) listener->lanes_failed(std::current_exception());
+  }
 }
 
 void LaneBoard::leave(const Group& group, const void* of) noexcept {
@@ -90,6 +93,13 @@ void LaneBoard::listen(const Group& group, std::int64_t step) {
     speaks->second->take_part(step);
     speaks->second->serve();  // the others' loop goes on
   }
+}
+
+LaneLoopGuard::LaneLoopGuard(const Group& group, const void* of)
+    : group_(std::make_unique<Group>(group)), of_(of), exceptions_(std::uncaught_exceptions()) {}
+
+LaneLoopGuard::~LaneLoopGuard() {
+  if (std::uncaught_exceptions() <= exceptions_) group_->lane_board()->end_early(*group_, of_);
 }
 
 }  // namespace lockstep

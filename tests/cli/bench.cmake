@@ -25,6 +25,6 @@ target_link_libraries(lockstep_with_star PRIVATE lockstep_bench_commands lockste
   CLI11::CLI11 lockstep_options)
 add_test(NAME bench.added_algorithm
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/added_algorithm_test.py $<TARGET_FILE:lockstep_with_star>)
-set_tests_properties(bench.added_algorithm PROPERTIES LABELS fast TIMEOUT 120 PROCESSORS 2
+set_tests_properties(bench.added_algorithm PROPERTIES LABELS fast TIMEOUT 300 PROCESSORS 2
   ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
 fails_without_tests(bench.added_algorithm)

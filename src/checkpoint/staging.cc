@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/seconds_text.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
@@ -20,7 +20,6 @@ namespace {
 
 constexpr const char* kStaging = ".staging";
 constexpr const char* kRemoved = ".removed-";
-constexpr std::chrono::seconds kPatience{30};
 
 void remove_quietly(const std::filesystem::path& path) {
   std::error_code ignored;
@@ -39,15 +38,13 @@ std::filesystem::path removed_name(const std::filesystem::path& published) {
 
 }  // namespace
 
-WriterLock::WriterLock(const std::filesystem::path& folder)
-    : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  if (!fd_) throw SystemError("cannot open the folder " + folder.string(), errno);
-  for (const auto deadline = Deadline::after(kPatience); ::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0;) {
-    if (errno == EINTR) continue;
-    if (errno != EWOULDBLOCK) return;  // a file system without locks: then it is up to the user
+WriterLock::WriterLock(const std::filesystem::path& folder, std::chrono::milliseconds patience)
+    : lock_(folder / kName) {
+  for (const auto deadline = Deadline::after(patience); const auto other = lock_.try_take();) {
     if (deadline.passed()) {
-      throw SystemError("another process keeps writing checkpoints in " + folder.string() +
-                        "; give this run a folder of its own");
+      throw SystemError("checkpoints in " + folder.string() + " are being written by " + other->who +
+                        ", for longer than " + seconds_text(patience) +
+                        "; accepted: another folder for this run, or when that has ended");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

@@ -2,20 +2,26 @@
 // published.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 
-#include "lockstep/base/fd.h"
+#include "base/lock_file.h"
 
 namespace lockstep {
 
-// The right to write into a folder of checkpoints, given back when the process ends in whatever way. Waits
-// for another writer; throws SystemError when that takes half a minute.
+// The right to write into a folder of checkpoints, given back when the process ends in whatever way. A
+// hidden file, which no reader looks at and which goes with the lock.
 class WriterLock {
  public:
-  explicit WriterLock(const std::filesystem::path& folder);
+  static constexpr const char* kName = ".writer";
+
+  // Waits for another writer of this user; throws SystemError that names it when that takes longer than
+  // `patience`.
+  explicit WriterLock(const std::filesystem::path& folder,
+                      std::chrono::milliseconds patience = std::chrono::seconds(30));
 
  private:
-  UniqueFd fd_;
+  LockFile lock_;
 };
 
 // A folder inside `folder` that no reader looks at. Needs the lock. Removed with all in it by the destructor,

@@ -88,7 +88,8 @@ bool is_checkpoint(const fs::path& path) {
 
 bool is_hidden_checkpoint(const fs::path& path) {
   const std::string name = path.filename().string();
-  return name == ".staging" || name.starts_with(".removed-step-");
+  return name == ".staging" || name == ".writer" || name == ".writer.new" ||
+         name.starts_with(".removed-step-");
 }
 
 }  // namespace
@@ -104,7 +105,7 @@ std::optional<std::string> beginning_of(const fs::path& file, std::size_t most) 
 }
 
 bool is_leftover(const std::string& name) {
-  if (name == FolderLock::kName) return true;
+  if (name == FolderLock::kName || name == FolderLock::kName + std::string(".new")) return true;
   const std::size_t dot = name.rfind('.');
   if (!name.starts_with('.') || dot == 0 || dot + 1 == name.size()) return false;
   const std::string_view middle = std::string_view(name).substr(1, dot - 1);

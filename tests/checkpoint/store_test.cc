@@ -1,14 +1,19 @@
 #include "lockstep/checkpoint/store.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <string>
 
+#include "base/stranger_lock.h"
 #include "checkpoint/before_stat.h"
 #include "checkpoint/file.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/staging.h"
 #include "checkpoint/temp_folder.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/sha256.h"
 
@@ -45,6 +50,28 @@ TEST(Sha256, KnownAnswers) {
   EXPECT_EQ(sha256_file(temp.path() / "x"), sha256_text(std::string(3'000'000, 'a')));
   EXPECT_NE(message_of<SystemError>([&] { sha256_file(temp.path() / "y"); }).find("/y: No such file"),
             std::string::npos);
+}
+
+TEST(Store, AStrangersLockOnTheFolderKeepsNobodyFromWriting) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root may make a process of another user";
+  const TempFolder temp;
+  ASSERT_EQ(::chmod(temp.path().c_str(), 0755), 0);
+  const test::StrangersLock stranger(temp.path(), test::StrangersWay::flock);
+  const auto started = Clock::now();
+  EXPECT_NO_THROW(CheckpointStore(temp.path()).write(1, filler("one")));
+  EXPECT_LT(Clock::now() - started, std::chrono::seconds(20)) << "it waited for the stranger";
+  EXPECT_EQ(names_in(temp.path()), std::vector<std::string>{"step-00000001"});
+}
+
+TEST(Store, ASecondWriterIsToldOfTheFirst) {
+  const TempFolder temp;
+  const CheckpointDraft first = CheckpointStore(temp.path()).begin(1);
+  const std::string said =
+      message_of<SystemError>([&] { const WriterLock second(temp.path(), std::chrono::milliseconds(50)); });
+  const std::string named = "are being written by process " + std::to_string(::getpid()) + " on ";
+  EXPECT_NE(said.find(temp.path().string() + " " + named), std::string::npos) << said;
+  EXPECT_NE(said.find("0.05 s; accepted: another folder"), std::string::npos) << said;
+  EXPECT_TRUE(CheckpointStore(temp.path()).list().empty());
 }
 
 TEST(Store, PublishesAndKeepsTheNewest) {

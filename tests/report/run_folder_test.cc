@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -10,6 +11,7 @@
 
 #include "base/job_name.h"
 #include "base/shell_word.h"
+#include "base/stranger_lock.h"
 #include "base/synced.h"
 #include "lockstep/base/error.h"
 #include "report/folder_content.h"
@@ -70,6 +72,15 @@ TEST_F(FolderOwner, HasOneOwner) {
   const FolderLock next(folder_);
 }
 
+TEST_F(FolderOwner, AStrangersLockOnWhatAKilledRunLeftIsNoOwner) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root may make a process of another user";
+  ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
+  write(".lock", "process 1 on the moon\n");
+  ASSERT_EQ(::chmod((folder_ / ".lock").c_str(), 0644), 0);  // an earlier version's
+  const test::StrangersLock stranger(folder_ / ".lock", test::StrangersWay::read_lock);
+  EXPECT_NO_THROW(const FolderLock next(folder_));
+}
+
 TEST_F(FolderOwner, TakesWhatKilledProcessesLeftForNothing) {
   write(".lock", "");
   write(".job.txt.17", "half");
@@ -77,7 +88,7 @@ TEST_F(FolderOwner, TakesWhatKilledProcessesLeftForNothing) {
   EXPECT_EQ(refusal(FolderUse::fresh), "");
   EXPECT_FALSE(is_unused(folder_));
   EXPECT_NE(refusal(FolderUse::fresh).find("is not empty"), std::string::npos);
-  for (const char* name : {".lock", ".steps.csv.1", ".index.html.4711"})
+  for (const char* name : {".lock", ".lock.new", ".steps.csv.1", ".index.html.4711"})
     EXPECT_TRUE(is_leftover(name)) << name;
   for (const char* name : {"steps.csv", ".steps.csv", ".steps.csv.", ".steps.csv.1x", ".notes.1", ".1", "."})
     EXPECT_FALSE(is_leftover(name)) << name;
@@ -92,6 +103,7 @@ TEST_F(FolderOwner, OverwritesOnlyRuns) {
   write("checkpoints/set-aside/step-00000009/manifest.json", "{}");
   write("checkpoints/step-1000/manifest.json", "another program's");
   write("checkpoints/.removed-step-00000006/manifest.json", "{}");
+  write("checkpoints/.writer", "process 1 on the moon\n");
   EXPECT_EQ(refusal(FolderUse::overwrite), "");
   EXPECT_EQ(names(), (std::vector<std::string>{
                          "buckets.csv", "checkpoints/model.pt", "checkpoints/step-00000007/mine",

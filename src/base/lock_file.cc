@@ -19,12 +19,14 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kOwner = "process ";
 
-enum class Found { free, written, read, another_users };
+enum class Found { free, without_locks, written, read, another_users };
 
 struct Attempt {
   Found found = Found::free;
   UniqueFd fd;        // holds the lock where it was free
   uid_t another = 0;  // whose file it is, where it is another user's
+
+  bool taken() const { return found == Found::free || found == Found::without_locks; }
 };
 
 Found lock_whole(int fd) {
@@ -34,7 +36,7 @@ Found lock_whole(int fd) {
   // Of the open file, not of the process: closing another descriptor of the same file gives nothing back.
   while (::fcntl(fd, F_OFD_SETLK, &whole) != 0) {
     if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EACCES) return Found::free;  // a file system without locks
+    if (errno != EAGAIN && errno != EACCES) return Found::without_locks;
     struct flock other = whole;
     if (::fcntl(fd, F_OFD_GETLK, &other) != 0) return Found::written;
     if (other.l_type != F_UNLCK) return other.l_type == F_RDLCK ? Found::read : Found::written;
@@ -62,7 +64,7 @@ Attempt attempt(const fs::path& file) {
       throw SystemError("cannot make " + file.string(), why);
     }
     made.found = lock_whole(made.fd.get());
-    if (made.found != Found::free || is_named(made.fd.get(), file)) return made;
+    if (!made.taken() || is_named(made.fd.get(), file)) return made;
   }
 }
 
@@ -113,7 +115,7 @@ LockFile::~LockFile() {
 std::optional<LockHolder> LockFile::try_take() {
   Attempt made = attempt(file_);
   const auto is_replaceable = [&] {
-    return (made.found == Found::free || made.found == Found::read) && is_open_to_others(made.fd.get());
+    return (made.taken() || made.found == Found::read) && is_open_to_others(made.fd.get());
   };
   UniqueFd guard;
   const fs::path guard_file = file_.string() + ".new";
@@ -122,7 +124,7 @@ std::optional<LockHolder> LockFile::try_take() {
     // waits here, since who is at it is about to have the lock.
     made = {};
     Attempt alone = attempt(guard_file);
-    if (alone.found != Found::free) return holder(alone, guard_file);
+    if (!alone.taken()) return holder(alone, guard_file);
     guard = std::move(alone.fd);
     write_owner(guard.get());
     try {
@@ -139,8 +141,9 @@ std::optional<LockHolder> LockFile::try_take() {
     }
     ::unlink(guard_file.c_str());
   }
-  if (made.found != Found::free) return holder(made, file_);
+  if (!made.taken()) return holder(made, file_);
   refuse_foreign(made.fd.get(), file_);
+  alone_ = made.found == Found::free;
   fd_ = std::move(made.fd);
   write_owner(fd_.get());
   return std::nullopt;

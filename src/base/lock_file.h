@@ -28,10 +28,13 @@ class LockFile {
   // None: it is this one's until it is gone. Otherwise who has it; never waits. Throws UsageError when the
   // file is none of ours, SystemError when it can't be made.
   std::optional<LockHolder> try_take();
+  // Whether it keeps others out: not where the file system has no locks.
+  bool alone() const { return alone_; }
 
  private:
   std::filesystem::path file_;
   UniqueFd fd_;  // empty: not taken
+  bool alone_ = false;
 };
 
 }  // namespace lockstep

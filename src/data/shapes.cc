@@ -1,21 +1,23 @@
 #include "lockstep/data/shapes.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/host_name.h"
+#include "base/lock_file.h"
 #include "base/output_file.h"
+#include "base/seconds_text.h"
 #include "data/cifar10.h"
 #include "data/file_bytes.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/fd.h"
 #include "lockstep/base/folder.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep {
 namespace {
@@ -23,7 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr auto kSettingsFile = "shapes.json";
-constexpr int kDrawing = 1;  // changes when the drawings do
+constexpr std::chrono::milliseconds kSlowImage{5};  // several times what a busy core takes to draw one
+constexpr int kDrawing = 1;                         // changes when the drawings do
 
 std::string settings_of(const ShapesOptions& options) {
   return "{\"drawing\": " + std::to_string(kDrawing) + ", \"train\": " + std::to_string(options.train) +
@@ -117,9 +120,32 @@ void remove_stale(const fs::path& parent, const std::string& prefix) {
   for (const auto& path : stale) remove_quietly(path);
 }
 
+// Whether the lock is this process's alone. Otherwise another maker may be at it: then the first to finish
+// wins.
+bool take(LockFile& lock, const fs::path& folder, const ShapesOptions& options, const ShapesWait& wait) {
+  const auto give_up_after = wait.give_up_after + kSlowImage * (options.train + options.test);
+  const auto started = Clock::now();
+  bool said = false;
+  while (const auto other = lock.try_take()) {
+    // Nobody waits for another user, who might hold it for ever.
+    if (other->other_user || is_made(folder, options)) return false;
+    const auto waited = Clock::now() - started;
+    if (waited >= give_up_after)
+      throw SystemError(shown(folder) + " is being made by " + other->who + ", for longer than " +
+                        seconds_text(give_up_after) +
+                        "; accepted: when that has ended or, where it was stopped, goes on; another folder");
+    if (!said && waited >= wait.say_after) {
+      log().warn("waiting for {}, which makes {}", other->who, shown(folder));
+      said = true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return lock.alone();
+}
+
 }  // namespace
 
-fs::path make_shapes(const fs::path& folder, ShapesOptions options) {
+fs::path make_shapes(const fs::path& folder, ShapesOptions options, ShapesWait wait) {
   const std::int64_t most_train = kCifarMostRecords * kCifarTrainFiles;
   if (options.train < kCifarTrainFiles || options.train > most_train || options.test < 1 ||
       options.test > kCifarMostRecords)
@@ -133,22 +159,16 @@ fs::path make_shapes(const fs::path& folder, ShapesOptions options) {
   fs::path target = fs::absolute(folder).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();  // "data/shapes/"
   const fs::path parent = target.parent_path();
-  fs::create_directories(parent, error);
-  if (error) throw SystemError("cannot make the folder " + shown(parent), error.value());
+  make_folder(parent);
 
-  // The parent folder itself is the lock, so none is left behind. Where the file system has no locks, several
-  // makers work side by side and the first to finish wins.
-  const UniqueFd lock(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!lock) throw SystemError("cannot open the folder " + shown(parent), errno);
-  int locked = -1;
-  do locked = ::flock(lock.get(), LOCK_EX);
-  while (locked != 0 && errno == EINTR);
+  LockFile lock(parent / ("." + target.filename().string() + ".lock"));
+  const bool alone = take(lock, folder, options, wait);
   if (is_made(folder, options)) return folder;
 
   // Machines that share the file system may have locks and process numbers of their own: each touches its
   // own.
   const std::string prefix = std::string(".") + target.filename().string() + ".staging-" + host_name() + "-";
-  if (locked == 0) remove_stale(parent, prefix);
+  if (alone) remove_stale(parent, prefix);
   const fs::path staging = parent / (prefix + std::to_string(::getpid()));
   fs::create_directory(staging, error);
   if (error) throw SystemError("cannot make the folder " + shown(staging), error.value());
@@ -162,7 +182,7 @@ fs::path make_shapes(const fs::path& folder, ShapesOptions options) {
     throw;
   }
   if (error) remove_quietly(staging);  // another maker was first
-  ::fsync(lock.get());
+  sync_folder(parent);
   return folder;
 }
 

@@ -2,22 +2,32 @@
 #include "lockstep/data/shapes.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <csignal>
+#include <memory>
+#include <sstream>
 #include <thread>
 
+#include "base/lock_file.h"
+#include "base/stranger_lock.h"
+#include "base/synced.h"
 #include "comm/expect_error.h"
 #include "data/temp_folder.h"
+#include "lockstep/base/log.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 using testing::Bytes;
 using testing::expect_error;
 using testing::read_bytes;
@@ -143,17 +153,64 @@ TEST(Shapes, AKillLeavesNothingHalfMade) {
     make_shapes(temp.path() / "s", many);
     ::_exit(0);
   }
-  for (int i = 0; i < 5000 && entries(temp.path()) == 0; ++i)
+  for (int i = 0; i < 5000 && entries(temp.path()) < 2; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   ::kill(child, SIGKILL);
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFSIGNALED(status)) << "it was made before the kill";
   EXPECT_FALSE(fs::exists(temp.path() / "s"));
-  EXPECT_EQ(entries(temp.path()), 1u) << "the staging folder";
+  EXPECT_EQ(entries(temp.path()), 2u) << "the staging folder and its lock";
   make_shapes(temp.path() / "s", kFew);
-  EXPECT_EQ(entries(temp.path()), 1u) << "the staging folder was not removed";
+  EXPECT_EQ(entries(temp.path()), 1u) << "the staging folder or its lock was not removed";
   EXPECT_EQ(read_cifar10(temp.path() / "s", Split::train).size(), 23);
+}
+
+// As by Ctrl-Z in the terminal of another run, while it draws.
+TEST(Shapes, AMakerThatWasStoppedIsNamedAndNotWaitedForForEver) {
+  const TempFolder temp;
+  LockFile stopped(temp.path() / ".s.lock");
+  ASSERT_FALSE(stopped.try_take());
+  const std::string who = "process " + std::to_string(::getpid()) + " on ";
+  std::ostringstream said;
+  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(said);
+  log().sinks().push_back(sink);
+  expect_error<SystemError>(
+      [&] { make_shapes(temp.path() / "s", kFew, {.say_after = 1ms, .give_up_after = 200ms}); },
+      {"s'", "is being made by " + who, "longer than 0.37 s; accepted"});
+  log().sinks().pop_back();
+  const std::string line = "waiting for " + who;
+  EXPECT_NE(said.str().find(line), std::string::npos) << said.str();
+  EXPECT_EQ(said.str().find(line), said.str().rfind(line)) << "once";
+  EXPECT_EQ(entries(temp.path()), 1u);
+}
+
+TEST(Shapes, WhoWaitsTakesWhatTheOtherMade) {
+  const TempFolder temp;
+  auto first = std::make_unique<LockFile>(temp.path() / ".s.lock");
+  ASSERT_FALSE(first->try_take());
+  std::jthread second([&] { make_shapes(temp.path() / "s", kFew); });
+  first.reset();
+  second.join();
+  EXPECT_EQ(read_cifar10(temp.path() / "s", Split::train).size(), 23);
+  EXPECT_EQ(entries(temp.path()), 1u);
+}
+
+TEST(Shapes, AStrangersLockOnTheParentHoldsNobodyUp) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root may make a process of another user";
+  const TempFolder temp;
+  ASSERT_EQ(::chmod(temp.path().c_str(), 0755), 0);
+  const test::StrangersLock stranger(temp.path(), test::StrangersWay::flock);
+  make_shapes(temp.path() / "s", kFew, {.give_up_after = 0ms});
+  EXPECT_EQ(entries(temp.path()), 1u);
+}
+
+TEST(Shapes, EveryNewFolderOnTheWayIsSynced) {
+  const TempFolder temp;
+  test::synced().clear();
+  make_shapes(temp.path() / "new" / "data" / "s", kFew);
+  for (const fs::path& folder : {temp.path(), temp.path() / "new", temp.path() / "new" / "data"})
+    EXPECT_TRUE(test::synced().contains(folder.string())) << folder;
 }
 
 TEST(Shapes, SeveralMakersAtOnce) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -29,10 +30,19 @@ struct ShapesOptions {
 // Draws image `index` of a split: 3 × 32 × 32 bytes. Gives its class, index mod 10.
 int draw_shape(std::uint64_t seed, Split split, std::int64_t index, std::span<std::uint8_t> pixels);
 
+// How long a process waits for another one of its user that makes the same files.
+struct ShapesWait {
+  std::chrono::milliseconds say_after = std::chrono::seconds(10);  // who it is, in a warning
+  std::chrono::milliseconds give_up_after =
+      std::chrono::minutes(10);  // beside 5 ms an image: it may be stopped (Ctrl-Z)
+};
+
 // Makes the files in `folder`, or takes those that are there with the same options; gives `folder`. Several
-// processes may ask at once. The folder appears whole or not at all: a kill leaves a hidden staging folder,
-// which the next maker removes. Throws UsageError when the folder holds something else, SystemError (a full
-// disk) after removing what it had begun.
-std::filesystem::path make_shapes(const std::filesystem::path& folder, ShapesOptions options = {});
+// processes may ask at once: those of one user wait for the first, and the first of several users wins. The
+// folder appears whole or not at all: a kill leaves a hidden staging folder and a hidden lock, which the next
+// maker removes. Throws UsageError when the folder holds something else, SystemError (a full disk, a wait
+// that took too long) after removing what it had begun.
+std::filesystem::path make_shapes(const std::filesystem::path& folder, ShapesOptions options = {},
+                                  ShapesWait wait = {});
 
 }  // namespace lockstep

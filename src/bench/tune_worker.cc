@@ -115,7 +115,7 @@ class Tuning {
 
   void time_all(std::uint64_t bytes, const std::vector<Times*>& looks) {
     if (leads())
-      reporter_.send({{"event", "progress"}, {"bytes", bytes}, {"step", step_}, {"steps", steps_}});
+      reporter_.offer({{"event", "progress"}, {"bytes", bytes}, {"step", step_}, {"steps", steps_}});
     ++step_;
     const Expectation e{.what = plan_.what,
                         .rank = world_.rank(),
@@ -149,7 +149,7 @@ class Tuning {
   }
 
   void report_costs(const Costs& costs, bool kept) const {
-    reporter_.send({{"event", "costs"},
+    reporter_.post({{"event", "costs"},
                     {"row",
                      {{"barrier_us", costs.barrier_s * 1e6},
                       {"message_us", costs.message_s * 1e6},
@@ -180,7 +180,7 @@ class Tuning {
       for (const Timed& t : timed) {
         if (t.memory != memory) continue;
         const Algorithm& algorithm = *find_algorithm(t.algorithm);
-        reporter_.send({{"event", "row"},
+        reporter_.post({{"event", "row"},
                         {"row",
                          {{"op", to_string(plan_.what)},
                           {"workers", world_.size()},
@@ -215,6 +215,7 @@ int run_tune_worker(const TunePlan& plan, const std::string& report_to) {
     const Group world = init();
     Tuning(plan, world, reporter).run();
     world.barrier();
+    reporter.flush();
     return 0;
   } catch (const Error& e) {
     reporter.send({{"event", "error"}, {"kind", to_string(e.kind())}, {"text", e.what()}});

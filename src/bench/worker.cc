@@ -33,7 +33,7 @@ class Measurement {
     std::size_t rows = 0;
     for (std::size_t i = 0; i < plan_.sizes.size(); ++i) {
       if (leads())
-        reporter_.send(
+        reporter_.offer(
             {{"event", "progress"}, {"bytes", plan_.sizes[i]}, {"step", i}, {"steps", plan_.sizes.size()}});
       rows += measure_size(plan_.sizes[i]);
     }
@@ -70,7 +70,7 @@ class Measurement {
       if (why.empty())
         entries.push_back({.variant = &variant, .buffers = &own, .mistake = ""});
       else if (leads() && noted_.insert(why).second)
-        reporter_.send({{"event", "note"}, {"text", "left out: " + why}});
+        reporter_.post({{"event", "note"}, {"text", "left out: " + why}});
     }
     if (entries.empty()) return 0;
     const double moved = bytes_that_must_move(plan_.what, world_.size(), static_cast<double>(bytes));
@@ -133,14 +133,14 @@ class Measurement {
       }
       row.checked = c.mistake.empty();
       if (!row.checked)
-        reporter_.send({{"event", "error"},
+        reporter_.post({{"event", "error"},
                         {"kind", "wrong result"},
                         {"text", fmt::format("wrong result of {} by {} at {}: {}", row.op, row.variant(),
                                              format_bytes(bytes), c.mistake)}});
       rows.push_back(std::move(row));
     }
     fill_peer_ratio(rows);
-    for (const auto& row : rows) reporter_.send({{"event", "row"}, {"row", row}});
+    for (const auto& row : rows) reporter_.post({{"event", "row"}, {"row", row}});
   }
 
   const BenchPlan& plan_;
@@ -167,6 +167,7 @@ int run_bench_worker(const BenchPlan& plan, EventReporter& reporter) {
     const OwnCore core(place, who.local_size);
     measurement.run();
     world.barrier();
+    reporter.flush();
     return 0;
   } catch (const Error& e) {
     reporter.send({{"event", "error"}, {"kind", to_string(e.kind())}, {"text", e.what()}});

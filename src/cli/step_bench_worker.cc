@@ -74,11 +74,12 @@ int run_step_bench_worker(const Json& request) {
       bench_steps(model, make_task(model, data), data.train->get(indices, nullptr), trainer_options(options),
                   world, [&](std::int64_t done) {
                     if (reporter)
-                      reporter->send({{"event", "progress"},
+                      reporter->offer({{"event", "progress"},
                                       {"text", fmt::format("step {} of {}", done, options.steps)}});
                   });
-  if (reporter) reporter->send({{"event", "row"}, {"row", row_of(result, options, world, *model)}});
+  if (reporter) reporter->post({{"event", "row"}, {"row", row_of(result, options, world, *model)}});
   world.barrier();
+  if (reporter) reporter->flush();
   return 0;
 }
 

@@ -208,6 +208,14 @@ void EventReporter::offer(const nlohmann::ordered_json& event) {
   if (pending_.size() == whole) pending_.clear();
 }
 
+void EventReporter::post(const nlohmann::ordered_json& event) {
+  if (handler_) return handler_(event);
+  pending_ += line_of(event);
+  send_pending(Wait::no);
+}
+
+void EventReporter::flush() { send_pending(Wait::yes); }
+
 void EventReporter::send_pending(Wait wait) {
   while (!pending_.empty()) {
     const ssize_t n = ::send(socket_.get(), pending_.data(), pending_.size(),

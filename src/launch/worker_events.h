@@ -73,6 +73,11 @@ class EventReporter {
   // The same if it is taken at once; else it is dropped. For progress: the parent may wait for a reader who
   // has gone for a walk, and a worker that waited for it would be taken for lost by the others.
   void offer(const nlohmann::ordered_json& event);
+  // For results, between two collectives: nothing is waited for, and nothing lost. What is not taken at once
+  // goes with the next event, or with flush().
+  void post(const nlohmann::ordered_json& event);
+  // Waits until all that was posted is taken: where no other worker waits for this one.
+  void flush();
 
  private:
   enum class Wait : bool { no, yes };
@@ -80,7 +85,7 @@ class EventReporter {
 
   UniqueFd socket_;
   Handler handler_;
-  std::string pending_;  // the rest of a line that was begun
+  std::string pending_;  // lines that were posted, and the rest of one that was begun
 };
 
 }  // namespace lockstep

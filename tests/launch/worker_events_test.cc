@@ -169,6 +169,37 @@ TEST(BenchLink, ProgressThatNobodyTakesIsDropped) {
   for (std::size_t i = 0; i + 1 < texts.size(); ++i) EXPECT_EQ(texts[i], std::to_string(i));
 }
 
+TEST(BenchLink, ResultsThatNobodyTakesYetAreNotWaitedForAndComeWhole) {
+  constexpr int kRows = 3000;
+  EventListener listener;
+  int posted[2] = {-1, -1};
+  ASSERT_EQ(::pipe(posted), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    EventReporter reporter(listener.name());
+    for (int i = 0; i < kRows; ++i) {
+      reporter.post(note(std::to_string(i) + std::string(200, ' ')));
+      reporter.offer({{"event", "progress"}});
+    }
+    (void)!::write(posted[1], "x", 1);
+    reporter.flush();
+    ::_exit(0);
+  }
+  ::close(posted[1]);
+  char byte = 0;
+  EXPECT_EQ(::read(posted[0], &byte, 1), 1) << "it waited for who reads";
+  ::close(posted[0]);
+  int next = 0;
+  const int status = listener.serve(child, [&](const Json& event) {
+    if (event.at("event") == "note") {
+      EXPECT_EQ(std::stoi(event.at("text").get<std::string>()), next++);
+    }
+  });
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(next, kRows);
+}
+
 TEST(BenchLink, WhatIsSentComesBehindProgressThatWasBegun) {
   EventListener listener;
   const Heard heard = listen(listener, [&] {

@@ -21,6 +21,7 @@
 #include "launch/worker_environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/launch/launcher.h"
+#include "net/secret.h"
 
 namespace lockstep {
 namespace {
@@ -30,11 +31,14 @@ std::string new_dump_dir() {
   return temporary_folder() + "/lockstep-" + launcher::random_name().substr(0, 12) + "-dumps";
 }
 
-[[noreturn]] void exec_mpirun(const StartOptions& options) {
+// `secret`: under which the workers meet. Without it they would under mpirun's own name for the job, which
+// anybody can guess and take first. In the environment, and by its name alone on the command line, which
+// other users can read: `-x` is for workers on other machines.
+[[noreturn]] void exec_mpirun(const StartOptions& options, const std::string& secret) {
   std::vector<std::string> words = {launcher::in_path("mpirun"), "-q", "--oversubscribe", "--bind-to",
                                     "none"};
   if (::geteuid() == 0) words.emplace_back("--allow-run-as-root");
-  words.insert(words.end(), {"-n", std::to_string(options.workers)});
+  words.insert(words.end(), {"-x", "LOCKSTEP_SECRET", "-n", std::to_string(options.workers)});
   words.insert(words.end(), options.program.begin(), options.program.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
@@ -42,8 +46,9 @@ std::string new_dump_dir() {
   // The workers are who mpirun says they are, not who an outer launcher said that this process is.
   for (const char* name :
        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_JOB",
-        "LOCKSTEP_RESTART", "LOCKSTEP_AGENT", "LOCKSTEP_SECRET"})
+        "LOCKSTEP_RESTART", "LOCKSTEP_AGENT", "LOCKSTEP_SECRET_FILE"})
     ::unsetenv(name);
+  ::setenv("LOCKSTEP_SECRET", secret.c_str(), 1);
   ::execv(argv[0], argv.data());
   std::perror("mpirun");
   std::_Exit(1);
@@ -157,6 +162,7 @@ Starter start_workers(const StartOptions& options) {
   starter.report.reset(::memfd_create("launch-report", MFD_CLOEXEC));
   if (!starter.errors || !starter.report) throw SystemError("memory for what the workers say", errno);
   if (!read_variable("LOCKSTEP_DUMP_DIR")) starter.dump_dir = new_dump_dir();
+  const std::string mpi_secret = options.with_mpi ? net::Secret::make().hex() : "";
   // A process of its own: the launcher takes over the signals of the process that it runs in.
   const pid_t parent = ::getpid();
   starter.pid = ::fork();
@@ -171,7 +177,7 @@ Starter start_workers(const StartOptions& options) {
   ::dup2(starter.errors.get(), 1);
   // Who asks for a log wants to see it as it is written.
   if (!read_filled_variable("LOCKSTEP_LOG")) ::dup2(starter.errors.get(), 2);
-  if (options.with_mpi) exec_mpirun(options);
+  if (options.with_mpi) exec_mpirun(options, mpi_secret);
   run_launcher(options, starter.report.get());
 }
 

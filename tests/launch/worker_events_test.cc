@@ -9,6 +9,7 @@
 
 #include <csignal>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -211,6 +212,51 @@ TEST(BenchLink, WhatIsSentComesBehindProgressThatWasBegun) {
   ASSERT_EQ(heard.texts.size(), 2U);
   EXPECT_EQ(heard.texts[0], std::string(3 << 20, 'x'));
   EXPECT_EQ(heard.texts[1], "sent");
+}
+
+// What an mpirun first on the path is given: its words, and the secret in its environment.
+struct GivenToMpirun {
+  std::string words, secret, file;
+};
+
+GivenToMpirun start_under_mpirun(const std::filesystem::path& folder) {
+  const auto mpirun = folder / "mpirun";
+  std::ofstream(mpirun) << "#!/bin/sh\n"
+                           "{ echo \"$*\"; echo \"$LOCKSTEP_SECRET\"; echo \"$LOCKSTEP_SECRET_FILE\"; } > "
+                        << (folder / "given") << "\n";
+  std::filesystem::permissions(mpirun, std::filesystem::perms::owner_all);
+  const Starter starter = start_workers({.program = {"/bin/true"}, .workers = 2, .with_mpi = true});
+  int status = -1;
+  EXPECT_EQ(::waitpid(starter.pid, &status, 0), starter.pid);
+  EXPECT_EQ(status, 0);
+  GivenToMpirun given;
+  std::ifstream file(folder / "given");
+  std::getline(file, given.words);
+  std::getline(file, given.secret);
+  std::getline(file, given.file);
+  return given;
+}
+
+TEST(BenchStart, WorkersUnderMpirunMeetUnderANameThatNobodyGuesses) {
+  std::string name = (std::filesystem::temp_directory_path() / "lockstep-mpirun-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(name.data()), nullptr);
+  const std::string path = std::getenv("PATH"), outer(64, 'a');
+  ::setenv("PATH", (name + ":" + path).c_str(), 1);
+  ::setenv("LOCKSTEP_SECRET", outer.c_str(), 1);
+  ::setenv("LOCKSTEP_SECRET_FILE", "/outer", 1);
+  const GivenToMpirun first = start_under_mpirun(name), second = start_under_mpirun(name);
+  ::setenv("PATH", path.c_str(), 1);
+  ::unsetenv("LOCKSTEP_SECRET");
+  ::unsetenv("LOCKSTEP_SECRET_FILE");
+  std::filesystem::remove_all(name);
+  EXPECT_EQ(first.secret.size(), 64U) << first.secret;
+  EXPECT_EQ(first.secret.find_first_not_of("0123456789abcdef"), std::string::npos) << first.secret;
+  EXPECT_NE(first.secret, second.secret);
+  EXPECT_NE(first.secret, outer) << "an outer job's";
+  EXPECT_EQ(first.file, "");
+  // The command line is for everybody to read: the name, and not the secret.
+  EXPECT_NE(first.words.find("-x LOCKSTEP_SECRET -n 2 /bin/true"), std::string::npos) << first.words;
+  EXPECT_EQ(first.words.find(first.secret), std::string::npos) << first.words;
 }
 
 TEST(BenchStart, AKilledLauncherIsNamed) {

@@ -43,6 +43,24 @@ TEST(SharedMemory, GoesWithTheLastWhoHoldsIt) {
   }
 }
 
+// What a peer may yet write to is nobody's any more, wherever in it; what lies beside it is used again.
+TEST(CommMemory, ThatIsKeptIsNotHandedOutAgain) {
+  const auto arena = small_arena(8 * kMega);
+  CommMemory first = arena->allocate(0, 2 * kMega);
+  CommMemory second = arena->allocate(0, 2 * kMega);
+  CommMemory third = arena->allocate(0, 2 * kMega);
+  const std::byte* const kept = second.as<std::byte>();
+  arena->keep(kept + kMega + 4);
+  int elsewhere = 0;
+  arena->keep(&elsewhere);
+  first = second = third = {};
+  std::vector<CommMemory> again;
+  for (int k = 0; k < 3; ++k) again.push_back(arena->allocate(0, 2 * kMega));
+  expect_error<SystemError>([&] { arena->allocate(0, 2 * kMega); }, {"is full"});
+  for (const CommMemory& memory : again)
+    EXPECT_TRUE(memory.as<std::byte>() + 2 * kMega <= kept || memory.as<std::byte>() >= kept + 2 * kMega);
+}
+
 TEST(SharedMemory, IsOneBlockForAllRanks) {
   on_threads(thread_groups(4), [](const Group& g) {
     EXPECT_TRUE(g.shares_memory());

@@ -5,8 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include "comm/control_block.h"
@@ -79,6 +81,35 @@ TEST(Meeting, WhoMissesACallWithoutANumberIsNotSaidToBeInside) {
   } catch (const TimeoutError& error) {
     EXPECT_TRUE(std::string(error.what()).ends_with("; missing: rank 1")) << error.what();
   }
+}
+
+// Not for one that has come to a barrier that never completes, nor for a dead one; and not for ever.
+TEST(Meeting, WhoGivesUpWaitsForPeersThatMayWriteToItsMemory) {
+  for (const bool comes_to_a_barrier : {true, false}) {
+    ControlBlock block(2);
+    shm::Meeting mine(block.control(), "world", 0, 2);
+    shm::Meeting theirs(block.control(), "world", 1, 2);
+    std::optional<shm::Meeting::AtWork> at_work(theirs.own_seat());
+    mine.fail(TimeoutError({1}, "rank 1 is late"));
+    std::atomic<bool> over = false;
+    std::jthread peer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      over = true;
+      if (comes_to_a_barrier)
+        EXPECT_THROW(theirs.barrier(), TimeoutError);
+      else
+        at_work.reset();
+    });
+    EXPECT_TRUE(mine.await_peers_hands_off());
+    EXPECT_TRUE(over);
+  }
+  ControlBlock block(2);
+  shm::Meeting mine(block.control(), "world", 0, 2);
+  const shm::Meeting::AtWork at_work(mine.seat(1));
+  mine.fail(TimeoutError({1}, "rank 1 is late"));
+  EXPECT_FALSE(mine.await_peers_hands_off());
+  mine.peer_died(1);
+  EXPECT_TRUE(mine.await_peers_hands_off());
 }
 
 // The call that is spoken of is one of the engine's own, with more time; it must live as long as the talk.

@@ -13,10 +13,10 @@
 //
 // Everybody reads, nobody writes to a peer, though writing results out would save a barrier. A rank that
 // gives a call up (its time is over, another rank died) goes on with its life, frees its buffers and uses the
-// memory for something else, and nothing can tell it whether a peer that was stopped half way is yet to
-// write. Comm memory stays mapped and comm memory; private memory belongs to its process, and when that is
-// gone its number may belong to another. A late read harms nobody: what it brought is never used, since that
-// peer does not come to the next barrier.
+// memory for something else. It waits for its peers to leave the call, but not for ever, and one that was
+// stopped half way would be yet to write. Comm memory stays mapped and comm memory; private memory belongs to
+// its process, and when that is gone its number may belong to another. A late read harms nobody: what it
+// brought is never used, since that peer does not come to the next barrier.
 //
 // Order of summation: canonical.
 #include <algorithm>

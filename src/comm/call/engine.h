@@ -150,13 +150,14 @@ class Engine {
     throw_record(*failure_);
   }
   Capabilities& can() { return facts_.can; }
+  // What a call fails with that finds no memory.
+  SystemError out_of_memory(const Call& call) const;
 
  private:
   void refuse(const Call& call) const {  // without a name every engine finds a way on the processor's memory
     if (call.algorithm.empty() && call.device.kind == Device::Kind::cpu) return;
     if (const std::string why = refuses(call); !why.empty()) throw UsageError(why);
   }
-  SystemError out_of_memory(const Call& call) const;
 
   EngineFacts facts_;
   std::optional<FailureRecord> failure_;

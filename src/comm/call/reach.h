@@ -38,7 +38,9 @@ class Reach {
 
 // How an engine whose ranks share memory lends it to one that is composed with it: all ranks meet and compare
 // their calls as for any collective, then `task` works on everybody's buffers. It gets the call with the
-// divisor that these ranks know. Waits inside `task` may take `grace` longer than the call.
+// divisor that these ranks know. Waits inside `task` may take `grace` longer than the call. It writes to its
+// own rank's buffers alone: where it fails on one rank, that one does not wait for the others to leave
+// theirs.
 class Commons {
  public:
   using Task = std::function<void(Reach& reach, const Call& told)>;

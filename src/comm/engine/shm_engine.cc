@@ -97,8 +97,10 @@ void ShmEngine::work(const Call& call) {
   const Algorithm* const planned = call.algorithm.empty()
                                        ? selector_.choose(shape_of(call, reachable), call.order)
                                        : find_algorithm(call.algorithm);
+  shm::Meeting::AtWork at_work(meeting_.own_seat());
   gather(call, planned);
   const Algorithm* const agreed = agree(call, planned);
+  if (!agreed->needs().reach) at_work.end();  // messages alone
   call.running(agreed->name());
   const auto run = [&](const Call& complete) {
     Stage stage{.call = complete,
@@ -113,6 +115,13 @@ void ShmEngine::work(const Call& call) {
   Call told = call;
   told.divisor = divisor_of_others();
   run(told);
+}
+
+// The peers are told first: they wait for this rank.
+void ShmEngine::give_up(const Call& call, const Error& error) noexcept {
+  tell_failure(error);
+  if (meeting_.await_peers_hands_off()) return;
+  if (call.out != nullptr) session_->arena().keep(call.out);
 }
 
 // Other nodes that wait for this rank learn in the whole group whom it waits for in its own.

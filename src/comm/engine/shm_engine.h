@@ -82,16 +82,21 @@ class ShmEngine final : public Engine, private Reach, private Composable, privat
   void declare(std::string no_pages);
   void work(const Call& call);
   std::unique_ptr<Engine> join_part(int colour, int key, const std::string& name, const Call& call);
-  // Runs `body` with the meeting's waits belonging to `call`.
+  // Runs `body` with the meeting's waits belonging to `call`. An error leaves it when no peer writes into
+  // this rank's buffers any more: they are the program's again.
   template <class Body>
   auto during(const Call& call, Body&& body) {
-    struct Ongoing {  // no longer than this: the call is the caller's
-      shm::Meeting& meeting;
-      ~Ongoing() { meeting.end(); }
-    } ongoing{meeting_};
-    meeting_.begin(call);
-    return body();
+    try {
+      return meeting_.during(call, body);
+    } catch (const Error& error) {
+      give_up(call, error);
+      throw;
+    } catch (const std::bad_alloc&) {
+      give_up(call, out_of_memory(call));
+      throw;
+    }
   }
+  void give_up(const Call& call, const Error& error) noexcept;
   int peer_pid(int rank) const { return meeting_.seat(rank).pid.load(std::memory_order_relaxed); }
   // Says what this rank calls, waits for all, and throws MismatchError when they don't agree.
   void gather(const Call& call, const Algorithm* planned, std::int64_t first = 0, std::int64_t second = 0);

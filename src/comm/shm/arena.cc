@@ -225,6 +225,17 @@ void Arena::punch(std::uint64_t offset, std::uint64_t bytes) const {
     log().warn("cannot give {} of comm memory back: errno {}", format_bytes(bytes), errno);
 }
 
+void Arena::keep(const void* data) noexcept try {
+  const auto offset = offset_of(data, 1);
+  if (!offset) return;
+  const std::lock_guard lock(mutex_);
+  for (auto& [rank, region] : regions_)
+    if (const std::uint64_t begin = shape_.region_offset(rank);
+        *offset >= begin && *offset < begin + shape_.region_bytes)
+      region.kept.insert(*offset);
+} catch (const std::exception&) {  // no memory for the note
+}
+
 void Arena::give(int rank, std::uint64_t offset, std::uint64_t bytes) {
   punch(offset, bytes);
   const std::lock_guard lock(mutex_);
@@ -232,6 +243,8 @@ void Arena::give(int rank, std::uint64_t offset, std::uint64_t bytes) {
 }
 
 void Arena::put_back(Region& region, std::uint64_t offset, std::uint64_t bytes) {
+  const auto kept = region.kept.lower_bound(offset);
+  if (kept != region.kept.end() && *kept < offset + bytes) return;
   auto& free = region.free;
   auto next = free.lower_bound(offset);
   if (next != free.end() && offset + bytes == next->first) {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "comm/call/rank_names.h"
@@ -58,6 +59,10 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Once a holder.
   CommMemory hold(std::uint64_t offset, std::size_t bytes);
 
+  // Somebody may yet write into the block of this process in which `data` lies: its place is not handed out
+  // again. Nothing where it is in none.
+  void keep(const void* data) noexcept;
+
   void use_huge_pages(bool yes) { huge_pages_ = yes; }
   // What the owners of regions are called in errors; before that, by their numbers. Before the first block.
   void call_ranks(RankNames names) { names_ = std::move(names); }
@@ -65,6 +70,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
  private:
   struct Region {
     std::map<std::uint64_t, std::uint64_t> free;    // offset → bytes, never touching each other
+    std::set<std::uint64_t> kept;                   // offsets in blocks whose places are used no more
     std::map<std::uint64_t, std::uint64_t> shared;  // blocks of share() that were not found let go yet
   };
   struct Holders;

@@ -48,6 +48,8 @@ struct alignas(4096) Seat {
   std::atomic<std::int32_t> pid;
   std::atomic<std::uint64_t> phase;     // barriers this rank has come to
   std::atomic<std::uint64_t> sequence;  // of the call it is in, or was in last
+  // 1: from before the barrier behind which it may write into peers' buffers until it does no more.
+  std::atomic<std::uint32_t> at_work;
   // The owner's notice (comm/agree/notices.h), once a wait has outlasted its first sleep.
   std::atomic<std::int64_t> waiting_ns;                    // when it was last renewed; 0: it does not wait
   std::atomic<std::uint32_t> waits_outside;                // 1: for somebody who is not in this group

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 namespace lockstep::shm {
 namespace {
@@ -10,6 +11,11 @@ namespace {
 constexpr std::chrono::nanoseconds kNoticeHolds = std::chrono::milliseconds(200);
 // Of a rank that waits outside, where it looks around less often.
 constexpr std::chrono::nanoseconds kOutsideHolds = std::chrono::milliseconds(600);
+
+// For peers that are inside a call when it fails: one that runs is out of it at once, one that has lost its
+// core, or waits for the disk, soon. One that was stopped may never be, and its peers are to hear of it.
+constexpr std::chrono::seconds kPeersPatience{2};
+constexpr std::chrono::milliseconds kPollInterval{1};
 
 std::shared_ptr<Naming> or_plain(std::shared_ptr<Naming> naming, const std::string& group, int size) {
   return naming != nullptr ? std::move(naming) : std::make_shared<Naming>(RankNames::plain(group, size));
@@ -44,11 +50,11 @@ void Meeting::barrier() {
     const auto after = static_cast<std::uint32_t>(phase_) & ~kBroken;
     if (!control_.phase.compare_exchange_strong(before, after, std::memory_order_seq_cst)) rethrow();
     // Only now: a last rank stopped before this point is the one that all wait for.
-    own_seat().phase.store(phase_, std::memory_order_relaxed);
+    own_seat().phase.store(phase_, std::memory_order_release);
     if (control_.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(control_.phase);
     return;
   }
-  own_seat().phase.store(phase_, std::memory_order_relaxed);
+  own_seat().phase.store(phase_, std::memory_order_release);
   if (!phase_reached()) wait_for_phase();
 }
 
@@ -85,6 +91,31 @@ void Meeting::wait_for_phase() {
 
 void Meeting::give_up_barrier() {
   if (!reached(control_.phase.fetch_or(kBroken, std::memory_order_seq_cst))) rethrow();
+}
+
+// Who has come to a barrier that never completes works no more.
+bool Meeting::may_touch_others(int rank, std::uint32_t done) const {
+  const Seat& theirs = seat(rank);
+  const std::uint32_t state = theirs.state.load(std::memory_order_acquire);
+  return theirs.at_work.load(std::memory_order_acquire) != 0 &&
+         state != static_cast<std::uint32_t>(SeatState::dead) &&
+         reached(done, theirs.phase.load(std::memory_order_acquire));
+}
+
+// No barrier completes any more from here on, so that who is not at work now never will be.
+bool Meeting::await_peers_hands_off() {
+  if (!failed()) return false;  // there was no memory to say so
+  const std::uint32_t done = control_.phase.fetch_or(kBroken, std::memory_order_seq_cst);
+  const Deadline patience = Deadline::after(kPeersPatience);
+  for (int r = 0; r < size_;) {
+    if (r == rank_ || !may_touch_others(r, done)) {
+      ++r;
+      continue;
+    }
+    if (patience.passed()) return false;
+    std::this_thread::sleep_for(kPollInterval);
+  }
+  return true;
 }
 
 std::vector<int> Meeting::not_in_phase() const {

@@ -40,6 +40,32 @@ class Meeting final : private Notices {
   // The waits below belong to `call`, which must stay alive until end() or another begin(); starts its clock.
   void begin(const Call& call);
   void end() { agreement_.end(); }
+  // Runs `body` with its waits belonging to `call`, and to none behind it, however it ends.
+  template <class Body>
+  auto during(const Call& call, Body&& body) {
+    struct Ongoing {  // no longer than this: the call is the caller's
+      Meeting& meeting;
+      ~Ongoing() { meeting.end(); }
+    } ongoing{*this};
+    begin(call);
+    return body();
+  }
+
+  // While it lives its rank may touch peers' buffers, behind the next barrier and those that follow.
+  class AtWork {
+   public:
+    explicit AtWork(Seat& seat) : seat_(seat) { seat_.at_work.store(1, std::memory_order_relaxed); }
+    ~AtWork() { end(); }
+    AtWork(const AtWork&) = delete;
+    AtWork& operator=(const AtWork&) = delete;
+    void end() { seat_.at_work.store(0, std::memory_order_release); }
+
+   private:
+    Seat& seat_;
+  };
+  // For a rank that gives up, when the group has failed and its own work is over: waits until no living peer
+  // can touch its buffers, though not for long. False: one still may.
+  bool await_peers_hands_off();
 
   // Returns when every rank has called it as often as this one. Throws what the group failed with.
   void barrier();
@@ -93,8 +119,12 @@ class Meeting final : private Notices {
 
   bool phase_reached() const { return reached(control_.phase.load(std::memory_order_seq_cst)); }
   bool reached(std::uint32_t done) const {  // counted in 31 bits, kBroken apart
-    return static_cast<std::int32_t>((done - static_cast<std::uint32_t>(phase_)) << 1) >= 0;
+    return reached(done, phase_);
   }
+  static bool reached(std::uint32_t done, std::uint64_t phase) {
+    return static_cast<std::int32_t>((done - static_cast<std::uint32_t>(phase)) << 1) >= 0;
+  }
+  bool may_touch_others(int rank, std::uint32_t done) const;
   // For a rank that has seen the failure: returns if its barrier completed all the same, else throws.
   void give_up_barrier();
   void wait_for_phase();

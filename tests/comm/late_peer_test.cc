@@ -1,0 +1,111 @@
+// A rank that gives a call up while a peer is still in the middle of writing into its memory.
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "comm/group_cases.h"
+
+namespace lockstep::testing {
+namespace {
+
+constexpr std::size_t kBytes = std::size_t{4} << 20;
+constexpr std::size_t kCount = kBytes / sizeof(float);
+
+// Half of a block that can't be written to for now: whoever tries waits inside its write.
+struct Held {
+  std::byte* slice = nullptr;
+  std::atomic<bool> reached = false;
+  std::atomic<bool> let_go = false;
+};
+Held* held = nullptr;
+
+void wait_in_the_write(int /*signal*/, siginfo_t* info, void* /*context*/) {
+  const auto* const at = static_cast<std::byte*>(info->si_addr);
+  if (at < held->slice || at >= held->slice + kBytes / 2) {
+    std::signal(SIGSEGV, SIG_DFL);
+    return;
+  }
+  held->reached = true;
+  while (!held->let_go) ::sched_yield();
+}
+
+class CatchSegv {
+ public:
+  CatchSegv() {
+    struct sigaction action = {};
+    action.sa_sigaction = wait_in_the_write;
+    action.sa_flags = SA_SIGINFO;
+    ::sigaction(SIGSEGV, &action, &before_);
+  }
+  ~CatchSegv() { ::sigaction(SIGSEGV, &before_, nullptr); }
+  CatchSegv(const CatchSegv&) = delete;
+  CatchSegv& operator=(const CatchSegv&) = delete;
+
+ private:
+  struct sigaction before_ = {};
+};
+
+using Body = std::function<void(const Group&, Buffer, const CallOptions&)>;
+
+// Rank 1 stands in its first write to rank 0's memory when rank 0's time is over, and for a while longer.
+// What rank 0 puts there when it has its error must stay. False: the machine let rank 1 stand for so long
+// that rank 0 need not have waited.
+bool in_time(const Body& call) {
+  constexpr milliseconds kTimeout{300};
+  constexpr milliseconds kStandsFor{700};
+  constexpr milliseconds kMostStands{1500};  // less than a rank that gives up waits for its peers
+  Held here;
+  held = &here;
+  const CatchSegv handler;
+  std::atomic<std::int64_t> stood_ns = 0;
+  CommMemory memory;  // of rank 0
+  on_threads(thread_groups(2, {.timeout = std::chrono::minutes(5)}), [&](const Group& g) {
+    CommMemory own = g.allocate(kBytes);
+    const Buffer x{own.data(), kCount, DType::f32};
+    std::fill_n(own.as<float>(), kCount, 1.0F);
+    if (g.rank() == 1) {
+      g.barrier();
+      expect_error<TimeoutError>([&] { call(g, x, {.algorithm = "direct"}); });
+      return;
+    }
+    memory = std::move(own);
+    here.slice = memory.as<std::byte>() + kBytes / 2;
+    ASSERT_EQ(::mprotect(here.slice, kBytes / 2, PROT_READ), 0);
+    g.barrier();
+    const std::jthread timer([&] {
+      while (!here.reached) std::this_thread::yield();
+      const auto since = Clock::now();
+      std::this_thread::sleep_for(kStandsFor);
+      ::mprotect(here.slice, kBytes / 2, PROT_READ | PROT_WRITE);
+      stood_ns = std::chrono::nanoseconds(Clock::now() - since).count();
+      here.let_go = true;
+    });
+    expect_error<TimeoutError>([&] { call(g, x, {.algorithm = "direct", .timeout = kTimeout}); }, {"rank 1"});
+    ::mprotect(here.slice, kBytes / 2, PROT_READ | PROT_WRITE);
+    std::fill_n(memory.as<float>(), kCount, 7.0F);
+  });
+  if (std::chrono::nanoseconds(stood_ns) > kMostStands) return false;
+  EXPECT_EQ(std::count(memory.as<float>(), memory.as<float>() + kCount, 7.0F), std::ptrdiff_t{kCount});
+  return true;
+}
+
+void expect_untouched(const Body& call) {
+  for (int attempt = 0; attempt < 20; ++attempt)
+    if (in_time(call)) return;
+  ADD_FAILURE() << "this machine is too busy to tell";
+}
+
+TEST(LatePeer, WritesNothingBehindTheErrorOfAnAllReduce) {
+  expect_untouched([](const Group& g, Buffer x, const CallOptions& options) { g.all_reduce(x, options); });
+}
+
+TEST(LatePeer, WritesNothingBehindTheErrorOfAReduce) {
+  expect_untouched([](const Group& g, Buffer x, const CallOptions& options) { g.reduce(x, x, 0, options); });
+}
+
+}  // namespace
+}  // namespace lockstep::testing

@@ -112,7 +112,27 @@ TEST(Meeting, WhoGivesUpWaitsForPeersThatMayWriteToItsMemory) {
   EXPECT_TRUE(mine.await_peers_hands_off());
 }
 
-// The call that is spoken of is one of the engine's own, with more time; it must live as long as the talk.
+// A call is its caller's, and one with more time the engine's own: behind them nothing may speak of either.
+TEST(Meeting, SpeaksOfNoCallBehindOneThatThrew) {
+  ControlBlock block(2);
+  shm::Meeting meeting(block.control(), "world", 0, 2);
+  {
+    Call call;
+    call.what = Collective::all_reduce;
+    call.count = 3;
+    call.sequence = 7;
+    const auto run_out_of_memory = [&] {
+      Call patient = call;
+      meeting.begin(patient);
+      EXPECT_EQ(meeting.where(), call.where("world"));
+      throw std::bad_alloc();
+    };
+    EXPECT_THROW(meeting.during(call, run_out_of_memory), std::bad_alloc);
+  }
+  EXPECT_EQ(meeting.agreement().call(), nullptr);
+  EXPECT_EQ(meeting.where(), "group world");
+}
+
 TEST(WithPeers, ALackOfMemoryNamesTheCall) {
   auto engines = local_threads("world", {0}, Knobs::from_environment());
   Call call;

@@ -1,6 +1,7 @@
 #include "offload/mover.h"
 
 #include <algorithm>
+#include <new>
 
 #include "lockstep/base/clock.h"
 
@@ -22,30 +23,51 @@ class Stopwatch {
   std::int64_t since_;
 };
 
+OffloadError has_failed() { return OffloadError("a transfer of the scratch file has failed before"); }
+
 }  // namespace
 
 Mover::Mover(const ScratchFile& file, OffloadIo io) : transfers_(make_transfers(file, kMostPieces, io)) {}
 
 Mover::Ticket Mover::begin(Transfer::Way way, std::uint64_t at, std::span<std::byte> bytes) {
   const Stopwatch watch(waited_ns_);
+  if (broken_) throw has_failed();
   const Ticket ticket = next_++;
-  for (std::size_t begin = 0; begin < bytes.size(); begin += kPieceBytes) {
-    const std::size_t length = std::min(kPieceBytes, bytes.size() - begin);
-    queue_.push_back({.way = way, .at = at + begin, .bytes = bytes.subspan(begin, length), .tag = ticket});
-    ++left_[ticket];
+  try {
+    for (std::size_t begin = 0; begin < bytes.size(); begin += kPieceBytes) {
+      const std::size_t length = std::min(kPieceBytes, bytes.size() - begin);
+      queue_.push_back({.way = way, .at = at + begin, .bytes = bytes.subspan(begin, length), .tag = ticket});
+      ++left_[ticket];
+    }
+  } catch (const std::bad_alloc&) {
+    break_off();
+    throw;
   }
   pump();
   return ticket;
 }
 
-void Mover::pump() {
+void Mover::pump() try {
   for (; !queue_.empty() && under_way_ < kMostPieces; ++under_way_) {
     transfers_->begin(queue_.front());
     queue_.pop_front();
   }
+} catch (...) {
+  break_off();
+  throw;
+}
+
+// Whoever hears of a piece that can't be begun lets go of the memory of those that were begun before, and of
+// those that were to follow.
+void Mover::break_off() noexcept {
+  broken_ = true;
+  queue_.clear();
+  transfers_->abandon();
+  under_way_ = 0;
 }
 
 bool Mover::end_one(Wait wait) {
+  if (broken_) return false;
   std::optional<std::size_t> ticket;
   try {
     ticket = transfers_->take(wait);
@@ -63,7 +85,7 @@ bool Mover::end_one(Wait wait) {
 void Mover::wait(Ticket ticket) {
   const Stopwatch watch(waited_ns_);
   while (left_.contains(ticket))
-    if (!end_one(Wait::yes)) throw OffloadError("a transfer of the scratch file has failed before");
+    if (!end_one(Wait::yes)) throw has_failed();
 }
 
 bool Mover::done(Ticket ticket) {

@@ -13,7 +13,8 @@
 
 namespace lockstep {
 
-// Used by one thread. A failure stays: whoever waits from then on gets OffloadError.
+// Used by one thread. A failure stays: whoever waits from then on gets OffloadError. Behind one of begin()
+// nothing is under way any more, and nothing is begun: memory of all that was begun is its owners' again.
 class Mover {
  public:
   using Ticket = std::size_t;
@@ -33,13 +34,15 @@ class Mover {
   std::int64_t waited_ns() const { return waited_ns_; }
 
  private:
-  void pump();
+  void pump();  // throws OffloadError, behind which nothing is under way
+  void break_off() noexcept;
   bool end_one(Wait wait);  // false: none is through
 
   std::deque<Transfer> queue_;          // pieces that are not begun; their tag is the ticket
   std::map<Ticket, std::size_t> left_;  // pieces that are not through
   Ticket next_ = 0;
   std::size_t under_way_ = 0;
+  bool broken_ = false;  // nothing can be begun any more
   std::int64_t waited_ns_ = 0;
   std::unique_ptr<Transfers> transfers_;
 };

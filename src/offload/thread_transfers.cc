@@ -54,6 +54,12 @@ class ThreadTransfers final : public Transfers {
     if (first.error) std::rethrow_exception(first.error);
     return first.tag;
   }
+  void abandon() noexcept override {
+    std::unique_lock lock(mutex_);
+    through_.wait(lock, [&] { return done_.size() == under_way_; });
+    done_.clear();
+    under_way_ = 0;
+  }
   const char* name() const override { return "threads"; }
 
  private:

@@ -36,6 +36,8 @@ class Transfers {
   // The tag of one that is through, whole; nullopt: none is, or none is under way. Throws OffloadError for
   // one that failed, which is through then too.
   virtual std::optional<std::size_t> take(Wait wait) = 0;
+  // Waits for what is under way, for the sake of its memory: what became of it is not told any more.
+  virtual void abandon() noexcept = 0;
   virtual const char* name() const = 0;
 };
 

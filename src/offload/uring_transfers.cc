@@ -59,15 +59,7 @@ class UringTransfers final : public Transfers {
   UringTransfers(const ScratchFile& file, std::size_t most) : file_(file), places_(most) {
     for (std::size_t i = 0; i < most; ++i) free_.push_back(i);
   }
-  ~UringTransfers() override {
-    const Deadline end = Deadline::after(kLongestUntold);
-    while (free_.size() < places_.size() && (refused_ == 0 || !end.passed())) try {
-        if (!take(refused_ == 0 ? Wait::yes : Wait::no) && refused_ != 0)
-          std::this_thread::sleep_for(kPollInterval);
-      } catch (const OffloadError&) {
-        // Nobody is left to be told: who cares for the bytes has waited before.
-      }
-  }
+  ~UringTransfers() override { wait_for_all(); }
 
   // False, with the reason in errno: the kernel has none for this process, one that is too old, or one that
   // does not read and write.
@@ -96,12 +88,25 @@ class UringTransfers final : public Transfers {
     }
     return std::nullopt;
   }
+  void abandon() noexcept override { wait_for_all(); }
   const char* name() const override { return "io_uring"; }
 
  private:
   // Of transfers that the kernel can't be asked for any more: how often they are looked for, and how long.
   static constexpr std::chrono::milliseconds kPollInterval{1};
   static constexpr std::chrono::seconds kLongestUntold{2};
+  // A kernel that is short of memory is asked again as often, and for so long.
+  static constexpr std::chrono::seconds kLongestShortage{10};
+
+  void wait_for_all() noexcept {
+    const Deadline end = Deadline::after(kLongestUntold);
+    while (free_.size() < places_.size() && (refused_ == 0 || !end.passed())) try {
+        if (!take(refused_ == 0 ? Wait::yes : Wait::no) && refused_ != 0)
+          std::this_thread::sleep_for(kPollInterval);
+      } catch (const OffloadError&) {
+        // Nobody is left to be told: who cares for the bytes has waited before, or has heard of an error.
+      }
+  }
 
   bool make_rings() {
     io_uring_params about = {};
@@ -200,11 +205,13 @@ class UringTransfers final : public Transfers {
   }
 
   bool enter(unsigned submissions, unsigned completions) {
-    for (;;) {
+    for (const Deadline end = Deadline::after(kLongestShortage);;) {
       const long done = ::syscall(__NR_io_uring_enter, ring_.get(), submissions, completions,
                                   completions > 0 ? IORING_ENTER_GETEVENTS : 0, nullptr, 0);
       if (done >= 0) return true;
-      if (errno != EINTR && errno != EAGAIN && errno != EBUSY) return false;
+      if (errno == EINTR) continue;
+      if ((errno != EAGAIN && errno != EBUSY) || end.passed()) return false;
+      std::this_thread::sleep_for(kPollInterval);
     }
   }
 

@@ -111,6 +111,7 @@ ShardStore::Slot* ShardStore::begin_read(int bucket) {
     if (slot.bucket == bucket) return &slot;
   Slot& slot = slots_[0].used <= slots_[1].used ? slots_[0] : slots_[1];
   if (slot.bucket >= 0) gather_.wait(slot.ticket);  // expected, and then not wanted
+  slot.bucket = -1;                                 // also where the other can't be read
   const std::size_t bytes = forms_[static_cast<std::size_t>(bucket)].parts * stride(bucket);
   if (slot.memory.size() < bytes) {
     give_back(std::move(slot.memory));
@@ -179,6 +180,7 @@ ShardStore::Window& ShardStore::bring(int bucket) {
   auto window = std::make_unique<Window>();
   window->bucket = bucket;
   window->memory = window_memory(stride(bucket));
+  windows_.reserve(windows_.size() + 1);  // from here on it is read into
   window->ticket =
       update_.begin(Transfer::Way::read, at(bucket, forms_[static_cast<std::size_t>(bucket)].own),
                     window->memory.first(stride(bucket)));
@@ -189,10 +191,11 @@ ShardStore::Window& ShardStore::bring(int bucket) {
 void ShardStore::write_back(Window& window) {
   settle(window);
   fill(window.bucket, nullptr);
-  if (!std::exchange(window.written, false)) return;
+  if (!window.written) return;
   window.ticket = update_.begin(Transfer::Way::write,
                                 at(window.bucket, forms_[static_cast<std::size_t>(window.bucket)].own),
                                 window.memory.first(stride(window.bucket)));
+  window.written = false;  // not before: where it can't be begun, this memory is all that there is
   window.state = Window::State::writing;
 }
 

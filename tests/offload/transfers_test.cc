@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -18,12 +19,16 @@
 #include <vector>
 
 #include "checkpoint/temp_folder.h"
+#include "lockstep/base/clock.h"
 #include "offload/aligned_memory.h"
+#include "offload/mover.h"
 #include "offload/pager.h"
 
 namespace {
 std::atomic<int> threads_left = INT_MAX;
 std::atomic<bool> rings_wait = true;
+std::atomic<int> submissions_taken = INT_MAX;  // then one is refused
+std::atomic<int> shortages = 0;                // of memory, to come
 std::atomic<bool> writes_nothing = false;
 std::atomic<bool> loses_writes = false;
 
@@ -34,7 +39,7 @@ Function* real(const char* name) {
 }  // namespace
 
 // In place of the C library's, for this whole program: threads that can't be had, rings that can't be waited
-// for, files that take nothing, and disks that say so later.
+// for or take nothing more, files that take nothing, and disks that say so later.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*body)(void*),
                               void* argument) noexcept {
   if (threads_left-- <= 0) return EAGAIN;
@@ -48,6 +53,15 @@ extern "C" long syscall(long number, ...) noexcept {
   va_end(rest);
   if (number == __NR_io_uring_enter && given[2] > 0 && !rings_wait) {
     errno = EBADFD;
+    return -1;
+  }
+  if (number == __NR_io_uring_enter && given[1] > 0 && submissions_taken-- == 0) {
+    errno = EINVAL;
+    return -1;
+  }
+  if (number == __NR_io_uring_enter && shortages > 0) {
+    --shortages;
+    errno = EAGAIN;
     return -1;
   }
   static auto* const call = real<long(long, ...)>("syscall");
@@ -112,7 +126,11 @@ class RingTest : public ::testing::Test {
     if (!make_uring_transfers(file_, 1))
       GTEST_SKIP() << "no io_uring for this process: " << std::strerror(errno);
   }
-  void TearDown() override { rings_wait = true; }
+  void TearDown() override {
+    rings_wait = true;
+    submissions_taken = INT_MAX;
+    shortages = 0;
+  }
   TempFolder folder_;
   ScratchFile file_{folder_.path(), kBytes};
 };
@@ -160,6 +178,37 @@ TEST_F(RingTest, ThatCannotBeWaitedForSaysSo) {
   ASSERT_EQ(::write(to.get(), bytes.data(), bytes.size()), std::ssize(bytes));
   transfers.reset();
   EXPECT_EQ(std::memcmp(page.data(), bytes.data(), bytes.size()), 0);
+}
+
+TEST_F(RingTest, IsAskedAgainWhereTheKernelIsShortOfMemory) {
+  const auto transfers = make_uring_transfers(file_, 4);
+  shortages = 3;
+  const auto since = Clock::now();
+  expect_to_work(*transfers);
+  EXPECT_EQ(shortages, 0);
+  EXPECT_GE(Clock::now() - since, std::chrono::milliseconds(3));  // not all at once
+}
+
+// Of five pieces the third is refused: the first two are through when that is said, the others never begin.
+TEST_F(RingTest, ThatRefusesAPieceReadsNothingMoreBehindTheError) {
+  constexpr std::size_t kPiece = std::size_t{2} << 20;
+  ScratchFile file(folder_.path(), 5 * kPiece);
+  const std::vector<std::byte> written(5 * kPiece, std::byte{3});
+  file.write(0, written);
+  Mover mover(file, OffloadIo::io_uring);
+  AlignedMemory memory(5 * kPiece);
+  submissions_taken = 2;
+  const std::string message =
+      message_of<OffloadError>([&] { mover.begin(Transfer::Way::read, 0, memory.first(memory.size())); });
+  EXPECT_NE(message.find("cannot read the scratch file"), std::string::npos) << message;
+  EXPECT_EQ(memory.data()[0], std::byte{3});
+  EXPECT_EQ(memory.data()[2 * kPiece - 1], std::byte{3});
+  std::memset(memory.data(), 7, memory.size());  // another's by now
+  const AlignedMemory other(kPiece);
+  EXPECT_EQ(message_of<OffloadError>([&] { mover.begin(Transfer::Way::read, 0, other.first(kPiece)); }),
+            "a transfer of the scratch file has failed before");
+  EXPECT_EQ(std::count(memory.data(), memory.data() + memory.size(), std::byte{7}),
+            static_cast<std::ptrdiff_t>(memory.size()));
 }
 
 TEST(Transfers, EndWhereAFileTakesNothing) {

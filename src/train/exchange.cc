@@ -48,7 +48,8 @@ class Probes {
   // Each of those that ran while `body` did.
   template <class Body>
   std::vector<double> run(int count, Body&& body) {
-    std::vector<Work> works;
+    WaitedFor all;  // they are in this memory, also where `body` throws
+    std::vector<Work>& works = all.works;
     for (int i = 0; i < count; ++i)
       works.push_back(world_.all_reduce_async(Buffer{memory_.data(), bytes_ / sizeof(float), DType::f32}));
     body();
@@ -61,6 +62,16 @@ class Probes {
   }
 
  private:
+  struct WaitedFor {
+    std::vector<Work> works;
+    ~WaitedFor() {
+      for (const Work& work : works) try {
+          work.wait();
+        } catch (...) {  // NOLINT(bugprone-empty-catch): the group keeps its failure
+        }
+    }
+  };
+
   const Group& world_;
   std::size_t bytes_;
   CommMemory memory_;

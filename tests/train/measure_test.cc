@@ -1,13 +1,17 @@
 // What is measured of a program's own model: steps with and without the exchange, and predictions.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
+#include <stdexcept>
+#include <thread>
 
 #include "comm/thread_ranks.h"
 #include "lockstep/models/models.h"
 #include "lockstep/train/infer.h"
 #include "lockstep/train/step_bench.h"
+#include "train/exchange.h"
 
 namespace lockstep {
 namespace {
@@ -71,6 +75,25 @@ TEST(BenchSteps, MeasuresEveryKindOfStep) {
     EXPECT_GT(result.comm_fraction, 0);
     EXPECT_LT(result.comm_fraction, 1);
     EXPECT_EQ(g.all_reduce(result.step_ms, {.op = ReduceOp::max}), result.step_ms);  // the same everywhere
+  });
+}
+
+// The memory that was measured with is somebody else's by the time the error is caught.
+TEST(MeasureCrowding, LeavesNothingUnderWayWhereTheProgramThrows) {
+  testing::on_threads(thread_groups(2, {.timeout = std::chrono::seconds(60)}), [](const Group& g) {
+    constexpr std::size_t kFloats = std::size_t{1} << 20;
+    int computed = 0;
+    EXPECT_THROW(measure_crowding(g,
+                                  [&] {
+                                    if (++computed > 3) throw std::runtime_error("no more of it");
+                                    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                                  }),
+                 std::runtime_error);
+    const CommMemory memory = g.allocate(2 * kFloats * sizeof(float));
+    std::fill_n(memory.as<float>(), 2 * kFloats, 1.0F);
+    g.barrier();  // behind all that was begun
+    EXPECT_EQ(std::count(memory.as<float>(), memory.as<float>() + 2 * kFloats, 1.0F),
+              std::ptrdiff_t{2 * kFloats});
   });
 }
 

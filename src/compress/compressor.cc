@@ -7,6 +7,7 @@
 
 #include "comm/kernel/reduce.h"
 #include "compress/arithmetic.h"
+#include "compress/begun.h"
 #include "compress/dense_part.h"
 #include "compress/methods.h"
 #include "grad/torch_types.h"
@@ -232,9 +233,11 @@ Work Compressor::run(const Bucket& bucket) {
   if (bucket.index == 0) keep_for(bucket);
   if (!chooser_) return send(bucket, step);
   if (carriage_.speaks()) debts_.pay(bucket);
-  const Work work = send(bucket, step);
-  chooser_->sent(bucket, work, *this);
-  return work;
+  Begun begun(2);
+  Work work;
+  begun.add([&] { return work = send(bucket, step); });
+  begun.add([&] { return chooser_->sent(bucket, work, *this), Work(); });
+  return begun.all();
 }
 
 Work Compressor::send(const Bucket& bucket, std::int64_t step) {
@@ -297,12 +300,13 @@ void Compressor::look(Flight& flight, const Ways& ways) const {
 Work Compressor::begin(const std::shared_ptr<Flight>& flight, const Ways& ways) {
   widen(*flight);
   look(*flight, ways);
-  std::vector<Work> works;
-  for (std::size_t l = 0; l < lines_.size(); ++l)
-    if (!ways.by_line[l].empty()) works.push_back(lines_[l].method->run(flight, ways.by_line[l]));
-  if (!ways.dense.empty()) works.push_back(dense_->run(flight, ways.dense));
-  const Work all = works.size() == 1 ? works.front() : when_all(works);
-  return all.then([flight] {
+  Begun begun(lines_.size() + 1);
+  bool good = true;
+  for (std::size_t l = 0; good && l < lines_.size(); ++l)
+    if (!ways.by_line[l].empty())
+      good = begun.add([&] { return lines_[l].method->run(flight, ways.by_line[l]); });
+  if (good && !ways.dense.empty()) begun.add([&] { return dense_->run(flight, ways.dense); });
+  return begun.all().then([flight] {
     const Buffer& data = flight->bucket.data;
     if (!flight->wide.empty()) kernel::narrow(data.data, flight->result, data.count, data.dtype);
   });

@@ -75,7 +75,10 @@ void StepExchange::launch() {
   event.bytes = bucket.data.bytes();
   if (event.ready_ns == 0) event.ready_ns = now_ns();
   has_left_ = true;
-  Work work = options_.exchange.run(bucket);
+  works_.reserve(missing_.size());
+  // At once: from here on it is under way, whatever becomes of what follows.
+  works_.push_back(options_.exchange.run(bucket));
+  Work& work = works_.back();
   // On the thread that ends the exchange, while the bucket is in its cache. The counts leave when all have
   // been looked at, and what was found goes along with them. On a device it is found there.
   if (watches_ && on_device())
@@ -87,7 +90,7 @@ void StepExchange::launch() {
       if (!std::ranges::all_of(own_tensors(bucket), all_finite))
         std::atomic_ref<std::int32_t>(*found).store(1, std::memory_order_relaxed);
     });
-  works_.push_back(store_.leave(bucket, std::move(work)));
+  work = store_.leave(bucket, work);
 }
 
 void StepExchange::flush() {

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/json_text.h"
 #include "checkpoint/file.h"
 #include "checkpoint/step_name.h"
 #include "lockstep/base/error.h"
@@ -64,9 +65,10 @@ void check_files(const Manifest& manifest) {
 Manifest parse(std::string_view text, bool whole) {
   Manifest manifest;
   try {
+    if (nests_deeper(text)) throw UsageError(fmt::format("is nested deeper than {}", kMostJsonDepth));
     const auto json = nlohmann::json::parse(text.begin(), text.end());
     if (json.at("format") != 1 && json.at("format") != 2) {
-      throw UsageError(fmt::format("has format {}; accepted: 1, 2", json.at("format").dump()));
+      throw UsageError(fmt::format("has format {:.40}; accepted: 1, 2", json.at("format").dump()));
     }
     manifest.step = whole_number<std::int64_t>(json.at("step"));
     for (const auto& [name, file] : json.at("files").items()) {

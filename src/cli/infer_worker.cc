@@ -15,6 +15,7 @@
 #include "train/checkpoint.h"
 #include "train/device.h"
 #include "train/precision.h"
+#include "train/read_state.h"
 #include "train/threads.h"
 
 namespace lockstep::cli {

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "base/output_file.h"
 #include "base/split.h"
 #include "cli/command.h"
@@ -40,7 +41,7 @@ struct SweepFlags {
 // The option's value as JSON of the kind that the option has.
 Json parse_value(const std::string& text, const Json& like) {
   if (like.is_string()) return text;
-  Json value = Json::parse(text, nullptr, false);
+  Json value = try_json<Json>(text);
   return value.is_discarded() ? Json(text) : value;
 }
 
@@ -59,8 +60,9 @@ SweepRow run_one(const TrainOptions& options, Given given, const std::string& va
   status = start_training(options, given, report, "sweep");
   SweepRow row{.value = value};
   if (status != 0) return row;
-  std::ifstream in(fs::path(options.out) / "summary.json");
-  const Json s = Json::parse(in);
+  const fs::path summary = fs::path(options.out) / "summary.json";
+  const Json s = try_json_file<Json>(summary);
+  if (!s.is_object()) throw UsageError(summary.string() + " is no summary of a run");
   row.samples_per_s = s.at("samples_per_s").get<double>();
   row.step_ms = s.at("step_ms_p50").get<double>();
   row.comm_fraction = s.at("comm_fraction").get<double>();

@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json_text.h"
 #include "cli/command.h"
 #include "cli/train_flags.h"
 #include "cli/train_program.h"
@@ -88,8 +88,7 @@ EarlierRun look_at_run(const std::filesystem::path& path) {
   for (const auto& [file, inside] : {std::pair(path / "state.json", true),
                                      {path / "config.json", false},
                                      {path.parent_path() / "config.json", false}}) {
-    std::ifstream in(file);
-    Json json = Json::parse(in, nullptr, false);
+    Json json = try_json_file<Json>(file);
     if (inside && json.is_object()) json = Json(json.value("options", Json()));
     if (!json.is_object()) continue;
     const auto number = [&](const char* key) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <system_error>
 
+#include "base/json_text.h"
 #include "base/option_name.h"
 #include "base/start_thread.h"
 #include "cli/infer.h"
@@ -151,7 +152,7 @@ int main(int argc, char** argv) {
   ::mallopt(M_TRIM_THRESHOLD, -1);
   // A file that grows beyond a limit is an error to report, not a reason to die.
   std::signal(SIGXFSZ, SIG_IGN);
-  const ordered_json request = argc == 3 ? ordered_json::parse(argv[2], nullptr, false) : ordered_json();
+  const ordered_json request = argc == 3 ? lockstep::try_json<ordered_json>(argv[2]) : ordered_json();
   if (!request.is_object()) {
     std::fputs("lockstep-train is the part of lockstep that needs libtorch; run lockstep train --help\n",
                stderr);

@@ -19,6 +19,7 @@
 #include "report/folder_content.h"
 #include "report/folder_lock.h"
 #include "train/exchange.h"
+#include "train/read_state.h"
 
 namespace lockstep::cli {
 namespace {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "net/stream.h"
 
 namespace lockstep::launcher {
@@ -231,7 +232,7 @@ std::string write_mail(const AgentMail& mail) {
 
 AgentMail read_mail(const std::string& text) {
   try {
-    return from_json(Json::parse(text));
+    return from_json(try_json<Json>(text));
   } catch (const Json::exception&) {
     throw net::ConnectionLost{"sent what is no message of an agent"};
   }

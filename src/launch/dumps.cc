@@ -11,6 +11,7 @@
 #include <optional>
 #include <regex>
 
+#include "base/json_text.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/observe/stop_sign.h"
 
@@ -37,7 +38,8 @@ struct DumpFile {
 // The "summary" lines of one dump; none when the file is unreadable or half written.
 std::vector<std::string> summary_of(const fs::path& path) {
   DumpFile file(path);
-  const auto dump = nlohmann::json::parse(file.text, nullptr, false);
+  const std::string text(std::istreambuf_iterator<char>(file.text), {});
+  const auto dump = try_json<nlohmann::json>(text);
   std::vector<std::string> lines;
   if (!dump.is_object() || !dump.contains("summary") || !dump["summary"].is_array()) return lines;
   for (const auto& line : dump["summary"])

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_text.h"
 #include "launch/signal_watch.h"
 #include "lockstep/base/error.h"
 
@@ -169,6 +170,7 @@ void EventListener::take(int fd, const Handler& handle) {
 }
 
 void EventListener::hand_on(const std::string& line, const Handler& handle) {
+  if (nests_deeper(line)) return mention("nested deeper than " + std::to_string(kMostJsonDepth));
   try {
     handle(nlohmann::ordered_json::parse(line));
   } catch (const nlohmann::json::exception& bad) {

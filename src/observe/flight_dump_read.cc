@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json_text.h"
 #include "lockstep/base/small_file.h"
 #include "lockstep/observe/flight_dump.h"
 
@@ -131,11 +132,7 @@ FlightDump parse(std::string_view text, const std::string& source) {
   try {
     if (text.size() > kMaxBytes)
       throw UsageError(fmt::format("{} bytes; accepted: up to {}", text.size(), kMaxBytes));
-    const auto bounded = [](int depth, Json::parse_event_t, Json&) {
-      if (depth > kMaxDepth) throw UsageError(fmt::format("nested deeper than {}", kMaxDepth));
-      return true;
-    };
-    const Json json = Json::parse(text, bounded);
+    const auto json = parse_json<Json>(text, kMaxDepth);
     return read_dump({json, ""});
   } catch (const Json::exception& error) {
     throw UsageError(fmt::format("flight dump {}: not JSON: {:.160}", source, error.what()));

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "lockstep/base/error.h"
 #include "report/noise_json.h"
 #include "report/table.h"
@@ -22,8 +22,7 @@ constexpr int kMostRows = 14;
 constexpr double kWellBeyond = 4;  // times the critical batch: there four fifths of the work are for speed
 
 Json read_object(const fs::path& file) {
-  std::ifstream in(file);
-  Json json = Json::parse(in, nullptr, false);
+  Json json = try_json_file<Json>(file);
   return json.is_object() ? json : Json::object();
 }
 

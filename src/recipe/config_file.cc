@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json_text.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 
@@ -174,6 +175,7 @@ std::vector<Entry> read_json(std::string_view text, const std::string& where) {
           fmt::format("{}: {} needs one value, and has two", where, in_short(parsed.get<std::string>())));
     return true;
   };
+  if (nests_deeper(text)) throw UsageError(fmt::format("{}: nested deeper than {}", where, kMostJsonDepth));
   Json json;
   try {
     json = Json::parse(text, refuse_twice);

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/json_text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/report/csv.h"
 #include "report/chart.h"
@@ -127,8 +127,7 @@ BatchSweepRow read_batch_run(const fs::path& folder, bool finished) {
   const std::vector<double> ms = steps.numbers("step_ms");
   row.train_s = std::accumulate(ms.begin(), ms.end(), 0.0) / 1000;
   if (!finished) return row;
-  std::ifstream in(folder / "summary.json");
-  const Json summary = Json::parse(in, nullptr, false);
+  const Json summary = try_json_file<Json>(folder / "summary.json");
   if (!summary.is_object()) throw UsageError((folder / "summary.json").string() + " is no summary of a run");
   const auto number = [&](const char* key) {
     const Json value = summary.value(key, Json());

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "report/chart.h"
@@ -66,8 +66,7 @@ MaybeNumber CompressSweepRow::times_less(const std::vector<CompressSweepRow>& ro
 }
 
 MaybeNumber read_wire_bytes(const std::filesystem::path& folder) {
-  std::ifstream in(folder / "summary.json");
-  const auto summary = nlohmann::ordered_json::parse(in, nullptr, false);
+  const auto summary = try_json_file<nlohmann::ordered_json>(folder / "summary.json");
   if (!summary.is_object()) throw UsageError((folder / "summary.json").string() + " is no summary of a run");
   const auto value = summary.value("wire_bytes", nlohmann::ordered_json());
   return value.is_number() ? MaybeNumber(value.get<double>()) : std::nullopt;

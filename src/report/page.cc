@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "lockstep/report/csv.h"
 #include "report/chart.h"
 #include "report/page_parts.h"
@@ -20,8 +20,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 Json read_object(const fs::path& file) {
-  std::ifstream in(file);
-  Json json = in ? Json::parse(in, nullptr, false) : Json();
+  Json json = try_json_file<Json>(file);
   return json.is_object() ? json : Json::object();
 }
 

@@ -9,6 +9,7 @@
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/parallel/construction.h"
 #include "train/exchange_state.h"
+#include "train/read_state.h"
 
 namespace lockstep {
 

@@ -16,6 +16,7 @@
 #include "train/device.h"
 #include "train/of_use.h"
 #include "train/precision.h"
+#include "train/read_state.h"
 #include "train/run_plan.h"
 
 namespace lockstep {

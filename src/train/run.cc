@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 
+#include "base/json_text.h"
 #include "base/option_name.h"
 #include "base/shell_word.h"
 #include "lockstep/base/clock.h"
@@ -23,6 +23,7 @@
 #include "train/footprint.h"
 #include "train/memory_use.h"
 #include "train/precision.h"
+#include "train/read_state.h"
 #include "train/stop_watch.h"
 
 namespace lockstep {
@@ -180,8 +181,7 @@ std::unique_ptr<TrainOptimizer> TrainRun::begin_optimizer() {
 bool TrainRun::summarised() const {
   int there = 0;
   if (leads()) {
-    std::ifstream file(options_.out + "/summary.json");
-    const Json summary = Json::parse(file, nullptr, false);
+    const Json summary = try_json_file<Json>(options_.out + "/summary.json");
     there = summary.is_object() && summary.value("steps", Json()) == loader_.steps() ? 1 : 0;
   }
   return world_.all_reduce(there, {.op = ReduceOp::max}) != 0;

@@ -38,11 +38,6 @@ struct RunPlan {
   std::function<std::string(const std::string& checkpoint)> how_to_calm = {};
 };
 
-inline constexpr int kStateFormat = 1;  // of state.json
-
-// state.json of a checkpoint. Throws UsageError when it is none of ours, or of another format.
-nlohmann::ordered_json read_state(const std::filesystem::path& checkpoint);
-
 // How often the launcher has started this job's workers again after a failure.
 int restarts();
 

@@ -2,6 +2,7 @@
 // seeds; otherwise a plain one, which mutates these always in the same way: one of the fast tests.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -41,7 +42,24 @@ inline std::string mutate(std::string input, RandomStream& random) {
   return input;
 }
 
+// A text in which a value of JSON, if there is one, is one of lists or objects in each other: few of them, or
+// more than a stack holds.
+inline std::string nest(const std::string& input, RandomStream& random) {
+  const std::size_t depth = random.below(2) == 0 ? random.below(100) : 200'000;
+  const bool lists = random.below(2) == 0;
+  std::string value;
+  for (std::size_t i = 0; i < depth; ++i) value += lists ? "[" : "{\"a\":";
+  value += '0';
+  value.append(depth, lists ? ']' : '}');
+  const std::size_t colon = input.find(':', random.below(input.size() + 1));
+  if (colon == std::string::npos) return value + input;
+  const std::size_t end = std::min(input.find_first_of(",}", colon), input.size());
+  return input.substr(0, colon + 1) + value + input.substr(end);
+}
+
 #ifndef LOCKSTEP_LIBFUZZER
+constexpr long kNestedEvery = 64;
+
 inline int run(long rounds) {
   const auto corpus = seeds();
   const auto give = [](const std::string& input) {
@@ -50,10 +68,11 @@ inline int run(long rounds) {
     return accepted;
   };
   for (const auto& seed : corpus) require(give(seed), "a seed was refused");
-  RandomStream random(1, 0, 0);
+  RandomStream random(1, 0, 0), of_nests(2, 0, 0);
   long taken = 0;
   for (long i = 0; i < rounds; ++i) {
     if (give(mutate(corpus[static_cast<std::size_t>(i) % corpus.size()], random))) ++taken;
+    if (i % kNestedEvery == 0) give(nest(corpus[of_nests.below(corpus.size())], of_nests));
   }
   std::printf("%ld mutated inputs, %ld accepted\n", rounds, taken);
   // If nothing (or everything) passes, the mutations no longer test anything.

@@ -211,6 +211,19 @@ TEST(Verify, RefusesFilesOutside) {
   }
 }
 
+// Printing such a value would need more stack than there is.
+TEST(Verify, RefusesListsThatLieInEachOtherWithoutEnd) {
+  const std::string deep(200'000, '['), end(200'000, ']');
+  for (const std::string& format : {deep + end, "{\"a\":" + deep + end + "}"})
+    EXPECT_EQ(message_of<UsageError>(
+                  [&] { parse_manifest("{\"format\":" + format + ",\"step\":1,\"files\":{}}"); }),
+              "is nested deeper than 64");
+  EXPECT_LT(message_of<UsageError>([&] {
+              parse_manifest("{\"format\":\"" + std::string(100'000, 'x') + "\",\"step\":1,\"files\":{}}");
+            }).size(),
+            100u);
+}
+
 TEST(Verify, OffersTheNewestWholeOneOrSaysThatThereIsNone) {
   const TempFolder temp;
   CheckpointStore store(temp.path(), 0);

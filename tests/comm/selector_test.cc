@@ -225,6 +225,18 @@ TEST(SelectorText, ThatIsNoTableIsRefused) {
   expect_refused(std::string(10, '\0'));
 }
 
+// Their text, which a refusal quotes, would need more stack than there is.
+TEST(SelectorText, WithListsInEachOtherWithoutEndIsRefused) {
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  const std::string good = with_measurements().to_json();
+  for (const std::string key : {"version", "barrier_s", "copy_s_per_byte", "measured"}) {
+    std::string text = good;
+    text.insert(text.find(':', text.find('"' + key + '"')) + 1, deep + ",\"was\":");
+    Selector selector;
+    expect_error<UsageError>([&] { selector.from_json(text); }, {"not a cost table: nested deeper than 64"});
+  }
+}
+
 TEST(SelectorText, WithOneWrongValueIsRefused) {
   using nlohmann::json;
   const json good = json::parse(with_measurements().to_json());

@@ -123,6 +123,9 @@ TEST(AgentMails, NonsenseIsALostConnection) {
        {"", "{", "[]", "7", "{}", R"({"is":"dance"})", R"({"is":"stop"})", R"({"is":"stop","signal":"two"})",
         R"({"is":"finished","workers":7,"last_lines":[]})"})
     EXPECT_THROW(read_mail(text), net::ConnectionLost) << text;
+  EXPECT_THROW(
+      read_mail(R"({"is":"alive","more":)" + std::string(200'000, '[') + std::string(200'000, ']') + "}"),
+      net::ConnectionLost);
 }
 
 // `text` with `from`, which it must hold, replaced by `to`.

@@ -103,6 +103,9 @@ TEST(BenchLink, ALineThatIsNoReportIsPassedOver) {
                                "\xff\xfe"};
     for (const char* const line : bad) stranger.send(std::string(line) + "\n");
     stranger.send(std::string(100'000, '[') + "\n");
+    // Whole, but whoever copies it needs more stack than there is.
+    stranger.send(R"({"event":"note","text":"deep","more":)" + std::string(200'000, '[') +
+                  std::string(200'000, ']') + "}\n");
     EventReporter(listener.name()).send(note("heard"));
     return 0;
   });

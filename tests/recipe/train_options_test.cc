@@ -401,6 +401,10 @@ TEST_F(TrainConfig, WhatIsNotUnderstoodIsRefusedByName) {
   expect_words(refusal([&] { load("a.json", "{\"lanes\": \"8\"}"); }), {"a.json", "lanes", "a whole number"});
   expect_words(refusal([&] { load("a.json", "{\"lanes\": "); }), {"a.json"});
   expect_words(refusal([&] { load("a.json", "[1]"); }), {"a.json", "object"});
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  expect_words(refusal([&] { load("a.json", "{\"lanes\": " + deep + "}"); }),
+               {"a.json", "nested deeper than 64"});
+  expect_words(refusal([&] { load("a.toml", "lanes = " + deep); }), {"a.toml"});
   expect_words(refusal([&] { load_config((folder_ / "none.toml").string(), options_, {}); }),
                {"none.toml", "can't be read: No such file"});
 }

@@ -209,6 +209,9 @@ TEST(PlanBatch, ReadsARunOrSaysWhatIsMissing) {
   };
   const auto write = [&](const char* file, const std::string& text) { std::ofstream(folder / file) << text; };
   EXPECT_NE(refusal().find("holds no run"), std::string::npos) << refusal();
+  // Whoever copies such a value needs more stack than there is.
+  write("config.json", "{\"workers\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}");
+  EXPECT_NE(refusal(), "accepted");
   write("config.json", R"({"model": "mlp", "data": "synthetic", "lanes": 4, "lane_batch": 8, "workers": 2})");
   EXPECT_NE(refusal().find("--measure noise"), std::string::npos) << refusal();
   write("noise.csv",

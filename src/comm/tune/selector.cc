@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "comm/call/rank_mask.h"
 #include "comm/tune/links.h"
 #include "lockstep/base/error.h"
@@ -275,7 +276,7 @@ std::string Selector::to_json() const {
 }
 
 void Selector::from_json(const std::string& text) try {
-  const nlohmann::json json = nlohmann::json::parse(text);
+  const auto json = parse_json<nlohmann::json>(text);
   if (const auto& version = json.at("version"); version != kTableVersion)
     throw UsageError(version.is_number_integer() ? "another version of Lockstep wrote it (" + version.dump() +
                                                        " instead of " + std::to_string(kTableVersion) + ")"

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/environment.h"
+#include "base/json_text.h"
 #include "comm/call/stall.h"
 #include "comm/channel/tcp_fabric.h"
 #include "comm/world/local_world.h"
@@ -113,7 +114,7 @@ std::string write(const Card& card) {
 }
 
 Card read(const std::string& text, int rank) try {
-  const auto json = nlohmann::json::parse(text);
+  const auto json = try_json<nlohmann::json>(text);
   return {{json.at("host").get<std::string>(), json.at("port").get<std::uint16_t>()},
           json.at("node").get<std::string>(),
           json.at("machine").get<std::string>()};

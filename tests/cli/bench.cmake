@@ -6,13 +6,6 @@ lockstep_test(bench_commands_test
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 add_test(NAME bench.program
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/bench_program_test.py $<TARGET_FILE:lockstep_cli>)
-# What the program must have, by what was built and not by its own word.
-set(built_engines shm,tcp)
-foreach(engine mpi gloo)
-  if(TARGET lockstep_${engine})
-    string(APPEND built_engines ,${engine})
-  endif()
-endforeach()
 # MPI's libraries keep memory until the process ends, which is no leak of ours.
 set_tests_properties(bench.program PROPERTIES LABELS fast TIMEOUT 300 PROCESSORS 3 COST 100
   ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0;BUILT_ENGINES=${built_engines}")

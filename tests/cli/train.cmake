@@ -3,7 +3,7 @@ if(TARGET lockstep_train)
   add_library(disk_shim MODULE disk_shim.cc)
   target_link_libraries(disk_shim PRIVATE lockstep_options ${CMAKE_DL_LIBS})
   # libtorch keeps memory until the process ends, which is no leak of ours. What the machine measured is shared.
-  set(train_environment "ASAN_OPTIONS=detect_leaks=0;DISK_SHIM=$<TARGET_FILE:disk_shim>;MEASURED_FOLDER=${CMAKE_BINARY_DIR}/measured")
+  set(train_environment "ASAN_OPTIONS=detect_leaks=0;DISK_SHIM=$<TARGET_FILE:disk_shim>;MEASURED_FOLDER=${CMAKE_BINARY_DIR}/measured;BUILT_ENGINES=${built_engines}")
   # <file> <class of tests> …
   function(lockstep_train_tests file)
     foreach(part ${ARGN})

@@ -211,10 +211,10 @@ TEST(Continuation, WhatItHoldsGoesBeforeAnybodyHearsOfTheEnd) {
 }
 
 // Destroying a group waits for its calls; in a continuation nothing waits. Rank 1 makes its part of the call
-// under way only behind a barrier that rank 0 comes to afterwards: on the continuation's own thread, or, where
-// the work it follows `is_done` when it is given, on the caller's.
+// under way only behind a barrier that rank 0 comes to afterwards: on the continuation's own thread, or,
+// where the work it follows `is_done` when it is given, on the caller's.
 void let_go_of_another_group(bool is_done) {
-  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(5)}), [&](const Group& world) {
+  on_threads(thread_groups(2, kInTime), [&](const Group& world) {
     Group part = world.split(0);
     std::vector<float> x(10, 1);
     if (world.rank() == 0) {

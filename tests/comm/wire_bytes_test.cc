@@ -20,11 +20,11 @@ double bytes_of(const Moves& operation, const std::string& algorithm) {
     Floats slice(kCount / 4);
     operation(g, whole, slice, {.algorithm = algorithm});
     g.barrier();
-    const std::uint64_t before = bytes_sent();
+    const std::uint64_t before = g.rank() == 0 ? settled_bytes_sent() : 0;
     g.barrier();
     for (int i = 0; i < kRounds; ++i) operation(g, whole, slice, {.algorithm = algorithm});
     g.barrier();
-    if (g.rank() == 0) sent = (bytes_sent() - before) / kRounds;
+    if (g.rank() == 0) sent = (settled_bytes_sent() - before) / kRounds;
     g.barrier();
   });
   return static_cast<double>(sent) / kBytes;

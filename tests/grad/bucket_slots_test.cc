@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/repeated.h"
 #include "comm/thread_ranks.h"
 #include "lockstep/comm/init.h"
 
@@ -63,15 +64,26 @@ TEST(BucketSlots, WaitsForExchangesThatEndAndNotForEver) {
   };
   // One that a busy machine ends much later is not waited for: then again.
   std::size_t bytes = 0;
-  for (int attempt = 0; attempt < 20; ++attempt)
+  for (int attempt = 0; attempt < 20; ++attempt) {
     if ((bytes = memory_of_exchanges_that_end()) <= 3u * 4096) break;
+    testing::say_repeated(std::to_string(bytes) + " bytes of buckets whose exchanges end");
+  }
   EXPECT_LE(bytes, 3u * 4096);
-  std::vector<WorkPromise> never(64);
-  const auto begin = std::chrono::steady_clock::now();
-  for (const WorkPromise& exchange : never) slots->leave(slots->take(4096), exchange.work());
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2 * BucketSlots::kMostPatience);
-  EXPECT_GE(slots->bytes(), 60u * 4096);
-  for (WorkPromise& exchange : never) exchange.set_done();
+  // What they wait in vain is a tenth of that; who gets no core in between takes longer, then again.
+  constexpr auto kMost = 2 * BucketSlots::kMostPatience;
+  std::chrono::nanoseconds took{0};
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    memory_of_exchanges_that_end();
+    std::vector<WorkPromise> never(64);
+    const auto begin = std::chrono::steady_clock::now();
+    for (const WorkPromise& exchange : never) slots->leave(slots->take(4096), exchange.work());
+    took = std::chrono::steady_clock::now() - begin;
+    EXPECT_GE(slots->bytes(), 60u * 4096);
+    for (WorkPromise& exchange : never) exchange.set_done();
+    if (took < kMost) break;
+    testing::say_repeated("64 waits in vain took " + std::to_string(took.count() / 1'000'000) + " ms");
+  }
+  EXPECT_LT(took, kMost);
 }
 
 }  // namespace

@@ -224,7 +224,7 @@ TEST_F(ShardOffload, AFolderThatOneRankCannotUseIsToldToAll) {
 
 TEST_F(ShardOffload, AllRanksOrNone) {
   for (const ParameterAccess access : {ParameterAccess::chosen, ParameterAccess::gathered})
-    on_threads(thread_groups(3, {.timeout = std::chrono::seconds(5)}), [&](const Group& group) {
+    on_threads(thread_groups(3, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
       UnitRun run = on_disk();
       run.options.parameters = access;
       if (group.rank() == 1) run.options.offload_params = {};

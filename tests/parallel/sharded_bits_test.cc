@@ -194,7 +194,7 @@ struct NormedNet : torch::nn::Module {
 // the middle of his own, where SyncBatchNorm waits for everybody.
 TEST_P(ShardedBits, UnusedParametersBehindSyncBatchNormHangNobody) {
   const auto train = [](const std::string& strategy) {
-    return alike_on(thread_groups(2, {.timeout = std::chrono::seconds(5)}), [&](const Group& group) {
+    return alike_on(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
       NormedNet net;
       const auto model =
           make_strategy(strategy, net, group, {.bucket_cap_mb = 1e-6, .first_bucket_mb = 1e-6});

@@ -182,7 +182,7 @@ TEST_F(OffloadTest, ADiskThatIsFullWhenStateIsLoadedEndsTheRunOnAll) {
     Trainer(model, task(), how, group).run();
   };
   on_threads(thread_groups(2), [&](const Group& group) { resumed(group, 1); });
-  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(5)}), [&](const Group& group) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
     const auto run = [&] { resumed(group, 2); };
     disk_is_full = group.rank() == 1;
     if (group.rank() == 1)

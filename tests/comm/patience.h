@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/repeated.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::testing {
@@ -58,7 +59,11 @@ inline void expect_seen(const std::string& expected, std::size_t count, std::chr
     attempt(patience, seen);
     const std::vector<std::string> wanted(count, expected);
     if (::testing::Test::HasFailure() || seen.lines() == wanted) return;
-    if (patience < kMost) continue;
+    if (patience < kMost) {
+      say_repeated(::testing::PrintToString(seen.lines()) + " with " + std::to_string(patience.count()) +
+                   " ms of patience");
+      continue;
+    }
     EXPECT_EQ(seen.lines(), wanted) << "with " << patience.count() << " ms of patience";
     return;
   }

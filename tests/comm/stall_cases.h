@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "base/repeated.h"
 #include "comm/expect_error.h"
 #include "comm/fault_plan.h"
 #include "comm/log_lines.h"
@@ -47,7 +48,10 @@ inline void expect_said_rightly(double after_s, const std::function<std::string(
     const WarnAfter soon(std::to_string(after_s));
     const std::string wrong = attempt();
     if (::testing::Test::HasFailure() || wrong.empty()) return;
-    if (after_s < kMost) continue;
+    if (after_s < kMost) {
+      say_repeated(wrong + " with waits of " + std::to_string(after_s) + " s");
+      continue;
+    }
     ADD_FAILURE() << wrong << "\nwith waits of " << after_s << " s";
     return;
   }

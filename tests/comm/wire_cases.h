@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/repeated.h"
 #include "comm/fault_plan.h"
 #include "comm/group_cases.h"
 #include "comm/wire_ranks.h"
@@ -27,6 +28,7 @@ inline void expect_told_soon(const std::function<void(std::atomic<bool>& late)>&
     std::atomic<bool> late = false;
     attempt(late);
     if (!late || ::testing::Test::HasFailure()) return;
+    say_repeated("a rank was told later than after " + std::to_string(kTold.count()) + " ms");
   }
   ADD_FAILURE() << "a rank was told later than after " << kTold.count() << " ms, three times in a row";
 }

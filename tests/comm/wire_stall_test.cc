@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/repeated.h"
 #include "comm/call/stall.h"
 #include "comm/stall_cases.h"
 #include "comm/wire_cases.h"
@@ -127,8 +128,10 @@ class Teller {
 // who tells them.
 void until_judged(const std::function<bool()>& attempt) {
   constexpr int kAttempts = 5;
-  for (int i = 0; i < kAttempts; ++i)
+  for (int i = 0; i < kAttempts; ++i) {
     if (attempt() || ::testing::Test::HasFailure()) return;
+    say_repeated("no news for a second");
+  }
   ADD_FAILURE() << "no news for a second, " << kAttempts << " times in a row";
 }
 

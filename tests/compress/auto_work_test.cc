@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "base/repeated.h"
 #include "comm/bytes_sent.h"
 #include "compress/two_buckets.h"
 
@@ -76,6 +77,7 @@ TEST(AutoBetweenLooks, DoesWhatTheForcedMethodDoes) {
   std::atomic<std::int64_t> more = 1;
   // Who waits for half a second says so over the same wire: then it is counted again.
   for (int attempt = 0; attempt < 5 && more != 0 && !HasFailure(); ++attempt) {
+    if (attempt > 0) lockstep::testing::say_repeated(std::to_string(more) + " bytes more than by force");
     FakeLink link;
     on_threads(two_ranks(), [&](const Group& group) {
       Questions questions;

@@ -102,6 +102,21 @@ class Report(unittest.TestCase):
         self.assertEqual(status, 0, output)
         self.assertIn("2 must run\nno failure, since --partial was given", output)
 
+    def test_repeated_attempts_are_listed_and_too_many_fail(self):
+        again = "[ RUN      ] Wait.Long\n[ REPEATED ] Wait.Long: [\"1 2\"] with 100 ms\n[       OK ] Wait.Long (3 ms)\n"
+        status, output = self.report(cases(case("comm_test", output=again * 30)))
+        self.assertEqual(status, 0, output)
+        self.assertEqual(output.count('release: Wait.Long: ["1 2"] with 100 ms\n'), 30)
+        self.assertIn("4 of 4 tests did not fail, 0 skipped, 30 attempts repeated, 8 s of tests", output)
+        # Of all its tests together, and of each preset alone.
+        status, output = self.report(cases(case("comm_test", output=again * 20)), [case("kernel", output=again * 20)])
+        self.assertEqual(status, 0, output)
+        self.wrong("release: 31 attempts were repeated, 30 may be",
+                   cases(case("comm_test", output=again * 30), case("net_test", status="fail", output=again)))
+        self.wrong("asan: 31 attempts were repeated", cases(), [case("kernel", output=again * 31)])
+        self.wrong("31 attempts were repeated", cases(case("comm_test", output=again * 31)), flags=["--partial"])
+        self.assertNotIn("repeated", self.report(cases())[1])
+
     def test_a_bad_rule_is_refused(self):
         self.wrong("full_machine.txt:1: 'must release many x'", cases(), rules="must release many x\n")
         self.wrong("accepted: must|must-all", cases(), rules="should release x\n")

@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "cli/step_bench.h"
-#include "recipe/task/train_task.h"
 #include "launch/worker_events.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/train/step_bench.h"
+#include "recipe/task/train_task.h"
 #include "report/progress.h"
 #include "train/device.h"
 
@@ -75,7 +75,7 @@ int run_step_bench_worker(const Json& request) {
                   world, [&](std::int64_t done) {
                     if (reporter)
                       reporter->offer({{"event", "progress"},
-                                      {"text", fmt::format("step {} of {}", done, options.steps)}});
+                                       {"text", fmt::format("step {} of {}", done, options.steps)}});
                   });
   if (reporter) reporter->post({{"event", "row"}, {"row", row_of(result, options, world, *model)}});
   world.barrier();

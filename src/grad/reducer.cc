@@ -163,7 +163,11 @@ void Reducer::Impl::check_cut(const LanePart& lane) const {
 
 void Reducer::Impl::on_gradient(std::size_t i) {
   if (phase == Phase::reduced) {
-    if (lanes) throw UsageError("backward after the last lane's; begin the next step's lanes first");
+    if (lanes)
+      throw UsageError(
+          "backward after the last lane's, whose step's gradients have been exchanged; each lane's is called "
+          "inside of its scope (`auto scope = ddp.lane(lane);`), the next step's behind its lanes' "
+          "beginning");
     if (unused_lanes)
       throw UsageError(
           "backward behind the loop over its lanes, which have been counted without it; call it for each "
@@ -180,7 +184,8 @@ void Reducer::Impl::on_gradient(std::size_t i) {
     throw UsageError(lane_reset ? "backward in a lane that reset() has ended; let its scope end, then go "
                                   "through the step's lanes again"
                                 : "backward in the scope of a lane whose step is over (its gradients were "
-                                  "exchanged and used); begin the next step's lanes first");
+                                  "exchanged and used); step() comes behind the loop over the lanes, and the "
+                                  "next backward in the next step's");
   if (lane_loop && !lanes && sync)
     throw UsageError(
         "backward in a loop over lanes, but in no lane; begin each with `auto scope = ddp.lane(lane);`");

@@ -98,8 +98,10 @@ void check_bits(const Group& group, const std::vector<NamedTensor>& tensors) {
   }
   if (count > 3) differ += "; and " + std::to_string(count - 3) + " more";
   if (count > 0)
-    throw MismatchError("the replicas have drifted apart, against " + group.named(0) + ": " + differ +
-                        "; something changed parameters on some ranks only");
+    throw MismatchError(
+        "the replicas have drifted apart, against " + group.named(0) + ": " + differ +
+        "; something changed parameters on some ranks only: a skipped backward without "
+        "synchronize() and end_step(), a rate or clipping of its own, weights loaded on one rank");
 }
 
 void broadcast_all(const Group& group, const std::vector<NamedTensor>& tensors) {

@@ -13,6 +13,7 @@
 // Accumulation:
 //   { auto guard = ddp.no_sync(); loss(…).backward(); }    // gradients stay here and add up
 //   loss(…).backward();                                    // now they are averaged over the workers
+// (A step whose backwards are all under no_sync() is each worker's own: nothing is exchanged or compared.)
 //
 // Lanes (comm/lanes.h): the result has the same bits for every number of workers.
 //   for (auto& lane : step) {
@@ -20,6 +21,7 @@
 //     loss(model->forward(lane.data), lane.target).backward();   // once in a scope; more often where all but
 //   }                                                            // the last are under no_sync()
 //   optimizer.step();
+// Forward and backward lie in the scope: before it, dropout draws from another stream on each worker.
 //
 // Gradients are means over workers (over lanes, weighted, where lanes are used). A parameter without gradient
 // on some workers counts as zero there; without gradient on all, its grad() stays undefined and optimizers
@@ -39,7 +41,7 @@
 // calls synchronize() before and end_step() after the optimizer's step(). Who gives an update up whose
 // gradients are there calls zero_grad() of our optimizer, or end_step(), in its place.
 //
-// Ranks that are not in the same step, that use the model in a loop over lanes outside of lane(), that step
+// Ranks that are not in the same step, that call backward in a loop over lanes outside of lane(), that step
 // between their lanes, that unfreeze parameters after wrapping, or that give the model another type or device
 // get an error that says so.
 #pragma once

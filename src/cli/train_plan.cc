@@ -106,7 +106,38 @@ void take_data(TrainPlan& plan, const Given& given, const Json& state, const Tra
   if (told) plan.data.path.clear();
 }
 
-void take_checkpoint(TrainPlan& plan, const Given& given) {
+StrategyOptions summing(const TrainOptions& o) {
+  return {.algorithm = o.algorithm == "auto" ? "" : o.algorithm,
+          .order = o.order == "any" ? Order::any : Order::canonical};
+}
+
+// Whichever algorithm sums in canonical order carries a run. One with an order of its own is the run's: it
+// keeps it, and takes no other.
+void continue_algorithm(TrainOptions& o, const Given& given, const TrainOptions& before, const Group& world) {
+  const auto sums_of = [&](const TrainOptions& options) {
+    return order_of_sums(world, o.strategy, summing(options));
+  };
+  const std::string then = sums_of(before);
+  const bool keeps = !given.contains("algorithm") && !goes_on_in_order(then, sums_of(o));
+  if (keeps) o.algorithm = before.algorithm;
+  try {
+    check_algorithm(world, o.strategy, summing(o), sizeof(float));
+  } catch (const UsageError& error) {
+    if (!keeps) throw;
+    throw UsageError(fmt::format(
+        "--resume keeps the checkpoint's --algorithm {}, which sums in an order of its own, and {}; "
+        "accepted: the run's engine (--engine), or --init for a new run with its weights",
+        o.algorithm, error.what()));
+  }
+  if (keeps || goes_on_in_order(then, sums_of(o))) return;
+  throw UsageError(fmt::format(
+      "--algorithm {} would make another run: the checkpoint's sums are {}; accepted: --resume without "
+      "--algorithm, or --init for a new run with its weights",
+      o.algorithm, then == "canonical" ? "in canonical order" : "in the order of --algorithm " + then));
+}
+
+// Gives the options of the run that wrote it.
+TrainOptions take_checkpoint(TrainPlan& plan, const Given& given) {
   TrainOptions& o = plan.options;
   plan.checkpoint = find_checkpoint(o.resume);
   // A run that is still being written removes checkpoints while they are read here: its owner is named first.
@@ -131,6 +162,7 @@ void take_checkpoint(TrainPlan& plan, const Given& given) {
                                  o.steps, plan.first_step, o.resume, plan.first_step));
   // In any other folder it is a new run, beside which no other may lie.
   if (goes_on_in_its_folder(o, plan.checkpoint)) plan.folder_use = FolderUse::resume;
+  return before;
 }
 
 // Flags that the checkpoint's options, or those beside them, make void. What a file of options has may be so.
@@ -158,6 +190,7 @@ Json to_json(const TrainPlan& plan) {
           {"first_step", plan.first_step},
           {"best_accuracy", plan.best_accuracy ? Json(*plan.best_accuracy) : Json()},
           {"workers_before", plan.workers_before},
+          {"sums", plan.sums},
           {"report_to", plan.report_to},
           {"show", static_cast<int>(plan.show)}};
 }
@@ -172,12 +205,14 @@ TrainPlan from_json(const Json& json) {
   plan.first_step = json.at("first_step").get<std::int64_t>();
   if (json.at("best_accuracy").is_number()) plan.best_accuracy = json.at("best_accuracy").get<double>();
   plan.workers_before = json.at("workers_before").get<std::int64_t>();
+  plan.sums = json.at("sums").get<std::string>();
   plan.report_to = json.at("report_to").get<std::string>();
   plan.show = static_cast<Show>(json.at("show").get<int>());
   return plan;
 }
 
-TrainPlan plan_of(const Json& request, int workers) {
+TrainPlan plan_of(const Json& request, const Group& world) {
+  const int workers = world.size();
   TrainPlan plan;
   TrainOptions& o = plan.options;
   merge_json(o, request.at("options"), "the request");
@@ -186,13 +221,16 @@ TrainPlan plan_of(const Json& request, int workers) {
   plan.show = request.value("json", false) ? Show::json : Show::text;
 
   go_on_after_restart(plan);
+  std::optional<TrainOptions> before;
   if (!o.resume.empty())
-    take_checkpoint(plan, given);
+    before = take_checkpoint(plan, given);
   else if (!o.init.empty())
     take_weights(plan, given);
   if (o.resume.empty() && o.overwrite) plan.folder_use = FolderUse::overwrite;
   check_options(o);
   check_flags(o, request.value("on_line", Given()));
+  if (before) continue_algorithm(o, given, *before, world);
+  plan.sums = order_of_sums(world, o.strategy, summing(o));
   o.workers = workers;
   if (o.lanes == 0) o.lanes = workers * o.accumulate;
   if (!plan.checkpoint.empty()) check_resumed_lanes(o.resume, o.lanes, workers);
@@ -223,8 +261,7 @@ TrainOptions options_of_state(const Json& state, const fs::path& checkpoint) {
 // What rank 0 can't do nobody does, and all say why.
 TrainPlan make_train_plan(const Json& request, const Group& world) {
   std::string made;
-  run_on_leader(world, "reading the checkpoint",
-                [&] { made = to_json(plan_of(request, world.size())).dump(); });
+  run_on_leader(world, "reading the checkpoint", [&] { made = to_json(plan_of(request, world)).dump(); });
   world.broadcast(made, 0);
   TrainPlan plan = from_json(Json::parse(made));
   check_algorithm(world, plan.options.strategy, trainer_options(plan.options).parallel, sizeof(float));
@@ -244,9 +281,10 @@ std::unique_ptr<RunPlan> run_plan(const TrainPlan& plan, const TrainOptions& loc
   run->data = plan.data;
   run->first_step = plan.first_step;
   run->best_accuracy = plan.best_accuracy;
-  run->remark = remark_on_workers(o.compress == "bf16" ? "--compress bf16"
-                                  : o.order == "any"   ? "--order any"
-                                                       : "",
+  run->remark = remark_on_workers(o.compress == "bf16"       ? "--compress bf16"
+                                  : plan.sums == "canonical" ? ""
+                                  : plan.sums == "any"       ? "--order any"
+                                                             : "--algorithm " + plan.sums,
                                   plan.workers_before, o.workers);
   run->how_to_resume = fmt::format("lockstep train --resume {} -n {}", shell_word(o.out), o.workers);
   const char* const rate = o.base_lr ? "--base-lr" : "--lr";

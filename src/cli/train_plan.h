@@ -26,6 +26,7 @@ struct TrainPlan {
   std::int64_t first_step = 0;       // steps done before
   std::optional<double> best_accuracy;
   std::int64_t workers_before = 0;  // of the checkpoint; 0: there is none
+  std::string sums = "canonical";   // the order of its sums (train/exchange.h)
   std::string report_to;            // where the parent listens; empty: rank 0 shows progress itself
   Show show = Show::text;
 };

@@ -259,6 +259,7 @@ void visit_options(Options& o, Visit&& visit) {
                    "auto"},
         o.bucket_cap_mb);
   visit(OptionInfo{"first_bucket_mb", comm, Role::stays, "of the first one"}, o.first_bucket_mb);
+  // Whether it sums in an order of its own, and so defines the run, only the group can say (order_of_sums()).
   visit(OptionInfo{"algorithm", comm, Role::runs, "of the all-reduce: auto, or a name such as direct"},
         o.algorithm);
   visit(OptionInfo{"order", comm, Role::defines, "of sums: canonical (the same bits for any workers) or any"},

@@ -114,6 +114,17 @@ void check_algorithm(const Group& group, const std::string& strategy, const Stra
                                  option_text("strategy", strategy), to_string(call.what), why));
 }
 
+std::string order_of_sums(const Group& group, const std::string& strategy, const StrategyOptions& options) {
+  CallQuestion call = all_reduce_of(options, 1, DType::f32);
+  if (leaves_of(strategy) == Exchange::Leaves::own_part) call.what = Collective::reduce_scatter;
+  if (group.sums_canonically(call)) return "canonical";
+  return options.algorithm.empty() ? "any" : options.algorithm;
+}
+
+bool goes_on_in_order(const std::string& then, const std::string& now) {
+  return then == "any" || then == now;
+}
+
 bool tells_figures(const TrainerOptions& options) {
   return options.parallel.exchange && options.parallel.exchange(leaves_of(options.strategy)).figures;
 }

@@ -21,6 +21,11 @@ std::vector<BucketTimes> take_shared(const ExchangeLog& log, StepRecord& record)
 // all-reduce, or by a reduce-scatter, as `strategy` does it. A program's own exchange has none to check.
 void check_algorithm(const Group& group, const std::string& strategy, const StrategyOptions& options,
                      std::size_t bucket_bytes);
+// The order in which the strategy's own exchange sums gradients: "canonical", "any", or the name of an
+// algorithm that has one of its own. The last two make a run's bits depend on the number of workers.
+std::string order_of_sums(const Group& group, const std::string& strategy, const StrategyOptions& options);
+// May a run that summed in the order `then` go on in the order `now`?
+bool goes_on_in_order(const std::string& then, const std::string& now);
 // Does the run's exchange tell what it saves (Exchange::figures)?
 bool tells_figures(const TrainerOptions& options);
 // The largest bucket, before the first exchange.

@@ -14,6 +14,7 @@
 #include "lockstep/parallel/strategies.h"
 #include "report/folder_content.h"
 #include "train/device.h"
+#include "train/exchange.h"
 #include "train/of_use.h"
 #include "train/precision.h"
 #include "train/read_state.h"
@@ -166,6 +167,7 @@ Json recipe_of(const TrainerOptions& o, int workers) {
           {"offload", static_cast<bool>(o.offload)},
           {"offload_params", static_cast<bool>(o.parallel.offload_params)},
           {"order", o.parallel.order == Order::canonical ? "canonical" : "any"},
+          {"algorithm", o.parallel.algorithm.empty() ? "auto" : o.parallel.algorithm},
           {"exchange", exchange_name(o)},
           {"out", o.out},
           {"init", o.init},
@@ -207,6 +209,26 @@ void expect_same_run(const Json& now, const Json& then, const TrainerOptions& o)
     for (const char* name : {"steps", "epochs"}) compare(name);
 }
 
+// Whichever algorithm sums in canonical order carries a run; one with an order of its own is the run's. Gives
+// the order of its sums.
+std::string expect_same_order(const Json& then, const TrainerOptions& o, const Group& world) {
+  const std::string now = order_of_sums(world, o.strategy, o.parallel);
+  const Json algorithm = then.value("algorithm", Json()), order = then.value("order", Json());
+  if (!algorithm.is_string()) return now;  // older checkpoints don't say
+  const std::string before =
+      order_of_sums(world, o.strategy,
+                    {.algorithm = algorithm == "auto" ? "" : algorithm.get<std::string>(),
+                     .order = order == "any" ? Order::any : Order::canonical});
+  if (!goes_on_in_order(before, now))
+    throw UsageError(fmt::format(
+        "parallel.algorithm = {} would make another run than that in {}, whose sums are {}; accepted: {}, or "
+        "another folder (out)",
+        o.parallel.algorithm.empty() ? "auto" : o.parallel.algorithm, o.out,
+        before == "canonical" ? "in canonical order" : "in the order of " + before,
+        before == "canonical" ? "one that sums in it" : "the same"));
+  return now;
+}
+
 void expect_text(const Json& recipe) {
   for (const auto& [name, value] : recipe.items()) {
     try {
@@ -236,7 +258,7 @@ void expect_same_on_all(const Group& world, Json own) {
 }
 
 // By rank 0.
-void go_on(RunPlan& plan) {
+void go_on(RunPlan& plan, const Group& world) {
   TrainerOptions& o = plan.options;
   plan.folder_use = FolderUse::resume;
   if (CheckpointStore(RunFolder::checkpoints_of(o.out)).list().empty()) {  // before its first one, or no run
@@ -257,24 +279,26 @@ void go_on(RunPlan& plan) {
   if (o.lanes == 0 && then.value("lanes", Json()).is_number_integer()) o.lanes = then.at("lanes").get<int>();
   plan.recipe["lanes"] = o.lanes;
   expect_same_run(plan.recipe, then, o);
+  const std::string sums = expect_same_order(then, o, world);
   plan.data = read_data_record(state.value("data", Json()), (plan.checkpoint / "state.json").string());
   plan.first_step = state.at("step").get<std::int64_t>();
   if (const Json best = state.value("best_accuracy", Json()); best.is_number())
     plan.best_accuracy = best.get<double>();
   const Json before = then.value("workers", Json());
   plan.remark = remark_on_workers(plan.recipe.at("exchange") == "bf16" ? "bf16_exchange"
-                                  : o.parallel.order == Order::any     ? "parallel.order = any"
-                                                                       : "",
+                                  : sums == "canonical"                ? ""
+                                  : sums == "any"                      ? "parallel.order = any"
+                                                                       : "parallel.algorithm = " + sums,
                                   before.is_number_integer() ? before.get<std::int64_t>() : 0,
                                   plan.recipe.at("workers").get<std::int64_t>());
 }
 
-void look_at_folder(RunPlan& plan) {
+void look_at_folder(RunPlan& plan, const Group& world) {
   TrainerOptions& o = plan.options;
   const bool begun = !is_unused(o.out);
   const bool restarted = restarts() > 0 && RunFolder::begun_by_this_job(o.out);
   if (begun && (restarted || o.if_there == IfThere::resume))
-    go_on(plan);
+    go_on(plan, world);
   else if (begun && o.if_there == IfThere::refuse)
     throw UsageError(fmt::format(
         "out: {} is not empty; accepted: another folder, or if_there = resume or overwrite", o.out));
@@ -305,7 +329,7 @@ RunPlan plan_program(TrainerOptions options, const Group& world) {
   expect_same_on_all(world, plan.recipe);
   std::string text;
   run_on_leader(world, "reading the checkpoint", [&] {
-    look_at_folder(plan);
+    look_at_folder(plan, world);
     text = Json{{"folder_use", static_cast<int>(plan.folder_use)},
                 {"resumed", plan.resumed},
                 {"checkpoint", plan.checkpoint.string()},

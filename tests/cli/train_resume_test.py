@@ -180,6 +180,38 @@ class Resume(Case):
             with open(self.path(name, "config.json")) as file:
                 self.assertEqual(json.load(file)[args[0][2:]], args[1])
 
+    def test_an_algorithm_with_an_order_of_its_own_is_the_runs(self):
+        args = [*LANES, "-n", 3]
+        canonical = self.train("canonical", *args, "--steps", 2)
+        ring = self.train("ring", *args, "--steps", 2, "--algorithm", "ring")
+        self.assertNotEqual(ring["params_sha256"], canonical["params_sha256"], "ring sums no other way here: nothing is tested")
+        whole = self.train("whole", *args, "--steps", 4, "--algorithm", "ring")
+        refusal = "would make another run: the checkpoint's sums are"
+        for run, algorithm, words in [
+            ("ring", "tree", [f"--algorithm tree {refusal} in the order of --algorithm ring", "accepted: --resume without", "--init"]),
+            ("ring", "auto", [f"--algorithm auto {refusal} in the order of --algorithm ring"]),
+            ("ring", "rign", ["'rign'", "accepted", "ring"]),
+            ("canonical", "ring", [f"--algorithm ring {refusal} in canonical order", "--init"]),
+        ]:
+            with self.subTest(run=run, algorithm=algorithm):
+                self.refused("train", "--resume", self.path(run), "--steps", 3, "--algorithm", algorithm, "-n", 3, words=words)
+        same = self.run_program("train", "--resume", self.path("ring"), "-n", 3, "--steps", 4)
+        self.assertEqual((same.returncode, same.stderr), (0, ""))
+        self.assertEqual(self.summary("ring")["params_sha256"], whole["params_sha256"])
+        other = self.run_program("train", "--resume", self.path("ring"), "-n", 2, "--steps", 5)
+        self.assertEqual(other.returncode, 0, other.stderr)
+        self.assertIn("with --algorithm ring the bits depend on the number of workers, which was 3 and is 2 from here on",
+                      other.stderr)
+        with open(self.path("ring", "config.json")) as file:
+            self.assertEqual(json.load(file)["algorithm"], "ring")
+        # All that sum in canonical order are one run, which has none of its own.
+        for algorithm, steps, kept in (("tree", 3, "tree"), (None, 4, "auto")):
+            named = ["--algorithm", algorithm] if algorithm else []
+            done = self.run_program("train", "--resume", self.path("canonical"), "-n", 2, "--steps", steps, *named)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            with open(self.path("canonical", "config.json")) as file:
+                self.assertEqual(json.load(file)["algorithm"], kept)
+
     def test_another_run_is_refused(self):
         self.train("run", *LANES, "--steps", 2)
         for args, words in [

@@ -8,6 +8,7 @@
 #include "comm/engine/known_engines.h"
 #include "comm/engine/registry.h"
 #include "comm/expect_error.h"
+#include "lockstep/comm/init.h"
 
 namespace lockstep::testing {
 namespace {
@@ -121,6 +122,27 @@ TEST(Engines, SayWhatTheyCanDoOrHowToGetThem) {
   EXPECT_NE(std::ranges::find(names, "direct"), names.end());
   EXPECT_EQ(std::ranges::find(names, "by-node"), names.end());  // that is for two engines
   for (const Offer& offer : engines[1].can.offers) EXPECT_NE(offer.name, "direct");
+}
+
+// Of algorithms that other engines have, too: a run may have been begun over one.
+TEST(Engines, SayWhichSumsAreCanonical) {
+  const auto canonical = [](const Group& g, std::string_view algorithm,
+                            Collective what = Collective::all_reduce) {
+    return g.sums_canonically({.what = what, .options = {.algorithm = algorithm}});
+  };
+  const std::vector<Group> groups = thread_groups(3, {}, {0, 1, 0});
+  const Group& g = groups.front();
+  EXPECT_TRUE(canonical(g, ""));
+  EXPECT_FALSE(g.sums_canonically({.options = {.order = Order::any}}));
+  EXPECT_TRUE(g.sums_canonically({.options = {.algorithm = "tree", .order = Order::any}}));
+  for (const char* name : {"direct", "tree", "halving-doubling", "pairwise"})
+    EXPECT_TRUE(canonical(g, name)) << name;
+  // There is no such reduce-scatter, and nobody has a nonesuch. Nodes 0 1 0 are not aligned.
+  EXPECT_TRUE(canonical(g, "tree", Collective::reduce_scatter));
+  for (const char* name : {"ring", "hierarchical", "by-node", "nonesuch"})
+    EXPECT_FALSE(canonical(g, name)) << name;
+  EXPECT_FALSE(canonical(g, "ring", Collective::reduce_scatter));
+  EXPECT_TRUE(canonical(thread_groups(3, {}, {0, 0, 1}).front(), "hierarchical"));
 }
 
 TEST(Engines, AreNamedAloneOrByTwo) {

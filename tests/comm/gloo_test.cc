@@ -3,9 +3,11 @@
 #include <latch>
 #include <random>
 
+#include "comm/algo/algorithm.h"
 #include "comm/engine/gloo_engine.h"
 #include "comm/engine/node_engine.h"
 #include "comm/expect_error.h"
+#include "comm/form_members.h"
 #include "comm/patience.h"
 #include "comm/thread_ranks.h"
 #include "comm/wire_ranks.h"
@@ -91,6 +93,115 @@ TEST(Gloo, AnyOrderIsGloosOwn) {
   const Sums named = sums_over(gloo_groups(4), 50'000, {.algorithm = "ring"});
   EXPECT_EQ(sums_over(gloo_groups(4), 50'000, {.order = Order::any}), named);
   EXPECT_NE(sums_over(gloo_groups(4), 50'000, {}), named);
+}
+
+// LOCKSTEP_ALGORITHM, in groups that are formed as init() does.
+class GlooForced : public FormsGroups {
+ protected:
+  void with(const char* algorithm, int size, const std::function<void(const Group&)>& body) {
+    SCOPED_TRACE(algorithm);
+    set("LOCKSTEP_ENGINE", "gloo");
+    set("LOCKSTEP_ALGORITHM", algorithm);
+    members(size, [&](int rank) { body(form_group({.id = algorithm, .size = size, .rank = rank}, kAmple)); });
+  }
+};
+
+std::string algorithm_of(const Work& work) {
+  work.wait();
+  return work.timing().algorithm;
+}
+
+// Of ours, by cost.
+constexpr const char* kAnyCanonical = "";
+
+void expect_by(const Group& g, const Work& work, std::string_view name) {
+  const std::string by = algorithm_of(work);
+  if (name != kAnyCanonical) {
+    EXPECT_EQ(by, name);
+  } else if (const Algorithm* const ours = find_algorithm(by);
+             ours == nullptr || !ours->canonical(g.nodes())) {
+    ADD_FAILURE() << by << " is none of ours in canonical order";
+  }
+}
+
+TEST_F(GlooForced, RunsEveryCollectiveThatItHas) {
+  constexpr std::size_t kCount = 3 * 999;
+  const Sums canonical = sums_over(thread_groups(3), kCount, {});
+  struct Case {
+    const char* forced;
+    const char* sum;        // of f32
+    const char* narrow;     // a sum of bf16, of which Gloo has none
+    const char* scattered;  // a reduce-scatter, which Gloo does not have
+    const char* gathered;
+    bool canonical;
+  };
+  for (const Case& c : {Case{"ring", "ring", "ring", "ring", "ring", false},
+                        Case{"bcube", "bcube", kAnyCanonical, kAnyCanonical, "native", false},
+                        Case{"native", kAnyCanonical, kAnyCanonical, kAnyCanonical, "native", true},
+                        Case{"canonical", kAnyCanonical, kAnyCanonical, kAnyCanonical, "native", true},
+                        Case{"tree", "tree", "tree", kAnyCanonical, "native", true},
+                        Case{"pairwise", "pairwise", "pairwise", "pairwise", "native", true},
+                        Case{"direct", kAnyCanonical, kAnyCanonical, kAnyCanonical, "native", true},
+                        Case{"doubling", "doubling", "doubling", kAnyCanonical, "native", true}})
+    with(c.forced, 3, [&](const Group& g) {
+      ASSERT_STREQ(g.engine(), "gloo");
+      const auto own = rough(g.rank(), kCount);
+      auto x = own;
+      std::vector<BFloat16> narrow(kCount);
+      std::vector<float> part(kCount / 3);
+      std::vector<float> all(kCount * 3);
+      expect_by(g, g.all_reduce_async(buffer(x)), c.sum);
+      expect_by(g, g.all_reduce_async(buffer(narrow)), c.narrow);
+      expect_by(g, g.reduce_scatter_async(buffer(own), buffer(part)), c.scattered);
+      expect_by(g, g.all_gather_async(buffer(own), buffer(all)), c.gathered);
+      EXPECT_EQ(x == canonical[static_cast<std::size_t>(g.rank())], c.canonical);
+      for (int r = 0; r < 3; ++r)
+        EXPECT_TRUE(std::ranges::equal(std::span(all).subspan(static_cast<std::size_t>(r) * kCount, kCount),
+                                       rough(r, kCount)));
+      g.barrier();
+    });
+}
+
+// Also where any order will do; not where the call names one; and sub-groups have it too.
+TEST_F(GlooForced, StandsBehindTheCallsOwn) {
+  with("tree", 4, [](const Group& g) {
+    std::vector<float> x(10, 1);
+    EXPECT_EQ(algorithm_of(g.all_reduce_async(buffer(x), {.order = Order::any})), "tree");
+  });
+  with("ring", 4, [](const Group& g) {
+    std::vector<float> x(10, 1);
+    expect_by(g, g.all_reduce_async(buffer(x), {.algorithm = "canonical"}), kAnyCanonical);
+    EXPECT_EQ(algorithm_of(g.all_reduce_async(buffer(x), {.algorithm = "bcube"})), "bcube");
+    const Group half = g.split(g.rank() % 2);
+    EXPECT_EQ(algorithm_of(half.all_reduce_async(buffer(x))), "ring");
+    int number = g.rank();
+    if (g.rank() == 0) g.send(Buffer{&number, 1, DType::i32}, 1);
+    if (g.rank() == 1) g.recv(Buffer{&number, 1, DType::i32}, 0);
+    EXPECT_EQ(number, g.rank() == 1 ? 0 : g.rank());
+  });
+}
+
+// One worker needs no Gloo, and other engines have no bcube.
+TEST_F(GlooForced, ItsNamesAreTakenWhereItIsAskedFor) {
+  with("bcube", 1, [](const Group& g) { EXPECT_EQ(g.all_reduce(7), 7); });
+  set("LOCKSTEP_ALGORITHM", "fastest");
+  const auto form = [] { (void)form_group({.id = "none", .size = 1, .rank = 0}, kAmple); };
+  expect_error<UsageError>(form, {"'fastest'", "LOCKSTEP_ALGORITHM", "direct", "bcube", "canonical"});
+  set("LOCKSTEP_ENGINE", "shm");
+  set("LOCKSTEP_ALGORITHM", "bcube");
+  const std::string said = expect_error<UsageError>(form, {"'bcube'", "LOCKSTEP_ALGORITHM", "direct"});
+  EXPECT_EQ(said.find("native"), std::string::npos) << said;
+}
+
+TEST(Gloo, SaysWhichOfItsSumsAreCanonical) {
+  for (const auto& group :
+       {gloo_groups(3).front(), thread_groups(3).front()}) {  // from wherever they are asked for
+    const auto canonical = [&](std::string_view name) {
+      return group.sums_canonically({.options = {.algorithm = name}});
+    };
+    for (const char* name : {"ring", "bcube", "native"}) EXPECT_FALSE(canonical(name)) << name;
+    for (const char* name : {"canonical", "tree"}) EXPECT_TRUE(canonical(name)) << name;
+  }
 }
 
 TEST(Gloo, AnAverageOfOneIsDividedOnce) {

@@ -383,6 +383,44 @@ TEST_F(TrainerTest, WhatWouldMakeAnotherRunIsRefused) {
   EXPECT_EQ(train(1, task(), how).steps, 4 * 6);
 }
 
+// Whichever sums in canonical order may carry the next part of a run; one with an order of its own is the
+// run's.
+TEST_F(TrainerTest, AnAlgorithmWithAnOrderOfItsOwnIsTheRuns) {
+  TrainerOptions how = options("run");
+  how.if_there = IfThere::resume;
+  how.epochs = 1;
+  train(3, task(), how);
+  how.epochs = 2;
+  how.parallel.algorithm = "ring";
+  const std::string ring = refusal([&] { train(3, task(), how); });
+  EXPECT_NE(ring.find("parallel.algorithm = ring would make another run"), std::string::npos) << ring;
+  EXPECT_NE(ring.find("in canonical order"), std::string::npos) << ring;
+  how.parallel.algorithm = "tree";
+  EXPECT_EQ(train(3, task(), how).steps, 2 * 6);
+
+  how.out = (folder_ / "ring").string();
+  how.parallel.algorithm = "ring";
+  how.epochs = 1;
+  train(3, task(), how);
+  how.epochs = 2;
+  for (const char* other : {"", "tree"}) {
+    how.parallel.algorithm = other;
+    const std::string said = refusal([&] { train(3, task(), how); });
+    EXPECT_NE(said.find("would make another run"), std::string::npos) << said;
+    EXPECT_NE(said.find("in the order of ring"), std::string::npos) << said;
+  }
+  how.parallel.algorithm = "ring";
+  EXPECT_EQ(train(3, task(), how).steps, 2 * 6);
+  how.epochs = 3;
+  how.quiet = false;
+  ::testing::internal::CaptureStderr();
+  train(2, task(), how);
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(told.find("with parallel.algorithm = ring the bits depend on the number of workers, which was 3"),
+            std::string::npos)
+      << told;
+}
+
 TEST_F(TrainerTest, OptionsAreNamed) {
   TrainerOptions how = options("run");
   how.optimizer = "adamv";

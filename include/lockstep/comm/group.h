@@ -134,6 +134,9 @@ class Group {
   std::string why_refused(const CallQuestion& call) const;
   // What CallOptions::algorithm may name there.
   std::vector<std::string> algorithms(Collective what) const;
+  // Whether the call would sum in canonical order: so its bits don't depend on the number of ranks. An
+  // algorithm may be another engine's; one that nobody knows does not.
+  bool sums_canonically(const CallQuestion& call) const;
 
   // Every rank's `x` becomes the reduction of all of them.
   void all_reduce(Buffer x, CallOptions options = {}) const;

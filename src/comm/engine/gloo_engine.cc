@@ -95,6 +95,7 @@ class GlooEngine final : public Engine {
  protected:
   void execute(const Call& given) override {
     Call call = timed(given);
+    call.algorithm = asked_for(call);
     if (size() == 1) return run_alone(call);
     const bool message = is_message(call.what);
     const Deadline deadline = Deadline::after(call.timeout);
@@ -120,8 +121,25 @@ class GlooEngine final : public Engine {
     return call;
   }
 
+  // By the call, or by LOCKSTEP_ALGORITHM where that is a name of this engine's and can run the call. Told to
+  // the others, who may have another.
+  std::string asked_for(const Call& call) const {
+    const bool forced = call.algorithm.empty() && !is_message(call.what) && !knobs_.algorithm.empty() &&
+                        capabilities().refuses(name(), call, size(), knobs_.algorithm).empty();
+    return forced ? knobs_.algorithm : call.algorithm;
+  }
+
+  // One of our algorithms that LOCKSTEP_ALGORITHM names, for what no other name is asked for; null: none, or
+  // it can't run the call.
+  const Algorithm* forced_of_ours(const Call& call) const {
+    if (!call.algorithm.empty()) return nullptr;
+    const Algorithm* const forced = find_algorithm(knobs_.algorithm);
+    return forced != nullptr && can_run(*forced, shape_of(call)) ? forced : nullptr;
+  }
+
   // Canonical sums are ours, and those that Gloo does not have.
-  static bool is_ours(const Call& call) {
+  bool is_ours(const Call& call) const {
+    if (forced_of_ours(call) != nullptr) return true;
     if (!reduces(call.what)) return false;
     if (!call.algorithm.empty()) return call.algorithm == kOurs;
     return call.order == Order::canonical || GlooNative::usual(call) == nullptr;
@@ -137,11 +155,15 @@ class GlooEngine final : public Engine {
     finish_average(call, rank(), size());
   }
 
-  void run_ours(const Call& call) {
-    const CallShape shape{
+  CallShape shape_of(const Call& call) const {
+    return {
         .what = call.what, .ranks = size(), .bytes = call.bytes(), .messages_only = true, .nodes = nodes()};
+  }
+
+  void run_ours(const Call& call) {
     const Order order = call.algorithm == kOurs ? Order::canonical : call.order;
-    const Algorithm* const algorithm = selector_.choose(shape, order);
+    const Algorithm* algorithm = forced_of_ours(call);
+    if (algorithm == nullptr) algorithm = selector_.choose(shape_of(call), order);
     call.running(algorithm->name());
     Stage stage{.call = call,
                 .me = rank(),

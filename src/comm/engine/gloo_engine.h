@@ -5,8 +5,9 @@
 // none of it, and ends the process where two ranks' lengths differ. Then the data moves over Gloo.
 //
 // Sums in canonical order, which is the default, are ours ("canonical"): our algorithms over Gloo's messages.
-// Gloo's own ("ring", "bcube", "native", see gloo_native.h) run where they are named, where any order will
-// do, and where nothing is summed.
+// Gloo's own ("ring", "bcube", "native", see gloo_native.h) run where they are named, by the call or by
+// LOCKSTEP_ALGORITHM, where any order will do, and where nothing is summed. Where the variable names another
+// one of ours, that runs every call that it can.
 #pragma once
 
 #include <memory>

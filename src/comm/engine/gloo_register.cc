@@ -12,4 +12,5 @@ const bool lockstep_gloo_is_linked = lockstep::add_engine(
            if (carrier == nullptr)
              throw lockstep::UsageError("the gloo engine needs an engine over which its ranks meet");
            return lockstep::make_gloo_engine(std::move(carrier));
-         }});
+         },
+     .forced = {"ring", "bcube", "native", "canonical"}});

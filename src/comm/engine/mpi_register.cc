@@ -11,4 +11,5 @@ const bool lockstep_mpi_is_linked =
                                 return lockstep::mpi_capabilities({0, 1}, true);
                               },
                           .make = [](const auto& /*who*/, const auto& /*knobs*/,
-                                     const auto& /*carrier*/) { return lockstep::make_mpi_engine(); }});
+                                     const auto& /*carrier*/) { return lockstep::make_mpi_engine(); },
+                          .forced = {"native"}});

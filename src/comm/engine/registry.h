@@ -24,6 +24,7 @@ struct EngineKind {
   EngineProfile profile;
   std::function<Capabilities()> can;  // what it can do, as far as that is known before there is a group
   EngineMaker make;
+  std::vector<std::string> forced = {};  // what LOCKSTEP_ALGORITHM may name with it besides our algorithms
 };
 
 // Called once per engine, before main or from it, and before the first group. Throws UsageError for a name

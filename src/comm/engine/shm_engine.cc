@@ -19,7 +19,7 @@ using shm::SeatState;
 }  // namespace
 
 ShmEngine::ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm::Control> control,
-                     const RankNames& names, int rank, std::vector<int> members)
+                     const RankNames& names, int rank, std::vector<int> members, const std::string& forced)
     : Engine({.name = "shm",
               .rank = rank,
               .nodes = session->nodes_of(members),
@@ -32,7 +32,7 @@ ShmEngine::ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm:
       meeting_(*control_, names.group(), rank, size(), naming()),
       channel_(meeting_, ShmChannel::Kind::collective),
       messages_(meeting_, ShmChannel::Kind::point_to_point),
-      selector_(Knobs::from_environment().algorithm) {
+      selector_(forced) {
   const Knobs knobs = Knobs::from_environment();
   const bool crowded = size() > session_->cores();
   meeting_.set_spin(knobs.spin.value_or(std::chrono::microseconds(crowded ? 0 : 100)));

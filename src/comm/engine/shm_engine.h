@@ -26,9 +26,10 @@ class ShmEngine final : public Engine, private Reach, private Composable, privat
  public:
   // `members[i]` is the session's rank of the group's rank i, `control` the group's control block (zeroed, or
   // in use by ranks that came earlier). The world's block lies in the arena's head: pass it unowned. `names`
-  // are there from the beginning: a member may be dead already, and is named at once.
+  // are there from the beginning: a member may be dead already, and is named at once. `forced`:
+  // LOCKSTEP_ALGORITHM's, or empty.
   ShmEngine(std::shared_ptr<shm::Session> session, std::shared_ptr<shm::Control> control,
-            const RankNames& names, int rank, std::vector<int> members);
+            const RankNames& names, int rank, std::vector<int> members, const std::string& forced = {});
   ~ShmEngine() override;
 
   CommMemory allocate(std::size_t bytes, Device device) override;

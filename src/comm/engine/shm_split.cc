@@ -39,7 +39,8 @@ std::unique_ptr<Engine> ShmEngine::join_part(int colour, int key, const std::str
   const int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
   // As the inside of a node, as in the group that is being split until the whole of it is.
   const RankNames names = call.whole == nullptr ? rank_names().split(name, ranks) : rank_names().part(ranks);
-  auto engine = std::make_unique<ShmEngine>(session_, std::move(control), names, place, std::move(members));
+  auto engine = std::make_unique<ShmEngine>(session_, std::move(control), names, place, std::move(members),
+                                            std::string(selector_.forced()));
   engine->selector_ = selector_;
   if (engine->size() > 1) engine->declare(no_pages_);
   return engine;

@@ -66,13 +66,18 @@ bool can_run(const Algorithm& algorithm, const CallShape& shape) {
          (shape.posts || !needs.posts) && (shape.levels || !needs.levels);
 }
 
+void refuse_forced(const std::string& forced, const std::vector<std::string>& besides) {
+  std::string names;
+  for (const Algorithm* a : all_algorithms()) names += (names.empty() ? "" : ", ") + std::string(a->name());
+  for (const std::string& name : besides)
+    if (find_algorithm(name) == nullptr) names += ", " + name;
+  throw UsageError("unknown algorithm '" + forced + "' in LOCKSTEP_ALGORITHM; accepted: " + names);
+}
+
 Selector::Selector(const std::string& forced) {
   if (forced.empty()) return;
   forced_ = find_algorithm(forced);
-  if (forced_ != nullptr) return;
-  std::string names;
-  for (const Algorithm* a : all_algorithms()) names += (names.empty() ? "" : ", ") + std::string(a->name());
-  throw UsageError("unknown algorithm '" + forced + "' in LOCKSTEP_ALGORITHM; accepted: " + names);
+  if (forced_ == nullptr) refuse_forced(forced, {});
 }
 
 Selector::Selector(const Selector& other) { *this = other; }

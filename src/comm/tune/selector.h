@@ -100,4 +100,7 @@ class Selector {
 // Whether such a call can be run by this algorithm at all.
 bool can_run(const Algorithm& algorithm, const CallShape& shape);
 
+// LOCKSTEP_ALGORITHM names none of ours, nor of `besides`, which an engine brings: throws UsageError.
+[[noreturn]] void refuse_forced(const std::string& forced, const std::vector<std::string>& besides);
+
 }  // namespace lockstep

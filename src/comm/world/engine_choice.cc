@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <functional>
 
+#include "comm/algo/algorithm.h"
 #include "comm/call/nodes.h"
 #include "comm/engine/node_engine.h"
+#include "comm/tune/selector.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -104,6 +106,26 @@ const EngineKind& built(const EngineProfile& profile) {
                    ", which this program was built without; it has: " + listed(names));
 }
 
+// LOCKSTEP_ALGORITHM may be a name of the engine that was chosen, or asked for where one worker needs none.
+// That engine reads it by itself; its carrier, and what is inside nodes, know ours alone.
+Knobs without_names_of_others(Knobs knobs, const EngineChoice& choice) {
+  if (knobs.algorithm.empty() || find_algorithm(knobs.algorithm) != nullptr) return knobs;
+  std::vector<std::string> names;
+  const auto add = [&](const EngineChoice& one) {
+    if (const EngineKind* const kind = find_engine(one.engine.name))
+      names.insert(names.end(), kind->forced.begin(), kind->forced.end());
+  };
+  add(choice);
+  if (knobs.engine != "auto") add(choice_of(knobs.engine));
+  if (std::ranges::find(names, knobs.algorithm) == names.end()) {
+    std::ranges::sort(names);
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    refuse_forced(knobs.algorithm, names);
+  }
+  knobs.algorithm.clear();
+  return knobs;
+}
+
 // The engine of the ranks of `flat` that give one colour: carried by that part of it, or the part itself.
 // Null for a negative colour. Collective over `flat`.
 std::unique_ptr<Engine> part_of_flat(const EngineKind& kind, Engine& flat, int colour, int key,
@@ -184,8 +206,9 @@ EngineChoice choose_engine(const Knobs& knobs, const Membership& who, bool start
   return choice;
 }
 
-std::unique_ptr<Engine> make_engine(const EngineChoice& choice, const Membership& who, const Knobs& knobs) {
+std::unique_ptr<Engine> make_engine(const EngineChoice& choice, const Membership& who, const Knobs& given) {
   const EngineKind& kind = built(choice.engine);
+  const Knobs knobs = without_names_of_others(given, choice);
   if (choice.inside) {
     (void)built(*choice.inside);
     const std::vector<EngineProfile> here = engine_profiles();

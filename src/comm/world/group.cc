@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
+#include "comm/algo/algorithm.h"
 #include "comm/call/call.h"
+#include "comm/engine/registry.h"
 #include "comm/kernel/reduce.h"
 #include "comm/world/group_impl.h"
 
@@ -253,6 +256,22 @@ std::string Group::why_refused(const CallQuestion& call) const {
   return Builder(impl(), call.what, call.options).asks(call).refusal();
 }
 std::vector<std::string> Group::algorithms(Collective what) const { return impl().engine().algorithms(what); }
+bool Group::sums_canonically(const CallQuestion& call) const {
+  const std::string name(call.options.algorithm);
+  if (name.empty()) return call.options.order == Order::canonical;
+  const auto all_canonical = [&](const std::vector<Offer>& offers) -> std::optional<bool> {
+    std::optional<bool> all;
+    for (const Offer& offer : offers)
+      if (offer.name == name && offer.collectives.has(call.what)) all = all.value_or(true) && offer.canonical;
+    return all;
+  };
+  if (const auto here = all_canonical(impl().engine().capabilities().offers)) return *here;
+  if (const Algorithm* const ours = find_algorithm(name)) return ours->canonical(nodes());
+  std::optional<bool> elsewhere;
+  for (const EngineView& engine : all_engines())
+    if (const auto there = all_canonical(engine.can.offers)) elsewhere = elsewhere.value_or(true) && *there;
+  return elsewhere.value_or(false);
+}
 
 void Group::all_reduce(Buffer x, CallOptions o) const { impl().run(all_reduce_call(impl(), x, x, o)); }
 void Group::all_reduce(ConstBuffer in, Buffer out, CallOptions o) const {

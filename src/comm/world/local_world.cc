@@ -13,14 +13,14 @@ namespace lockstep {
 namespace {
 
 std::unique_ptr<ShmEngine> shared_engine(std::shared_ptr<shm::Session> session, const RankNames& names,
-                                         int rank) {
+                                         int rank, const Knobs& knobs) {
   std::vector<int> everybody(static_cast<std::size_t>(session->size()));
   std::iota(everybody.begin(), everybody.end(), 0);
   // The head of the arena lives as long as the session.
   auto* const head = reinterpret_cast<shm::Control*>(session->arena().at(0));
   std::shared_ptr<shm::Control> control(session, head);
   return std::make_unique<ShmEngine>(std::move(session), std::move(control), names, rank,
-                                     std::move(everybody));
+                                     std::move(everybody), knobs.algorithm);
 }
 
 std::shared_ptr<shm::Session> session_over(UniqueFd arena_fd, const shm::ArenaShape& shape,
@@ -68,7 +68,7 @@ std::unique_ptr<ShmEngine> local_world(const std::string& door, const Membership
   }
   auto session =
       session_over(std::move(met.arena), shape, who.rank_names(), std::move(nodes), met.cores, knobs);
-  auto engine = shared_engine(session, who.rank_names(), who.rank);
+  auto engine = shared_engine(session, who.rank_names(), who.rank, knobs);
   if (who.size > 1) session->watch(std::move(met.pidfds));
   engine->try_pages(knobs.timeout);
   return engine;
@@ -82,7 +82,7 @@ std::vector<std::unique_ptr<ShmEngine>> local_threads(const std::string& group, 
   auto session = session_over(shm::Arena::create(shape), shape, names, std::move(nodes), cores_here(), knobs);
   std::vector<std::unique_ptr<ShmEngine>> engines;
   for (int r = 0; r < size; ++r) {
-    engines.push_back(shared_engine(session, names, r));
+    engines.push_back(shared_engine(session, names, r, knobs));
     engines.back()->try_own_pages();
   }
   return engines;

@@ -1,6 +1,7 @@
 #include "lockstep/grad/reducer.h"
 
 #include <algorithm>
+#include <exception>
 #include <limits>
 #include <numeric>
 
@@ -81,6 +82,7 @@ struct Reducer::Impl {
   void begin_step() {
     phase = Phase::fresh;
     lanes = unused_lanes = false;
+    failure = nullptr;
     store.know_gradients();
     begin_backward();
   }
@@ -130,6 +132,7 @@ struct Reducer::Impl {
   bool unused_lanes = false;  // this step's lanes are over, and brought no gradient
   LanePart part;
   std::optional<std::int64_t> idle_step;  // the step that this worker takes part in without lanes
+  std::exception_ptr failure;             // of this step's exchange, until it is given up
   std::int64_t resets = 0;                // since the last exchange
   std::int64_t steps = 0;                 // that were ended
   std::int64_t exchanges_of_step = 0;     // since the last of them
@@ -246,6 +249,10 @@ void Reducer::Impl::fold_rest() {
 
 // All gradients of the step have come: what has not left goes now, then everything is awaited.
 void Reducer::Impl::finish() {
+  if (failure) {  // with cards and buckets of which nobody knows what they hold
+    exchange.abandon();
+    std::rethrow_exception(failure);
+  }
   const bool idle = phase == Phase::fresh;
   try {
     if (options.beside != nullptr) options.beside->backward_over();
@@ -264,6 +271,7 @@ void Reducer::Impl::finish() {
     exchange.abandon();
     if (options.beside != nullptr) options.beside->abandon();
     resets = 0;  // all ranks are told, and may all reset()
+    failure = std::current_exception();
     throw;
   }
   phase = Phase::reduced;

@@ -34,10 +34,11 @@ BackwardHooks::BackwardHooks(const std::vector<torch::Tensor>& tensors, Call fn,
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     auto node = torch::autograd::impl::grad_accumulator(tensors[i]);
     const auto key = node->add_post_hook(std::make_unique<PostHook>(fn, i));
-    // This one is the tensor's own and stays with it.
-    const unsigned before = tensors[i].register_hook([this, i, lost](const torch::Tensor&) {
-      if (lost && entries_[i].is_lost()) lost(i);
-    });
+    std::optional<unsigned> before;  // this one is the tensor's own and stays with it
+    if (lost)
+      before = tensors[i].register_hook([this, i, lost](const torch::Tensor&) {
+        if (entries_[i].is_lost()) lost(i);
+      });
     entries_.push_back({tensors[i], std::move(node), key, before});
   }
 }
@@ -45,7 +46,7 @@ BackwardHooks::BackwardHooks(const std::vector<torch::Tensor>& tensors, Call fn,
 BackwardHooks::~BackwardHooks() {
   for (Entry& entry : entries_) {
     entry.node->del_post_hook(entry.key);
-    entry.tensor.remove_hook(entry.before);
+    if (entry.before) entry.tensor.remove_hook(*entry.before);
   }
 }
 

@@ -37,7 +37,7 @@ class BackwardHooks {
     torch::Tensor tensor;
     std::shared_ptr<torch::autograd::Node> node;  // keeps the accumulator, and so the hook, alive
     std::uintptr_t key;                           // of the hook behind it
-    unsigned before;                              // of the tensor's own
+    std::optional<unsigned> before;               // the one of the tensor's own, where there is a `lost`
     bool is_lost() const;
   };
   std::vector<Entry> entries_;

@@ -70,6 +70,20 @@ struct Reducer::Impl {
   void cut();
   void check_cut(const LanePart& lane) const;
   void on_gradient(std::size_t i);
+  // A step that has failed throws the same until reset(), on ranks without gradients too: nobody is asked
+  // again, and cards and buckets of which nobody knows what they hold are not read.
+  void refuse_failed() const {
+    if (failure) std::rethrow_exception(failure);
+    if (torn)
+      throw UsageError(
+          "a backward of this step was ended by an exception, so some of its gradients are missing; "
+          "accepted: "
+          "reset() on every worker, then this step again or the next");
+  }
+  // Outside of backward: one that was begun must be over.
+  void look_for_torn() { torn = torn || under_way; }
+  // Inside: the engine must still mean to say so.
+  void look_for_torn_inside() { torn = torn || (under_way && pass.expired()); }
   [[noreturn]] void refuse_lost(std::size_t i) const;
   void fold_rest();
   void finish();
@@ -81,7 +95,7 @@ struct Reducer::Impl {
   }
   void begin_step() {
     phase = Phase::fresh;
-    lanes = unused_lanes = false;
+    lanes = unused_lanes = under_way = torn = false;
     failure = nullptr;
     store.know_gradients();
     begin_backward();
@@ -140,6 +154,9 @@ struct Reducer::Impl {
   std::vector<char> came;    // in this backward (in this lane)
   std::vector<int> arrival;  // in which order
   bool callback_queued = false;
+  bool under_way = false;          // a backward has brought gradients, and is not over
+  bool torn = false;               // and never will be
+  std::weak_ptr<const char> pass;  // lives while the engine has the callback that ends it
   bool rebuilt = false;
   std::int64_t exchanges = 0;
   std::unique_ptr<BackwardHooks> hooks;
@@ -165,6 +182,8 @@ void Reducer::Impl::check_cut(const LanePart& lane) const {
 }
 
 void Reducer::Impl::on_gradient(std::size_t i) {
+  look_for_torn_inside();
+  refuse_failed();
   if (phase == Phase::reduced) {
     if (lanes)
       throw UsageError(
@@ -206,6 +225,12 @@ void Reducer::Impl::on_gradient(std::size_t i) {
     return;
   }
   phase = Phase::gathering;
+  if (!under_way && backward_depth() == 0) {
+    under_way = true;
+    auto alive = std::make_shared<const char>();
+    pass = alive;
+    at_end_of_backward([this, alive = std::move(alive)] { under_way = false; });
+  }
   if (!sync && !lanes) return store.adopt(i);
   if (came[i] != 0)
     throw UsageError("parameter '" + parameters[i].name + "' got a gradient twice in one backward pass" +
@@ -238,7 +263,7 @@ void Reducer::Impl::refuse_lost(std::size_t i) const {
 
 // What a lane's backwards without exchange brought, and its last one did not take along.
 void Reducer::Impl::fold_rest() {
-  if (!lanes || phase != Phase::gathering) return;
+  if (!lanes || phase != Phase::gathering || torn) return;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (came[i] != 0 || !parameters[i].tensor.grad().defined()) continue;
     came[i] = 1;
@@ -249,10 +274,6 @@ void Reducer::Impl::fold_rest() {
 
 // All gradients of the step have come: what has not left goes now, then everything is awaited.
 void Reducer::Impl::finish() {
-  if (failure) {  // with cards and buckets of which nobody knows what they hold
-    exchange.abandon();
-    std::rethrow_exception(failure);
-  }
   const bool idle = phase == Phase::fresh;
   try {
     if (options.beside != nullptr) options.beside->backward_over();
@@ -303,11 +324,16 @@ Reducer::~Reducer() {
   impl_->exchange.abandon();
 }
 
-void Reducer::set_sync(bool on) { impl_->sync = on; }
+void Reducer::set_sync(bool on) {
+  impl_->look_for_torn();
+  impl_->sync = on;
+}
 bool Reducer::sync() const { return impl_->sync; }
 
 void Reducer::begin_lane(const LanePart& part) {
   Impl& impl = *impl_;
+  impl.look_for_torn();
+  impl.refuse_failed();
   impl.check_cut(part);
   if (part.position == 0) {
     if (impl.phase == Impl::Phase::gathering)
@@ -327,6 +353,7 @@ void Reducer::begin_lane(const LanePart& part) {
 
 void Reducer::end_lane() {
   impl_->lane_open = false;
+  impl_->look_for_torn();
   impl_->fold_rest();
 }
 bool Reducer::lane_has_gradients() const { return impl_->lanes && !impl_->arrival.empty(); }
@@ -336,6 +363,8 @@ void Reducer::set_lane_loop(bool on) { impl_->lane_loop = on; }
 void Reducer::synchronize() {
   Impl& impl = *impl_;
   if (impl.phase == Impl::Phase::reduced) return;
+  impl.look_for_torn();
+  impl.refuse_failed();
   if (impl.phase == Impl::Phase::fresh) {
     if (const auto lost = impl.hooks->first_lost()) impl.refuse_lost(*lost);
     impl.store.refuse_foreign();
@@ -345,6 +374,8 @@ void Reducer::synchronize() {
 }
 
 void Reducer::synchronize_idle(std::optional<std::int64_t> step) {
+  impl_->look_for_torn();
+  impl_->refuse_failed();
   const bool of_lanes = impl_->lanes || step.has_value();
   impl_->begin_step();
   impl_->idle_step = step;

@@ -219,6 +219,54 @@ TEST_P(ReducerTest, AnExceptionInsideBackwardIsForgottenByReset) {
   });
 }
 
+// As a program does that catches what its backward throws and goes on (no memory for this batch): what came
+// would be exchanged as if it were all.
+TEST_P(ReducerTest, AStepWhoseBackwardThrewIsNotExchanged) {
+  on_threads(thread_groups(GetParam()), [&](const Group& group) {
+    auto early = leaf({1});
+    auto late = leaf({1});
+    Reducer reducer({{"late", late}, {"early", early}}, group, small());
+    const auto torn = [&] {
+      const auto throws = Thrower::apply(late).sum();
+      const auto comes = early.sum();  // made later, so that backward comes to it first
+      EXPECT_THROW((throws + comes).backward(), std::runtime_error);
+    };
+    const auto whole = [&] { (early.sum() * 3 + late.sum() * 5).backward(); };
+    const auto goes_on_after_reset = [&] {
+      reducer.reset();
+      whole();
+      EXPECT_EQ(values(early.grad()), std::vector<float>{3});
+      EXPECT_EQ(values(late.grad()), std::vector<float>{5});
+      reducer.end_step();
+      for (auto& p : {early, late}) p.mutable_grad() = torch::Tensor();
+    };
+    torn();
+    EXPECT_THROW(reducer.synchronize(), UsageError);
+    EXPECT_THROW(whole(), UsageError);
+    goes_on_after_reset();
+
+    reducer.set_sync(false);
+    torn();
+    reducer.set_sync(true);
+    EXPECT_THROW(whole(), UsageError);
+    goes_on_after_reset();
+
+    reducer.begin_lane({.position = 0, .total_weight = 2, .last = false});
+    torn();
+    reducer.end_lane();
+    EXPECT_THROW(reducer.begin_lane({.position = 1, .total_weight = 2}), UsageError);
+    EXPECT_THROW(reducer.synchronize(), UsageError);
+    goes_on_after_reset();
+
+    reducer.begin_lane({.position = 0, .total_weight = 1});
+    torn();
+    reducer.end_lane();
+    EXPECT_THROW(reducer.synchronize(), UsageError);
+    goes_on_after_reset();
+    EXPECT_EQ(reducer.exchanges(), 4);
+  });
+}
+
 // A checkpointed segment: forward without a graph, and a backward inside backward that makes one. The weight
 // is reached through `captured`, as a module's would be.
 struct Checkpointed : torch::autograd::Function<Checkpointed> {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <functional>
+#include <stdexcept>
 
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
@@ -217,6 +218,59 @@ TEST(Misuse, ALaneOfALoaderOfAnotherGroupIsAnError) {
 }
 
 // libtorch gives it another accumulator of gradients, there and back.
+// No memory for one batch, which the program catches, on every worker, to go on with the next.
+TEST(Misuse, ALoopThatGoesOnBehindABackwardThatThrewIsAnError) {
+  for (const int n : {1, 2})
+    expect_in_all(told<UsageError>(n,
+                                   [](const Group& group) {
+                                     auto net = std::make_shared<SmallNet>();
+                                     DataParallel ddp(net, group);
+                                     SGD optimizer(ddp, {.lr = 0.1});
+                                     auto data = std::make_shared<SmallExamples>(16);
+                                     for (auto& step : loader(data, group, {.lanes = 4, .lane_batch = 2})) {
+                                       for (auto& lane : step) {
+                                         auto scope = ddp.lane(lane);
+                                         auto hidden = net->norm(net->first(lane.data));
+                                         hidden.register_hook([&](const torch::Tensor& gradient) {
+                                           if (lane.last) throw std::runtime_error("out of memory");
+                                           return gradient;
+                                         });
+                                         try {
+                                           net->second(torch::relu(hidden)).square().mean().backward();
+                                         } catch (const std::runtime_error&) {
+                                           continue;
+                                         }
+                                       }
+                                       optimizer.step();
+                                     }
+                                   }),
+                  {"ended by an exception", "reset()"});
+}
+
+// Though it meets no parameter that the first had come to: torch's optimizer would train with what is not
+// averaged.
+TEST(Misuse, ABackwardOfOtherParametersBehindOneThatThrewIsAnErrorToo) {
+  struct TwoHeads : torch::nn::Module {
+    torch::nn::Linear trunk = register_module("trunk", torch::nn::Linear(6, 8));
+    torch::nn::Linear a = register_module("a", torch::nn::Linear(8, 3));
+    torch::nn::Linear b = register_module("b", torch::nn::Linear(8, 3));
+  };
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
+    auto net = std::make_shared<TwoHeads>();
+    DataParallel ddp(net, group);
+    auto hidden = net->trunk(small_batch(group.rank(), 0));
+    hidden.register_hook(
+        [](const torch::Tensor&) -> torch::Tensor { throw std::runtime_error("no memory"); });
+    EXPECT_THROW(net->a(hidden).square().mean().backward(), std::runtime_error);
+    const auto other = [&] { net->b(net->trunk(small_batch(group.rank(), 1))).square().mean().backward(); };
+    EXPECT_THROW(other(), UsageError);
+    EXPECT_EQ(ddp.reducer().exchanges(), 0);
+    ddp.reset();
+    EXPECT_NO_THROW(other());
+    EXPECT_EQ(ddp.reducer().exchanges(), 1);
+  });
+}
+
 TEST(Misuse, AModelThatIsMovedAfterWrappingIsNamed) {
   for (const bool idle : {false, true})
     for (const int n : {1, 2})

@@ -43,7 +43,13 @@ void LaneBoard::end(const Group& group, const void* of) {
   if (loop.everybodys) return;
   // Who had lanes and passed over all of them is as one that had none.
   for (const auto& [number, listener] : listeners_) listener->serve();
-  listen(group, loop.step);
+  try {
+    listen(group, loop.step);
+  } catch (...) {
+    loops_.push_back(
+        loop);  // those who exchange are in it too when they are told: all come to its end once more
+    throw;
+  }
   for (const auto& [word, work] : on_way_) work.wait();
   on_way_.clear();
   for (const auto& [number, listener] : listeners_) listener->loop_over();
@@ -64,7 +70,7 @@ void LaneBoard::leave(const Group& group, const void* of) noexcept {
   for (const auto& [number, listener] : listeners_) listener->lanes_left();
   // Where an exception is on its way the ranks are no longer together: a word would wait for who never
   // answers.
-  if (!loop.mine || loop.everybodys || std::uncaught_exceptions() > 0) return;
+  if (loop.everybodys || std::uncaught_exceptions() > 0) return;
   try {
     say(group, 0);
     for (const auto& [number, listener] : listeners_) listener->loop_over();

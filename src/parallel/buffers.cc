@@ -99,9 +99,11 @@ Device device_of_buffers(const torch::nn::Module& module) {
 // largest.
 BufferAverager::BufferAverager(torch::nn::Module& module, Group group) : group_(std::move(group)) {
   std::vector<torch::Tensor> narrow;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> views;
   for (const torch::Tensor& buffer : module.buffers()) {
     if (!buffer.defined() || buffer.numel() == 0) continue;
     const torch::Tensor real = buffer.is_complex() ? torch::view_as_real(buffer) : buffer;
+    if (buffer.is_complex()) views.emplace_back(buffer, real);
     if (!real.is_floating_point())
       wholes_.push_back(real);
     else if (real.scalar_type() == torch::kFloat64)
@@ -125,7 +127,21 @@ BufferAverager::BufferAverager(torch::nn::Module& module, Group group) : group_(
   whole_flat_ = flat_in(group_.allocate(bytes(wholes), device), wholes, DType::i64);
   extreme_flat_ = flat_in(group_.allocate(bytes(2 * doubles_), device), 2 * doubles_, DType::f64);
   find_places();
+  for (const auto& [buffer, view] : views) {
+    const auto same = [&, real = view](const torch::Tensor& tensor) { return tensor.is_same(real); };
+    complexes_.emplace_back(buffer, std::ranges::find_if(reals_, same) - reals_.begin());
+  }
   keep();
+}
+
+// A complex buffer is averaged through a view of its numbers. Where the buffer is given other memory the view
+// stays behind, while a real one, which is the module's tensor itself, goes along.
+void BufferAverager::renew_views() {
+  for (const auto& [buffer, k] : complexes_) {
+    if (reals_[k].data_ptr() == buffer.data_ptr()) continue;
+    reals_[k] = real_runs_[places_[k].run] = torch::view_as_real(buffer);  // views are runs of their own
+    if (k < versions_.size()) versions_[k] = -1;  // written to, whatever the counter says
+  }
 }
 
 void BufferAverager::find_places() {
@@ -174,6 +190,7 @@ torch::Tensor BufferAverager::begin_of(const torch::Tensor& tensor, const Place&
 
 void BufferAverager::keep() {
   const torch::NoGradGuard no_grad;
+  renew_views();
   begin_.resize(real_runs_.size() + whole_runs_.size());
   std::size_t k = 0;
   for (const auto* list : {&real_runs_, &whole_runs_})
@@ -206,9 +223,13 @@ void BufferAverager::restore_but(const std::vector<std::int32_t>& touched) {
   keep();
 }
 
-void BufferAverager::restore_untouched() { restore_but(touched()); }
+void BufferAverager::restore_untouched() {
+  renew_views();
+  restore_but(touched());
+}
 
 void BufferAverager::finish_void() {
+  renew_views();
   std::vector<std::int32_t> anywhere = touched();
   if (!anywhere.empty() && group_.size() > 1)
     group_.all_reduce(buffer(anywhere), {.op = ReduceOp::max, .purpose = "buffers of a step that is void"});
@@ -218,6 +239,7 @@ void BufferAverager::finish_void() {
 
 void BufferAverager::restore() {
   const torch::NoGradGuard no_grad;
+  renew_views();
   std::size_t k = 0;
   for (const auto* list : {&real_runs_, &whole_runs_})
     for (const torch::Tensor& tensor : *list) tensor.copy_(begin_[k++]);
@@ -231,6 +253,7 @@ void BufferAverager::begin_lane(int position) {
 }
 
 void BufferAverager::pack() {
+  renew_views();
   check_in_place();
   gather(real_runs_, real_flat_);
   real_flat_[-1] = 1;

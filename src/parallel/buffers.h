@@ -5,7 +5,9 @@
 
 #include <torch/nn/module.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/group.h"
@@ -49,6 +51,7 @@ class BufferAverager {
     std::int64_t offset = 0;  // elements
   };
   void find_places();
+  void renew_views();
   void check_in_place() const;
   torch::Tensor begin_of(const torch::Tensor& tensor, const Place& place) const;
   std::vector<std::int32_t> touched() const;  // one of reals_ each: was it written to since keep()?
@@ -62,6 +65,7 @@ class BufferAverager {
   Group group_;
   std::vector<torch::Tensor> reals_;
   std::vector<torch::Tensor> wholes_;
+  std::vector<std::pair<torch::Tensor, std::size_t>> complexes_;  // and which of reals_ is a view of it
   // Where they lie: the tensors themselves, or on a device tensors that hold many of them side by side.
   std::vector<torch::Tensor> real_runs_, whole_runs_;
   std::vector<Place> places_;           // of reals_, then of wholes_

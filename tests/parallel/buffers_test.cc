@@ -44,6 +44,29 @@ LaneInfo lane_of(int rank, int lanes, double weight = 1, double total = 0) {
   return {.index = rank, .weight = weight, .total_weight = total == 0 ? lanes : total};
 }
 
+// As a checkpoint's loading may do. A view of the old memory would be averaged in its place.
+TEST(Buffers, AComplexOneThatWasGivenOtherMemoryIsAveragedToo) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    Holder holder(torch::zeros({3}, torch::kComplexFloat));
+    DataParallel ddp(std::shared_ptr<Holder>(&holder, [](Holder*) {}), group, {.check_replicas_every = 0});
+    holder.state.set_data(torch::zeros({3}, torch::kComplexFloat));
+    const auto rank = static_cast<float>(group.rank());
+    holder.state.fill_(c10::complex<float>(rank, 4));
+    holder.weight.sum().backward();
+    const torch::Tensor mean = torch::full({3}, c10::complex<float>(0.5F, 4), torch::kComplexFloat);
+    EXPECT_TRUE(torch::equal(holder.state, mean));
+    // And a step that is given up finds it again.
+    holder.state.set_data(torch::full({3}, c10::complex<float>(7, rank), torch::kComplexFloat));
+    {
+      auto scope = ddp.lane(lane_of(group.rank(), 2));
+      holder.state.fill_(c10::complex<float>(8, 8));
+      ddp.reset();
+    }
+    EXPECT_TRUE(
+        torch::equal(holder.state, torch::full({3}, c10::complex<float>(7, rank), torch::kComplexFloat)));
+  });
+}
+
 TEST(Buffers, AnAverageOfEqualNumbersIsThatNumber) {
   for (const auto type : {torch::kFloat64, torch::kFloat32, torch::kBFloat16, torch::kComplexDouble})
     for (const int n : {3, 5, 7})

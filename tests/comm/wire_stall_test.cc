@@ -194,6 +194,84 @@ TEST(WaitAmongNews, SaysOftenThatItWaits) {
   EXPECT_LT(gaps[gaps.size() / 2], milliseconds(200)) << "what a word of it is good for";
 }
 
+// Far more notices than a connection holds are written while the other rank is in no call, so that the last
+// one that went is cut, and those behind it have no room.
+constexpr int kNoticesForNobody = 30'000;  // 17 MB
+
+void expect_unread_notices_harm_nobody(net::Security security) {
+  auto engines = tcp_threads({0, 1}, security, kWirePatience);
+  for (int i = 0; i < kNoticesForNobody; ++i) engines[0]->composable()->tell_waits({1});
+  std::atomic<int> looks = 0;
+  Stall stall(milliseconds(1), [&] {
+    ++looks;
+    return now_ns();
+  });
+  Call call;
+  call.what = Collective::barrier;
+  call.timeout = kWirePatience;
+  call.sequence = 1;
+  std::atomic<bool> over = false;
+  std::string why;
+  std::jthread waits([&, call]() mutable {
+    call.stall = &stall;
+    try {
+      engines[1]->run(call);
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    over = true;
+  });
+  const auto patience = Clock::now() + std::chrono::seconds(20 * slowness());
+  while (looks < 4 && !over && Clock::now() < patience) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_NO_THROW(engines[0]->run(call));
+  waits.join();
+  EXPECT_EQ(why, "");
+}
+
+TEST(WaitAmongNews, ThatNobodyReadForLongLosesNobody) {
+  for (const auto security : {net::Security::plaintext, net::Security::tls})
+    expect_unread_notices_harm_nobody(security);
+}
+
+// Rank 0 waits for rank 2 and says so all the time, rank 1 waits for rank 0. False: rank 0 was silent for too
+// long.
+bool judged_behind_unread_notices(net::Security security) {
+  auto engines = tcp_threads({0, 1, 2}, security, kWirePatience);
+  Teller teller(*engines[0], 2);
+  for (int i = 0; i < kNoticesForNobody; ++i) teller.tell();
+  Call call;
+  call.what = Collective::recv;
+  float x = 0;
+  call.out = &x;
+  call.count = 1;
+  call.root = 0;
+  call.timeout = std::chrono::seconds(4);  // a notice is good for 1.5 s: the old ones are too old by then
+  std::atomic<bool> over = false;
+  std::vector<int> missing;
+  std::string why;
+  std::jthread waits([&, call]() mutable {
+    try {
+      engines[1]->run(call);
+    } catch (const TimeoutError& error) {
+      missing = error.missing();
+      why = error.what();
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    over = true;
+  });
+  teller.tell_until([&] { return over.load(); });
+  waits.join();
+  if (missing != std::vector<int>{2} && !teller.steady()) return false;
+  EXPECT_EQ(missing, std::vector<int>{2}) << why;
+  return true;
+}
+
+TEST(WaitAmongNews, ThatNobodyReadForLongIsHeardAgain) {
+  for (const auto security : {net::Security::plaintext, net::Security::tls})
+    until_judged([=] { return judged_behind_unread_notices(security); });
+}
+
 bool judged_beside_a_lower_rank() {
   const LogLines lines;
   bool judged = false;

@@ -3,6 +3,7 @@
 // memory be allocated: payloads go where the receiver expected them, or are bounded by the constants here.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +25,9 @@ enum class FrameKind : std::uint8_t {
   join = 6,     // "I have taken this connection": the first on it from the side that was dialled; no payload
 };
 
+// All but what is sent to be received: small, and read whenever it comes.
+constexpr bool is_news(FrameKind kind) { return kind != FrameKind::data && kind != FrameKind::message; }
+
 struct FrameHeader {
   FrameKind kind = FrameKind::data;
   std::uint64_t bytes = 0;  // of payload
@@ -35,6 +39,7 @@ struct WaitStatus {
 };
 
 inline constexpr std::size_t kFrameHeaderBytes = 72;
+inline constexpr std::size_t kMostNewsBytes = std::max(sizeof(WaitStatus), sizeof(FailureRecord));
 inline constexpr std::uint64_t kMostPayload = std::uint64_t{1} << 50;
 
 std::array<std::byte, kFrameHeaderBytes> write_header(const FrameHeader& header);

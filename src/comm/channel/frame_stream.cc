@@ -1,13 +1,11 @@
 #include "comm/channel/frame_stream.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/wire_bytes.h"
-#include "lockstep/base/clock.h"
 
 namespace lockstep {
 namespace {
@@ -16,7 +14,6 @@ constexpr std::size_t kInboxBytes = std::size_t{16} << 10;
 constexpr std::size_t kMostPosted = std::size_t{64} << 10;
 // Written at a time, so that reading gets its turn.
 constexpr std::size_t kMostWritten = std::size_t{256} << 10;
-constexpr std::chrono::milliseconds kNewsPatience{200};
 
 }  // namespace
 
@@ -24,6 +21,7 @@ FrameStream::FrameStream(std::unique_ptr<net::Stream> stream)
     : stream_(std::move(stream)), inbox_(kInboxBytes) {}
 
 void FrameStream::post(const FrameHeader& header, std::span<const std::byte> payload) {
+  flush();
   if (posted_.size() > kMostPosted) return;
   const auto head = write_header(header);
   posted_.insert(posted_.end(), head.begin(), head.end());
@@ -97,16 +95,12 @@ std::size_t FrameStream::take(std::span<std::byte> into) {
   return moved;
 }
 
-void FrameStream::take_news(std::span<std::byte> into) {
-  if (into.empty()) return finish_empty();
-  const Deadline patience = Deadline::after(kNewsPatience);
-  for (;;) {
-    into = into.subspan(take(into));
-    if (into.empty()) return;
-    if (patience.passed()) throw net::ConnectionLost{"stopped in the middle of a frame"};
-    pollfd one{fd(), POLLIN, 0};
-    ::poll(&one, 1, 10);
-  }
+std::optional<std::span<const std::byte>> FrameStream::take_news() {
+  const std::span whole = std::span(news_).first(static_cast<std::size_t>(head_.bytes));
+  finish_empty();
+  while (has_head_)
+    if (take(whole.subspan(static_cast<std::size_t>(taken_))) == 0) return std::nullopt;
+  return whole;
 }
 
 void FrameStream::finish_empty() {

@@ -1,9 +1,10 @@
-// One connection between two ranks, as frames (comm/channel/frame.h). Never blocks, but for news that has
-// begun to arrive; throws net::ConnectionLost.
+// One connection between two ranks, as frames (comm/channel/frame.h). Never blocks; throws
+// net::ConnectionLost.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,8 +44,11 @@ class FrameStream {
   std::size_t take(std::span<std::byte> into);
   std::uint64_t left() const { return has_head_ ? head_.bytes - taken_ : 0; }
   void finish_empty();  // the frame at hand has no payload
-  // The whole payload of news: it is small and was written at once, so what is missing of it is on its way.
-  void take_news(std::span<std::byte> into);
+  // Is the frame at hand news, of which some is still to come?
+  bool in_news() const { return has_head_ && is_news(head_.kind); }
+  // The whole payload of news, until the next head(); empty while not all of it has come. Where the sender's
+  // side of the connection was full, the rest comes when we have read and the sender writes again.
+  std::optional<std::span<const std::byte>> take_news();
 
   void hang_up();  // nothing more will be sent; reads and forgets what came
 
@@ -61,6 +65,7 @@ class FrameStream {
   FrameHeader head_;
   bool has_head_ = false;
   std::uint64_t taken_ = 0;
+  std::array<std::byte, kMostNewsBytes> news_;  // as far as it has come
 };
 
 }  // namespace lockstep

@@ -90,7 +90,8 @@ void TcpChannel::wait() {
       // Of a peer that left only what it still has to say; and a frame for a later call would wake us for
       // ever.
       const bool joined = peers_[static_cast<std::size_t>(p)].state == State::joined;
-      if (awaited(stream) || (joined && !stream.has_head())) fds.push_back({stream.fd(), POLLIN, 0});
+      if (awaited(stream) || (joined && (!stream.has_head() || stream.in_news())))
+        fds.push_back({stream.fd(), POLLIN, 0});
     });
   for (const Sending& send : sending_)
     if (!send.done()) fds.push_back({send.stream->fd(), POLLOUT, 0});

@@ -106,6 +106,7 @@ class TcpChannel final : public WireChannel, private Notices {
   // Takes in the news on every connection; throws what they mean.
   void attend();
   void attend(int peer, FrameStream& stream);
+  static void let_news_go(FrameStream& stream) noexcept;
   void heard(int peer, const FrameStream& stream, const FrameHeader& header,
              std::span<const std::byte> payload);
   // Throws MismatchError when `card`, of a collective, is not what this rank called under the same number.

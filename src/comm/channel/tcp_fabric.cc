@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 
 #include "comm/channel/tcp_channel.h"
@@ -44,16 +45,22 @@ std::unique_ptr<net::Stream> wait_watched(net::Gate& gate, const std::string& he
 
 // True when the other side has taken all of these connections, false when the deadline passed.
 bool joined(TcpPeer& peer, Deadline deadline, const std::function<void()>& watch) {
+  const auto more_may_come = [&](const FrameStream& stream) {
+    if (watch) watch();
+    if (deadline.passed()) return false;
+    pollfd one{stream.fd(), POLLIN, 0};
+    ::poll(&one, 1, static_cast<int>(kLookAroundForPeers.count()));
+    return true;
+  };
   const auto took = [&](FrameStream& stream) {
-    while (stream.head() == nullptr) {
-      if (watch) watch();
-      if (deadline.passed()) return false;
-      pollfd one{stream.fd(), POLLIN, 0};
-      ::poll(&one, 1, static_cast<int>(kLookAroundForPeers.count()));
-    }
+    while (stream.head() == nullptr)
+      if (!more_may_come(stream)) return false;
     if (stream.head()->kind == FrameKind::failure) {
+      auto payload = stream.take_news();
+      for (; !payload; payload = stream.take_news())
+        if (!more_may_come(stream)) return false;
       FailureRecord record;
-      stream.take_news(std::as_writable_bytes(std::span(&record, 1)));
+      std::memcpy(&record, payload->data(), sizeof record);
       throw_record(record);
     }
     if (stream.head()->kind != FrameKind::join) throw net::ConnectionLost{"left"};

@@ -28,7 +28,19 @@ void TcpChannel::catch_up() {
 void TcpChannel::attend() {
   for (int p = 0; p < size(); ++p)
     if (peers_[static_cast<std::size_t>(p)].state == State::joined)
-      each_stream(p, [&](FrameStream& stream) { attend(p, stream); });
+      each_stream(p, [&](FrameStream& stream) {
+        attend(p, stream);
+        let_news_go(stream);
+      });
+}
+
+// What had no room when it was posted, half a frame perhaps: the peer may have read since.
+void TcpChannel::let_news_go(FrameStream& stream) noexcept {
+  if (stream.sending()) return;
+  try {
+    stream.flush();
+  } catch (const net::ConnectionLost&) {  // whoever reads there finds out
+  }
 }
 
 void TcpChannel::attend(int peer, FrameStream& stream) {
@@ -38,11 +50,10 @@ void TcpChannel::attend(int peer, FrameStream& stream) {
       const FrameHeader* const header = stream.head();
       if (header == nullptr || header->kind == FrameKind::message) return;
       if (header->kind == FrameKind::data) return compare(peer, header->card);
-      alignas(8) std::array<std::byte, sizeof(FailureRecord)> payload;
       const FrameHeader news = *header;
-      const std::span bytes = std::span(payload).first(static_cast<std::size_t>(news.bytes));
-      stream.take_news(bytes);
-      heard(peer, stream, news, bytes);
+      const auto payload = stream.take_news();
+      if (!payload) return;
+      heard(peer, stream, news, *payload);
     }
   } catch (const net::ConnectionLost& loss) {
     // A peer that leaves or fails says so before it closes any.
@@ -106,9 +117,9 @@ bool TcpChannel::last_words(int peer) {
     try {
       while (other.state != State::left && !patience.passed()) {
         if (const FrameHeader* const header = stream.head(); header != nullptr) {
-          if (header->kind == FrameKind::data || header->kind == FrameKind::message) break;
+          if (!is_news(header->kind)) break;
           attend(peer, stream);
-          continue;
+          if (!stream.in_news()) continue;
         }
         pollfd one{stream.fd(), POLLIN, 0};
         ::poll(&one, 1, 10);

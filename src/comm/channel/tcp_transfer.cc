@@ -72,7 +72,7 @@ bool TcpChannel::turn(const kernel::Reduction& reduction) {
 // The first frame that is no news must be the message that is expected here.
 bool TcpChannel::open(Receiving& recv) {
   attend(recv.what.peer, *recv.stream);
-  if (!recv.stream->has_head()) return false;
+  if (!recv.stream->has_head() || recv.stream->in_news()) return false;
   const FrameHeader& header = *recv.stream->head();
   const Arrived message{
       .from = recv.what.peer, .card = header.card, .bytes = header.bytes, .expected = recv.what.bytes.size()};

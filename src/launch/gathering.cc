@@ -158,7 +158,7 @@ Gathered meet(const LaunchOptions& options) {
   // Of several agents without a number on this machine the first to listen is node 0's.
   try {
     return gather(place, listening_address(endpoint));
-  } catch (const SystemError&) {
+  } catch (const net::AddressInUse&) {
     return join(place);
   }
 }

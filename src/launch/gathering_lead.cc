@@ -2,11 +2,8 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <list>
 #include <mutex>
-#include <string_view>
 #include <utility>
 
 #include "base/host_name.h"
@@ -107,6 +104,10 @@ class Gathering {
     return here + 1 == nodes();
   }
 
+  std::string all_here() const {
+    return "all " + std::to_string(nodes()) + " agents of this job are there already";
+  }
+
   bool has(int node) const {
     return node == 0 || std::any_of(agents_.begin(), agents_.end(), [node](const Agent& agent) {
              return agent.says && agent.says->node == node;
@@ -153,6 +154,10 @@ class Gathering {
         if (const std::string why = objection(*says); !why.empty()) {
           notice("refused the agent on " + says->host + " (" + agent.line.peer() + "): " + why);
           agent.line.send(Refused{.why = why, .usage = true});
+          return false;
+        }
+        if (complete()) {  // another one came in the same moment
+          agent.line.send(Refused{.why = all_here()});
           return false;
         }
         agent.says = *says;
@@ -214,8 +219,7 @@ class Gathering {
     for (Agent& agent : agents_) {
       if (agent.says) continue;
       try {
-        agent.line.send(
-            Refused{.why = "all " + std::to_string(nodes()) + " agents of this job are there already"});
+        agent.line.send(Refused{.why = all_here()});
       } catch (const net::ConnectionLost&) {
         // It is gone already.
       }
@@ -248,11 +252,10 @@ class Gathering {
 std::unique_ptr<Gathering> opened(const GatheringPlace& place, const std::string& address) {
   try {
     return std::make_unique<Gathering>(place, address);
-  } catch (const SystemError& error) {
-    if (std::string_view(error.what()).find(std::strerror(EADDRINUSE)) == std::string_view::npos) throw;
-    throw SystemError(std::string(error.what()) +
-                      "; is another agent of node 0 there already? accepted: a port that is free in "
-                      "--rdzv-endpoint, and --node-rank 0 on one machine only");
+  } catch (const net::AddressInUse& error) {
+    throw net::AddressInUse(std::string(error.what()) +
+                            "; is another agent of node 0 there already? accepted: a port that is free in "
+                            "--rdzv-endpoint, and --node-rank 0 on one machine only");
   }
 }
 

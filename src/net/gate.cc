@@ -37,8 +37,12 @@ UniqueFd listen_at(const std::string& address, std::uint16_t port) {
   const int on = 1;
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (where.family() == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
-  if (::bind(fd.get(), where.get(), where.length) != 0 || ::listen(fd.get(), 4096) != 0)
-    throw SystemError("can't listen at " + Endpoint{address, port}.text(), errno);
+  if (::bind(fd.get(), where.get(), where.length) != 0 || ::listen(fd.get(), 4096) != 0) {
+    const int error = errno;
+    const std::string what = "can't listen at " + Endpoint{address, port}.text();
+    if (error == EADDRINUSE) throw AddressInUse(what, error);
+    throw SystemError(what, error);
+  }
   return fd;
 }
 

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 #include "net/address.h"
 #include "net/proof.h"  // kMostHello
 #include "net/secret.h"
@@ -34,9 +35,16 @@ struct GateOptions {
   std::function<void(const std::string& peer, const std::string& why)> on_refused = {};
 };
 
+// Somebody listens there already.
+class AddressInUse : public SystemError {
+ public:
+  using SystemError::SystemError;
+};
+
 class Gate {
  public:
-  // Throws SystemError naming address and port, UsageError for an address that stands for all interfaces.
+  // Throws SystemError naming address and port, AddressInUse where they are taken; UsageError for an address
+  // that stands for all interfaces.
   explicit Gate(const GateOptions& options);
   ~Gate();
   Gate(const Gate&) = delete;

@@ -2,17 +2,26 @@
 #include "launch/agents.h"
 
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
+#include <variant>
 
+#include "base/repeated.h"
+#include "launch/agent_line.h"
+#include "launch/gathering.h"
 #include "lockstep/base/clock.h"
+#include "net/gate.h"
 
 namespace lockstep::test {
 namespace {
@@ -90,6 +99,52 @@ TEST(Agents, WithoutNumbersGetThemAsTheyCome) {
     out.insert(outcome.out);
   }
   EXPECT_EQ(out, (std::set<std::string>{"[rank 0] node 0\n", "[rank 1] node 1\n", "[rank 2] node 2\n"}));
+}
+
+// An agent of which node 0 has let in no more than the connection.
+launcher::AgentLine connected_to(const Agents& agents) {
+  return launcher::AgentLine(net::dial(net::Endpoint::parse("the endpoint", agents.endpoint(), 1),
+                                       launcher::agents_secret(net::Secret::parse(agents.secret())),
+                                       net::Security::tls, launcher::kAgentHello,
+                                       Deadline::after(kPatience)));
+}
+
+bool wait_for_stop(pid_t pid) {
+  return wait_until([pid] {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str().find(") T ") != std::string::npos;
+  });
+}
+
+// Node 0 finds what both say when it goes on.
+TEST(Agents, OneTooManyAtTheSameMomentIsTurnedAway) {
+  const Agents agents(2);
+  auto lead = agents.start(0, 1, "true");
+  std::vector<launcher::AgentLine> others;
+  for (int i = 0; i < 2; ++i) others.push_back(connected_to(agents));
+  ASSERT_EQ(::kill(lead->pid(), SIGSTOP), 0);
+  ASSERT_TRUE(wait_for_stop(lead->pid()));
+  for (launcher::AgentLine& other : others) other.send(launcher::Join{.nodes = 2, .workers = 1, .host = "a"});
+  ASSERT_EQ(::kill(lead->pid(), SIGCONT), 0);
+  int welcome = 0;
+  for (launcher::AgentLine& other : others) {
+    std::optional<launcher::AgentMail> answer;
+    try {
+      EXPECT_TRUE(wait_until([&] {
+        answer = other.next();
+        return answer.has_value();
+      }));
+    } catch (const net::ConnectionLost&) {
+      // It was turned away without a word.
+    }
+    if (answer && std::holds_alternative<launcher::Welcome>(*answer)) ++welcome;
+    if (const auto* const refused = answer ? std::get_if<launcher::Refused>(&*answer) : nullptr) {
+      EXPECT_EQ(refused->why, "all 2 agents of this job are there already");
+    }
+  }
+  EXPECT_EQ(welcome, 1);
 }
 
 TEST(Agents, FindEachOtherByMasterAddrAndPortToo) {
@@ -211,6 +266,9 @@ TEST(Agents, MayLeaveAndComeAgainBeforeTheJobBegins) {
   // One that is killed before node 0 has heard of it is not missed: then again, after a longer while.
   bool missed = false;
   for (int wait_ms = 50; !missed && wait_ms < 10'000; wait_ms *= 2) {
+    if (wait_ms > 50)
+      lockstep::testing::say_repeated("an agent that was killed after " + std::to_string(wait_ms / 2) +
+                                      " ms was not missed");
     auto one = agents.start(1, 1, "true");
     ::usleep(static_cast<useconds_t>(wait_ms) * 1000);
     ::kill(one->pid(), SIGKILL);
@@ -235,7 +293,10 @@ TEST(Agents, NameWhoDidNotCome) {
                              {"--rdzv-conf", std::string("timeout=900,join_timeout=") + seconds + ".2"});
     const Outcome outcome = lead->finish();
     const bool late = without_waits(outcome.err).find("nodes 1, 2 of 3") != std::string::npos;
-    if (late && seconds != std::string("16")) continue;
+    if (late && seconds != std::string("16")) {
+      lockstep::testing::say_repeated(std::string("node 1 came later than after ") + seconds + " s");
+      continue;
+    }
     expect_line(outcome, 1,
                 {"node 2 of 3 did not come", agents.endpoint(), std::string("within ") + seconds + " s"});
     expect_line(other->finish(), 1, {"node 0", "gave up", "node 2 of 3 did not come"});
@@ -285,6 +346,29 @@ TEST(Agents, ListenOnlyWhereTheyAre) {
   auto other = agents.start(1, 1, "true");
   EXPECT_EQ(other->finish().status, 0);
   EXPECT_EQ(lead->finish().status, 0);
+}
+
+// From here on this process, and what it executes, can't listen at a port that is for the system alone.
+void give_up_low_ports() {
+  // What is in the bounding set root gets back when it executes; what is inheritable comes along besides.
+  ::prctl(PR_CAPBSET_DROP, CAP_NET_BIND_SERVICE, 0, 0, 0);
+  __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct own[_LINUX_CAPABILITY_U32S_3] = {};
+  if (::syscall(SYS_capget, &header, own) != 0) ::_exit(98);
+  own[CAP_TO_INDEX(CAP_NET_BIND_SERVICE)].inheritable &= ~CAP_TO_MASK(CAP_NET_BIND_SERVICE);
+  if (::syscall(SYS_capset, &header, own) != 0) ::_exit(98);
+}
+
+// Without numbers only a port that is taken means that another one is node 0's.
+TEST(Agents, APortThatTheSystemRefusesIsTold) {
+  int first = 1024;
+  std::ifstream("/proc/sys/net/ipv4/ip_unprivileged_port_start") >> first;
+  if (first <= 81) GTEST_SKIP() << "anybody may listen at port 81 here (net.ipv4.ip_unprivileged_port_start)";
+  const Agents agents(2);
+  const std::string at = agents.host() + ":81";
+  Program lead(agents.arguments({"--rdzv-endpoint", at, "--rdzv-conf", "join_timeout=2"}, {"true"}), {},
+               give_up_low_ports);
+  expect_line(lead.finish(), 1, {at, "Permission denied"});
 }
 
 TEST(Agents, BadFlagsAreToldWhatIsAccepted) {

@@ -104,6 +104,9 @@ void run_on_all(const Group& group, const std::string& what, const std::function
       } catch (const std::exception& error) {
         mine = News::failed;
         message = error.what();
+      } catch (...) {
+        mine = News::failed;
+        message = group.named(group.rank()) + " failed in a way that it can't tell";
       }
     }
     if (mine == News::busy && !logged && expected.passed()) {

@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <vector>
 
 #include "comm/all_meet.h"
 #include "comm/thread_ranks.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
 
 namespace lockstep {
 namespace {
@@ -59,6 +61,22 @@ TEST(Leader, WhatItCanNotDoAllSay) {
   EXPECT_EQ(messages<UsageError>([] { throw UsageError("no such thing"); }), wrong);
   const auto other = messages<std::exception>([] { throw std::runtime_error("something else"); });
   EXPECT_EQ(other, std::vector<std::string>(3, "something else"));
+}
+
+TEST(Leader, WhatOneOfAllCanNotTellAllSay) {
+  std::vector<std::string> said(3);
+  on_threads(thread_groups(3, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
+    const int rank = group.rank();
+    try {
+      run_on_all(group, "working", [rank] {
+        if (rank == 1) throw 7;
+      });
+    } catch (const SystemError& error) {
+      said[static_cast<std::size_t>(rank)] = error.what();
+    }
+    group.barrier();  // it still works
+  });
+  EXPECT_EQ(said, std::vector<std::string>(3, "rank 1 failed in a way that it can't tell"));
 }
 
 }  // namespace

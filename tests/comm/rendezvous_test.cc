@@ -1,6 +1,8 @@
 // Processes that find each other, and strangers that try to disturb them.
 #include "comm/shm/rendezvous.h"
 
+#include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -12,6 +14,8 @@
 #include <thread>
 
 #include "base/free_port.h"
+#include "comm/shm/door.h"
+#include "comm/shm/message.h"
 #include "comm/worker_process.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
@@ -193,6 +197,48 @@ TEST(Rendezvous, HundredsOfProcesses) {
     EXPECT_EQ(::waitpid(pid, &status, 0), pid);
     EXPECT_EQ(status, 0);
   }
+}
+
+// What a worker says first, as far as strangers may know it.
+struct FirstWord {
+  std::uint32_t magic = 0;
+  std::uint32_t version = 0;
+  std::int32_t rank = 1;
+  std::int32_t size = 0;
+  std::uint64_t region_bytes = 4096;
+  cpu_set_t cores = {};
+};
+
+// All have come before the first of them has a core to say something.
+TEST(Rendezvous, HundredsMayBeSilentAtFirst) {
+  constexpr int kRanks = 200;
+  const std::string job = new_job();
+  std::jthread host([&] {
+    EXPECT_THROW(shm::rendezvous({.door = job,
+                                  .job = job,
+                                  .size = kRanks,
+                                  .shape = {.ranks = kRanks, .head_bytes = 4096, .region_bytes = 4096},
+                                  .timeout = std::chrono::seconds(60)}),
+                 UsageError);
+  });
+  std::vector<UniqueFd> silent;
+  const auto come = [&] {
+    auto socket = shm::knock_at(job, Deadline::after(std::chrono::seconds(20)));
+    return socket ? std::move(*socket) : UniqueFd();
+  };
+  for (int i = 0; i < kRanks; ++i) silent.push_back(come());
+  // One that is no worker is sent away when those before it have been let in.
+  const UniqueFd stranger = come();
+  EXPECT_TRUE(shm::send_message(stranger.get(), "x", 1, {}));
+  pollfd end{stranger.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&end, 1, 20'000), 1);
+  for (const UniqueFd& socket : silent) {
+    pollfd one{socket.get(), POLLIN, 0};
+    EXPECT_EQ(::poll(&one, 1, 0), 0) << "one was sent away before it could speak";
+  }
+  // Of another version: nobody has to wait for the others.
+  const FirstWord other{.magic = 0x4c4b5354, .size = kRanks};
+  EXPECT_TRUE(shm::send_message(silent.back().get(), &other, sizeof other, {silent.back().get()}));
 }
 
 TEST(Rendezvous, AnyOrderOfComing) {

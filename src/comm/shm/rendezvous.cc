@@ -47,8 +47,10 @@ struct More {
   std::uint32_t magic;
 };
 
-// Connections that have said nothing yet. Workers speak at once; more silent ones than this are strangers.
-constexpr std::size_t kMostSilent = 128;
+// Connections that have said nothing yet: so many are kept at least, and always as many as there are workers
+// and a few. Workers speak at once, but all may have come before the first of them has a core for it.
+constexpr std::size_t kKeptSilent = 128;
+constexpr int kStrangers = 16;
 
 const char* const kTooFewFiles =
     "the rendezvous needs more open files than the limit allows; raise it (ulimit -n)";
@@ -96,7 +98,7 @@ class Host {
 
   Met run() {
     const Deadline deadline = Deadline::after(meet_.timeout);
-    listener_ = listen_at(meet_.door, meet_.job, meet_.size + 16);
+    listener_ = listen_at(meet_.door, meet_.job, meet_.size + kStrangers);
     try {
       gather(deadline);
       return welcome();
@@ -172,6 +174,10 @@ class Host {
     }
   }
 
+  std::size_t most_silent() const {
+    return std::max(kKeptSilent, static_cast<std::size_t>(meet_.size + kStrangers));
+  }
+
   void accept() {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket && (errno == EMFILE || errno == ENFILE)) {
@@ -180,7 +186,7 @@ class Host {
       return;
     }
     if (!socket || !same_user(socket.get())) return;  // a stranger: not ours to answer
-    if (silent_.size() >= kMostSilent) silent_.erase(silent_.begin());
+    if (silent_.size() >= most_silent()) silent_.erase(silent_.begin());
     silent_.push_back(std::move(socket));
   }
 

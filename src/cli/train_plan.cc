@@ -69,13 +69,11 @@ bool goes_on_in_its_folder(TrainOptions& o, const fs::path& checkpoint) {
   return fs::equivalent(o.out, parent.parent_path(), ignored);
 }
 
-// Whether a new run would remove the checkpoint that it begins with, however the two are spelled.
+// Whether a new run would remove the checkpoint that it begins with.
 bool would_remove_its_weights(const TrainPlan& plan) {
   const TrainOptions& o = plan.options;
   if (!o.overwrite) return false;
-  const fs::path out = o.out.empty() ? default_out(o) : o.out;
-  std::error_code ignored;
-  return fs::equivalent(plan.init.parent_path(), RunFolder::checkpoints_of(out), ignored);
+  return is_checkpoint_of(o.out.empty() ? default_out(o) : o.out, plan.init);
 }
 
 // The weights of a checkpoint for a new run. One that was not written by `lockstep train` says nothing of its

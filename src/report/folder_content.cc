@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <fstream>
 #include <string_view>
@@ -86,6 +87,12 @@ bool is_checkpoint(const fs::path& path) {
   return step_of(path) >= 0 && fs::exists(path / "manifest.json", ignored);
 }
 
+// Where a run's checkpoints lie, the inner folder first.
+std::array<fs::path, 2> places_of(const fs::path& folder) {
+  const fs::path checkpoints = RunFolder::checkpoints_of(folder);
+  return {checkpoints / kSetAside, checkpoints};
+}
+
 bool is_hidden_checkpoint(const fs::path& path) {
   const std::string name = path.filename().string();
   return name == ".staging" || name == ".writer" || name == ".writer.new" ||
@@ -131,6 +138,14 @@ bool has_checkpoint(const fs::path& folder) {
   return std::ranges::any_of(list(RunFolder::checkpoints_of(folder)), is_checkpoint);
 }
 
+bool is_checkpoint_of(const fs::path& folder, const fs::path& checkpoint) {
+  const auto places = places_of(folder);
+  return std::ranges::any_of(places, [&](const fs::path& place) {
+    std::error_code ignored;
+    return fs::equivalent(checkpoint.parent_path(), place, ignored);
+  });
+}
+
 void remove_run(const fs::path& folder) {
   if (const fs::path file = find_foreign_file(folder); !file.empty())
     throw UsageError(
@@ -138,8 +153,7 @@ void remove_run(const fs::path& folder) {
                     "another folder, or move that file away",
                     option_text("overwrite"), file.string()));
   for (const Mark& mark : kFiles) erase(folder / mark.name);
-  const fs::path checkpoints = RunFolder::checkpoints_of(folder);
-  for (const fs::path& place : {checkpoints / kSetAside, checkpoints}) {
+  for (const fs::path& place : places_of(folder)) {
     std::error_code error, ignored;
     if (!fs::is_directory(place, error)) {
       if (error && error != std::errc::no_such_file_or_directory)  // two runs' checkpoints would lie together

@@ -306,9 +306,7 @@ void look_at_folder(RunPlan& plan, const Group& world) {
     plan.folder_use = FolderUse::overwrite;
   if (!plan.checkpoint.empty() || o.init.empty()) return;
   plan.init = find_checkpoint(o.init);
-  std::error_code ignored;
-  if (plan.folder_use == FolderUse::overwrite &&
-      fs::equivalent(plan.init.parent_path(), RunFolder::checkpoints_of(o.out), ignored))
+  if (plan.folder_use == FolderUse::overwrite && is_checkpoint_of(o.out, plan.init))
     throw UsageError(
         fmt::format("if_there = overwrite would remove {}, with which init begins; accepted: "
                     "another folder (out), or if_there = resume",

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/checkpoint/store.h"
 #include "lockstep/compress/compress.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "train/trainer_case.h"
@@ -48,6 +49,20 @@ TEST_F(TrainerTest, OverwriteKeepsTheWeightsThatItBeginsWith) {
   const std::string said = refusal([&] { train(1, task(), how); });
   EXPECT_NE(said.find("would remove"), std::string::npos) << said;
   EXPECT_FALSE(text("run/summary.json").empty());
+}
+
+TEST_F(TrainerTest, OverwriteKeepsTheWeightsThatItBeginsWithWhereTheyWereSetAside) {
+  TrainerOptions how = options("run");
+  train(1, task(), how);
+  const fs::path newest = find_checkpoint(how.out);
+  const fs::path aside = newest.parent_path() / "set-aside" / newest.filename();
+  fs::create_directories(aside.parent_path());
+  fs::rename(newest, aside);
+  how.init = aside.string();
+  how.if_there = IfThere::overwrite;
+  const std::string said = refusal([&] { train(1, task(), how); });
+  EXPECT_NE(said.find("would remove"), std::string::npos) << said;
+  EXPECT_TRUE(fs::exists(aside / "manifest.json"));
 }
 
 // A seed from the clock on every rank would be another order of examples on each.
@@ -321,7 +336,8 @@ TEST_F(TrainerTest, WhenOneRankThrowsTheOthersDoNotWaitForTheTimeout) {
     const bool first = std::string(name) == "metric";
     EXPECT_NE(said[first ? 0 : 1].find("flat battery"), std::string::npos) << said[first ? 0 : 1];
     const std::string& other = said[first ? 1 : 0];
-    EXPECT_NE(other.find((first ? "rank 0" : "rank 1") + std::string(" gave up")), std::string::npos) << other;
+    EXPECT_NE(other.find((first ? "rank 0" : "rank 1") + std::string(" gave up")), std::string::npos)
+        << other;
     EXPECT_NE(other.find("flat battery"), std::string::npos) << other;
   }
 }

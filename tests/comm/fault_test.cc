@@ -10,6 +10,7 @@
 #include <iostream>
 #include <map>
 
+#include "base/repeated.h"
 #include "comm/fault_round.h"
 
 namespace lockstep::testing {
@@ -65,7 +66,7 @@ void run_round(int number, Figures& figures) {
     figures.latency_ms.insert(figures.latency_ms.end(), own.latency_ms.begin(), own.latency_ms.end());
     if (round.late() && !::testing::Test::HasFailure()) {
       ++repeated;
-      std::cout << "that round was late: " << how_late << "\n";
+      say_repeated("that round was late: " + how_late);
       continue;
     }
     figures.rounds += own.rounds;

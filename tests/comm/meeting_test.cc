@@ -11,9 +11,11 @@
 #include <optional>
 #include <thread>
 
+#include "base/repeated.h"
 #include "comm/control_block.h"
 #include "comm/expect_error.h"
 #include "comm/world/local_world.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/knobs.h"
 
 namespace lockstep::testing {
@@ -83,25 +85,40 @@ TEST(Meeting, WhoMissesACallWithoutANumberIsNotSaidToBeInside) {
   }
 }
 
-// Not for one that has come to a barrier that never completes, nor for a dead one; and not for ever.
+// Whether rank 0, which gives up, sees that rank 1 has its hands off: it comes to a barrier that never
+// completes, or is through. `waited`: for how long rank 0 did.
+bool sees_hands_off(bool comes_to_a_barrier, std::chrono::nanoseconds& waited) {
+  ControlBlock block(2);
+  shm::Meeting mine(block.control(), "world", 0, 2);
+  shm::Meeting theirs(block.control(), "world", 1, 2);
+  std::optional<shm::Meeting::AtWork> at_work(theirs.own_seat());
+  mine.fail(TimeoutError({1}, "rank 1 is late"));
+  std::atomic<bool> over = false;
+  std::jthread peer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    over = true;
+    if (!comes_to_a_barrier) return at_work.reset();
+    EXPECT_THROW(theirs.barrier(), TimeoutError);
+  });
+  const Clock::time_point begin = Clock::now();
+  const bool seen = mine.await_peers_hands_off();
+  waited = Clock::now() - begin;
+  EXPECT_TRUE(over || !seen);
+  return seen;
+}
+
+// Not for one that has come to a barrier that never completes, nor for a dead one; and not for ever: a peer
+// that got no core for that long is given another chance.
 TEST(Meeting, WhoGivesUpWaitsForPeersThatMayWriteToItsMemory) {
+  constexpr std::chrono::seconds kPatience{2};
   for (const bool comes_to_a_barrier : {true, false}) {
-    ControlBlock block(2);
-    shm::Meeting mine(block.control(), "world", 0, 2);
-    shm::Meeting theirs(block.control(), "world", 1, 2);
-    std::optional<shm::Meeting::AtWork> at_work(theirs.own_seat());
-    mine.fail(TimeoutError({1}, "rank 1 is late"));
-    std::atomic<bool> over = false;
-    std::jthread peer([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(30));
-      over = true;
-      if (comes_to_a_barrier)
-        EXPECT_THROW(theirs.barrier(), TimeoutError);
-      else
-        at_work.reset();
-    });
-    EXPECT_TRUE(mine.await_peers_hands_off());
-    EXPECT_TRUE(over);
+    std::chrono::nanoseconds waited{};
+    bool seen = sees_hands_off(comes_to_a_barrier, waited);
+    for (int again = 0; again < 3 && !seen && waited >= kPatience; ++again) {
+      say_repeated("rank 1 had its hands on for two seconds");
+      seen = sees_hands_off(comes_to_a_barrier, waited);
+    }
+    EXPECT_TRUE(seen);
   }
   ControlBlock block(2);
   shm::Meeting mine(block.control(), "world", 0, 2);

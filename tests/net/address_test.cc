@@ -64,7 +64,7 @@ TEST(Interfaces, HaveTheLoopback) {
 }
 
 // The variables of one test, gone afterwards.
-class OwnAddress : public testing::Test {
+class OwnAddress : public ::testing::Test {
  protected:
   void SetUp() override { TearDown(); }
   void TearDown() override {

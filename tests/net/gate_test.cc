@@ -17,7 +17,7 @@
 namespace lockstep::net {
 namespace {
 
-class GateTest : public testing::TestWithParam<Security> {
+class GateTest : public ::testing::TestWithParam<Security> {
  protected:
   std::unique_ptr<Stream> call(const std::string& hello) const {
     return dial(gate_.endpoint(), secret_, GetParam(), hello, soon());
@@ -153,7 +153,8 @@ TEST_P(GateTest, DialWaitsUntilSomebodyListens) {
   EXPECT_NE(late->wait_for("early", soon()), nullptr);
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, GateTest, testing::Values(Security::plaintext, Security::tls), &security_name);
+INSTANTIATE_TEST_SUITE_P(Both, GateTest, ::testing::Values(Security::plaintext, Security::tls),
+                         &security_name);
 
 TEST(Gate, RefusesAllInterfacesAndNames) {
   for (const char* address : {"0.0.0.0", "::"}) {

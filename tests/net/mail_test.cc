@@ -13,7 +13,7 @@
 namespace lockstep::net {
 namespace {
 
-class MailTest : public testing::TestWithParam<Security> {
+class MailTest : public ::testing::TestWithParam<Security> {
  protected:
   Pair pair_ = connected(GetParam());
 };
@@ -90,7 +90,8 @@ TEST_P(MailTest, WhatCameBeforeTheEndIsGivenOut) {
   EXPECT_EQ(got, (std::vector<std::string>{"one", "two"}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, MailTest, testing::Values(Security::plaintext, Security::tls), &security_name);
+INSTANTIATE_TEST_SUITE_P(Both, MailTest, ::testing::Values(Security::plaintext, Security::tls),
+                         &security_name);
 
 TEST(MailParser, FindsMessagesHoweverTheyAreCut) {
   const std::string_view stream("\0\0\0\1a\0\0\0\0\0\0\0\3bcd", 16);

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/free_port.h"
+#include "base/repeated.h"
 #include "lockstep/base/error.h"
 #include "net/mail.h"
 #include "net/roster_mail.h"
@@ -16,7 +17,7 @@
 namespace lockstep::net {
 namespace {
 
-class RosterTest : public testing::TestWithParam<Security> {
+class RosterTest : public ::testing::TestWithParam<Security> {
  protected:
   RosterOptions options(int rank, int size) const {
     return {.endpoint = endpoint_,
@@ -140,6 +141,8 @@ TEST_P(RosterTest, TheMissingAreNamedEverywhere) {
       }
     }
     if (arrived || HasFailure()) return;
+    lockstep::testing::say_repeated("rank 2 came later than after " + std::to_string(patience.count()) +
+                                    " ms");
   }
 }
 
@@ -191,7 +194,7 @@ TEST_P(RosterTest, BadCardsAreRefusedWithoutHarm) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, RosterTest, testing::Values(Security::plaintext, Security::tls),
+INSTANTIATE_TEST_SUITE_P(Both, RosterTest, ::testing::Values(Security::plaintext, Security::tls),
                          &security_name);
 
 TEST(Roster, ManyRanks) {

@@ -34,7 +34,7 @@ std::string refusal(const std::string& text) {
 class SecretFile {
  public:
   SecretFile(const std::string& text, mode_t mode)
-      : path_(std::filesystem::path(testing::TempDir()) / ("secret." + std::to_string(::getpid()))) {
+      : path_(std::filesystem::path(::testing::TempDir()) / ("secret." + std::to_string(::getpid()))) {
     std::filesystem::remove(path_);
     std::ofstream(path_) << text;
     ::chmod(path_.c_str(), mode);
@@ -94,7 +94,7 @@ TEST(Secret, ComesFromAFileThatOnlyItsOwnerReads) {
     }
   }
   EXPECT_THROW(Secret::read("/nonexistent/secret"), SystemError);
-  EXPECT_THROW(Secret::read(testing::TempDir()), UsageError);
+  EXPECT_THROW(Secret::read(::testing::TempDir()), UsageError);
 }
 
 TEST(Secret, ALongFileIsRefused) {

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPatience{300};
 
-class StrangerTest : public testing::TestWithParam<Security> {
+class StrangerTest : public ::testing::TestWithParam<Security> {
  protected:
   GateOptions options() const {
     auto options = loopback_gate(secret_, GetParam());
@@ -208,7 +208,7 @@ TEST_P(StrangerTest, TheGateOutlivesALackOfDescriptors) {
   expect_unharmed();
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, StrangerTest, testing::Values(Security::plaintext, Security::tls),
+INSTANTIATE_TEST_SUITE_P(Both, StrangerTest, ::testing::Values(Security::plaintext, Security::tls),
                          &security_name);
 
 // A TLS side of somebody else, who does not have the key. True when its handshake succeeded.

@@ -18,7 +18,7 @@
 namespace lockstep::net {
 namespace {
 
-class StreamTest : public testing::TestWithParam<Security> {
+class StreamTest : public ::testing::TestWithParam<Security> {
  protected:
   Pair pair_ = connected(GetParam());
 };
@@ -146,7 +146,7 @@ TEST_P(StreamTest, NamesItsPeerAndIsNotInherited) {
     EXPECT_NE(::fcntl(stream->fd(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, StreamTest, testing::Values(Security::plaintext, Security::tls),
+INSTANTIATE_TEST_SUITE_P(Both, StreamTest, ::testing::Values(Security::plaintext, Security::tls),
                          &security_name);
 
 // Two TLS links over a pair of sockets, after their handshake.

@@ -14,7 +14,7 @@
 
 namespace lockstep::net {
 
-std::string security_name(const testing::TestParamInfo<Security>& info) {
+std::string security_name(const ::testing::TestParamInfo<Security>& info) {
   return info.param == Security::tls ? "tls" : "plaintext";
 }
 

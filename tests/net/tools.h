@@ -21,7 +21,7 @@ inline Deadline in(std::chrono::milliseconds span) { return Deadline::after(span
 inline Deadline soon() { return in(std::chrono::seconds(20)); }
 
 // The name of a test's parameter.
-std::string security_name(const testing::TestParamInfo<Security>& info);
+std::string security_name(const ::testing::TestParamInfo<Security>& info);
 
 GateOptions loopback_gate(const Secret& secret, Security security);
 

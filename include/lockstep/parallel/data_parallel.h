@@ -13,7 +13,9 @@
 // Accumulation:
 //   { auto guard = ddp.no_sync(); loss(…).backward(); }    // gradients stay here and add up
 //   loss(…).backward();                                    // now they are averaged over the workers
-// (A step whose backwards are all under no_sync() is each worker's own: nothing is exchanged or compared.)
+// (A step whose backwards are all under no_sync() is exchanged by step() of an optimizer made of the
+// strategy, by synchronize() and by clip_grad_norm_; where none of them is called it is each worker's own,
+// and nothing is compared.)
 //
 // Lanes (comm/lanes.h): the result has the same bits for every number of workers.
 //   for (auto& lane : step) {

@@ -102,7 +102,7 @@ class Strategy : public GradientSource {
   // Forgets what this step has gathered so far: after an exception in the middle of a step. Every rank; one
   // that does so alone is named at the next exchange. Buffers are as the step found them: before its first
   // lane, or, without lanes, as the exchange before, or the constructor, left them (but for what was loaded
-  // since).
+  // since). Behind the step's exchange they stay as it left them.
   virtual void reset() = 0;
   // Compares the bits of what all workers hold alike. Throws MismatchError naming what differs. Collective.
   virtual void check_replicas() = 0;

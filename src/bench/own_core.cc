@@ -1,22 +1,23 @@
 #include "bench/own_core.h"
 
+#include <cstddef>
+
 namespace lockstep {
 
-OwnCore::OwnCore(int place, int workers) {
-  CPU_ZERO(&before_);
-  if (::sched_getaffinity(0, sizeof before_, &before_) != 0 || CPU_COUNT(&before_) < workers) return;
-  for (int core = 0, seen = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &before_) || seen++ != place) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    ::sched_setaffinity(0, sizeof one, &one);
+OwnCore::OwnCore(int place, int workers) : before_(allowed_cores()) {
+  if (static_cast<int>(before_.count()) < workers) return;
+  int seen = 0;
+  for (std::size_t core = 0; core < before_.size(); ++core) {
+    if (!before_[core] || seen++ != place) continue;
+    CoreMask one;
+    one.set(core);
+    allow_cores(one);
     return;
   }
 }
 
 OwnCore::~OwnCore() {
-  if (CPU_COUNT(&before_) > 0) ::sched_setaffinity(0, sizeof before_, &before_);
+  if (before_.any()) allow_cores(before_);
 }
 
 }  // namespace lockstep

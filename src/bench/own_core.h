@@ -2,7 +2,7 @@
 // otherwise end up on one core and stay there, since they are never runnable at the same time.
 #pragma once
 
-#include <sched.h>
+#include "base/cores.h"
 
 namespace lockstep {
 
@@ -15,7 +15,7 @@ class OwnCore {
   OwnCore& operator=(const OwnCore&) = delete;
 
  private:
-  cpu_set_t before_{};
+  CoreMask before_;
 };
 
 }  // namespace lockstep

@@ -3,13 +3,13 @@
 // that both are told. Whatever a false rank 0 answers, a worker gets an error or what it asked for.
 //
 // Input: byte 0: bit 0: to whom, 0 to rank 0; bits 1 and 2: how many descriptors come along; then the packet.
-#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <string_view>
 #include <thread>
 
+#include "base/cores.h"
 #include "base/fuzz_driver.h"
 #include "comm/call/rank_mask.h"
 #include "comm/shm/door.h"
@@ -56,6 +56,7 @@ void send_packet(int socket, std::string_view bytes, int descriptors) {
 }
 
 constexpr std::uint32_t kMagic = 0x4c4b5354;
+constexpr std::uint32_t kVersion = 3;
 constexpr std::uint64_t kRegion = 1 << 20;
 
 template <class... Fields>
@@ -78,9 +79,11 @@ void to_rank_0(std::string_view packet, int descriptors) {
   send_packet(stranger->get(), packet, descriptors);
   // Who says what a worker would say is taken for one: for rank 1, or for one that does not fit, and the job
   // ends. Anybody else is passed over, and the real worker meets rank 0.
-  const std::string head = hello_head(2, 1, 2);
-  const bool speaks = packet.size() == head.size() + sizeof(cpu_set_t) &&
-                      packet.starts_with(packed(kMagic)) && descriptors == 1;
+  const std::string head = hello_head(kVersion, 1, 2);
+  const bool fits = packet.starts_with(packed(kMagic, kVersion))
+                        ? packet.size() == head.size() + sizeof(CoreMask)
+                        : packet.size() >= sizeof kMagic + sizeof kVersion;
+  const bool speaks = fits && packet.starts_with(packed(kMagic)) && descriptors == 1;
   const std::string of_worker = speaks ? "" : fate(meet(door, 1));
   host.join();
   fuzz::require(of_worker.empty(),
@@ -116,7 +119,7 @@ void to_the_worker(std::string_view packet, int descriptors) {
 }
 
 std::string hello(std::uint32_t version, std::int32_t rank, std::int32_t size) {
-  return hello_head(version, rank, size) + std::string(sizeof(cpu_set_t), '\1');
+  return hello_head(version, rank, size) + std::string(sizeof(CoreMask), '\1');
 }
 
 }  // namespace
@@ -137,6 +140,6 @@ void lockstep::fuzz::one(std::string_view input) {
 std::vector<std::string> lockstep::fuzz::seeds() {
   using namespace lockstep::shm;
   // All of these are taken: rank 1 itself, strangers that are passed over, and a welcome.
-  return {std::string("\x02") + hello(2, 1, 2), std::string("\0stranger", 9),
-          std::string("\x04") + hello(2, 1, 2), std::string("\x07") + reply(0, 0, "")};
+  return {std::string("\x02") + hello(kVersion, 1, 2), std::string("\0stranger", 9),
+          std::string("\x04") + hello(kVersion, 1, 2), std::string("\x07") + reply(0, 0, "")};
 }

@@ -1,15 +1,17 @@
 #include "comm/shm/rendezvous.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <type_traits>
 
+#include "base/cores.h"
 #include "base/seconds_text.h"
 #include "comm/call/rank_mask.h"
 #include "comm/call/stall.h"
@@ -22,7 +24,7 @@ namespace lockstep::shm {
 namespace {
 
 constexpr std::uint32_t kMeetingMagic = 0x4c4b5354;
-constexpr std::uint32_t kMeetingVersion = 2;
+constexpr std::uint32_t kMeetingVersion = 3;
 
 struct Hello {
   std::uint32_t magic;
@@ -30,8 +32,10 @@ struct Hello {
   std::int32_t rank;
   std::int32_t size;
   std::uint64_t region_bytes;
-  cpu_set_t cores;
+  CoreMask cores;
 };
+static_assert(std::is_trivially_copyable_v<Hello>, "it is sent as it lies in memory");
+constexpr std::size_t kHeadBytes = offsetof(Hello, rank);  // of a hello of any version
 
 struct Reply {
   std::uint32_t magic;
@@ -70,11 +74,10 @@ UniqueFd own_pidfd() {
   return fd;
 }
 
-cpu_set_t own_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) CPU_SET(0, &set);
-  return set;
+CoreMask own_cores() {
+  CoreMask cores = allowed_cores();
+  if (cores.none()) cores.set(0);
+  return cores;
 }
 
 Reply reply_of(const Error* error, int cores) {
@@ -195,7 +198,9 @@ class Host {
     Hello hello{};
     std::vector<UniqueFd> fds;
     const Received received = receive_message(socket.get(), &hello, sizeof hello, fds);
-    if (received.bytes != sizeof hello || hello.magic != kMeetingMagic) return;  // not one of us
+    if (received.bytes < kHeadBytes || hello.magic != kMeetingMagic) return;  // not one of us
+    const bool other_version = hello.version != kMeetingVersion;  // whose hello may have another length
+    if (!other_version && received.bytes != sizeof hello) return;
     if (received.lost_fds) throw SystemError(kTooFewFiles);
     if (fds.size() != 1) return;
     const auto refuse = [&](const std::string& text) {
@@ -204,7 +209,7 @@ class Host {
       send_message(socket.get(), &reply, sizeof reply, {});
       throw error;
     };
-    if (hello.version != kMeetingVersion)
+    if (other_version)
       refuse("workers of different versions of Lockstep: rendezvous " + std::to_string(hello.version) +
              " and " + std::to_string(kMeetingVersion));
     if (hello.size != meet_.size)
@@ -219,13 +224,13 @@ class Host {
              std::to_string(meet_.size));
     guest.socket = std::move(socket);
     guest.pidfd = std::move(fds.front());
-    CPU_OR(&cores_, &cores_, &hello.cores);
+    cores_ |= hello.cores;
   }
 
   Met welcome() {
     Met met;
     met.arena = Arena::create(meet_.shape);
-    met.cores = CPU_COUNT(&cores_);
+    met.cores = static_cast<int>(cores_.count());
     const UniqueFd own = own_pidfd();
     std::vector<int> fds{met.arena.get(), own.get()};
     for (int r = 1; r < meet_.size; ++r) fds.push_back(guests_[static_cast<std::size_t>(r)].pidfd.get());
@@ -255,7 +260,7 @@ class Host {
   UniqueFd listener_;
   std::vector<Guest> guests_;     // by rank; 0 unused
   std::vector<UniqueFd> silent_;  // connected, have not spoken yet; oldest first
-  cpu_set_t cores_{};
+  CoreMask cores_;
 };
 
 // ---- the others

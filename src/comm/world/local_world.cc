@@ -1,9 +1,9 @@
 #include "comm/world/local_world.h"
 
-#include <sched.h>
-
+#include <algorithm>
 #include <numeric>
 
+#include "base/cores.h"
 #include "comm/call/rank_mask.h"
 #include "comm/shm/rendezvous.h"
 #include "comm/shm/session.h"
@@ -34,11 +34,7 @@ std::shared_ptr<shm::Session> session_over(UniqueFd arena_fd, const shm::ArenaSh
 
 }  // namespace
 
-int cores_here() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
+int cores_here() { return std::max(1, static_cast<int>(allowed_cores().count())); }
 
 std::vector<int> pretended_nodes(int size, const Knobs& knobs) {
   std::vector<int> nodes(static_cast<std::size_t>(size), 0);

@@ -264,10 +264,12 @@ Work Compressor::sum_inside(const std::shared_ptr<Flight>& flight) {
   auto* const counts =
       reinterpret_cast<std::int32_t*>(flags_.of(calls_.inside, bucket.index, tensors * sizeof(std::int32_t)));
   for (std::size_t t = 0; t < tensors; ++t) counts[t] = bucket.sums[0].has[t];
-  const Work counted =
-      calls_.inside.all_reduce_async(Buffer{counts, tensors, DType::i32}, {.purpose = bucket.purpose});
-  const Work summed = calls_.inside.all_reduce_async(bucket.data, {.purpose = bucket.purpose});
-  return when_all({counted, summed}).then([flight, counts, tensors] {
+  Begun begun(2);
+  begun.add([&] {
+    return calls_.inside.all_reduce_async(Buffer{counts, tensors, DType::i32}, {.purpose = bucket.purpose});
+  });
+  begun.add([&] { return calls_.inside.all_reduce_async(bucket.data, {.purpose = bucket.purpose}); });
+  return begun.all().then([flight, counts, tensors] {
     for (std::size_t t = 0; t < tensors; ++t) flight->bucket.sums[0].has[t] = counts[t] > 0 ? 1 : 0;
   });
 }

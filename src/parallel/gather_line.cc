@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "grad/waited_for.h"
 #include "lockstep/base/error.h"
 #include "parallel/gathered_memory.h"
 #include "parallel/shard_store.h"
@@ -188,12 +189,14 @@ void GatherLine::gather(int bucket, const Wish* wish, std::int32_t next, const D
   const std::size_t stride = store_ != nullptr ? store_->stride(bucket) : source.part_bytes;
   if (store_ != nullptr && next != kServes) store_->expect(next);
   const std::size_t round = source.part_bytes * static_cast<std::size_t>(group_.size());
-  std::vector<Work> works;  // on a device asynchronous ones wait for fewer of each other there
+  WaitedFor begun;  // on a device asynchronous ones wait for fewer of each other there
   for (std::size_t k = 0; k < source.parts; ++k)
-    works.push_back(group_.all_gather_async(
-        ConstBuffer{own + k * stride, source.part_bytes, DType::u8, device_},
-        Buffer{memory + k * round, round, DType::u8, device_}, {.purpose = source.what}));
-  when_all(std::move(works)).wait();
+    begun.add([&] {
+      return group_.all_gather_async(ConstBuffer{own + k * stride, source.part_bytes, DType::u8, device_},
+                                     Buffer{memory + k * round, round, DType::u8, device_},
+                                     {.purpose = source.what});
+    });
+  begun.wait();
 }
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "grad/waited_for.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/device.h"
 
@@ -105,16 +106,21 @@ bool OneCopy::holds(const void* data) { return held_blocks().hold(static_cast<co
 Work OneCopy::bring(std::byte* block, std::size_t bytes, std::byte* scratch, std::string_view purpose) const {
   const std::size_t part = bytes / static_cast<std::size_t>(group_.size());
   const std::size_t own = part * static_cast<std::size_t>(group_.rank());
-  const Work gathered = group_.all_gather_async(ConstBuffer{block + own, part, DType::u8},
-                                                Buffer{scratch, bytes, DType::u8}, {.purpose = purpose});
-  return gathered.then([nodes = group_.nodes(),
-                        here = group_.nodes()[static_cast<std::size_t>(group_.rank())], place = node_.rank(),
-                        workers = node_.size(), block, part, scratch] {
-    int others = 0;  // ranks of other machines so far
-    for (std::size_t r = 0; r < nodes.size(); ++r)
-      if (nodes[r] != here && others++ % workers == place && part > 0)
-        std::memcpy(block + r * part, scratch + r * part, part);
+  WaitedFor begun;
+  const Work& gathered = begun.add([&] {
+    return group_.all_gather_async(ConstBuffer{block + own, part, DType::u8},
+                                   Buffer{scratch, bytes, DType::u8}, {.purpose = purpose});
   });
+  Work brought =
+      gathered.then([nodes = group_.nodes(), here = group_.nodes()[static_cast<std::size_t>(group_.rank())],
+                     place = node_.rank(), workers = node_.size(), block, part, scratch] {
+        int others = 0;  // ranks of other machines so far
+        for (std::size_t r = 0; r < nodes.size(); ++r)
+          if (nodes[r] != here && others++ % workers == place && part > 0)
+            std::memcpy(block + r * part, scratch + r * part, part);
+      });
+  begun.let_go();
+  return brought;
 }
 
 }  // namespace lockstep

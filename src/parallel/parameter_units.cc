@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "grad/torch_types.h"
+#include "grad/waited_for.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -205,16 +206,18 @@ void ParameterUnits::share_updates() const {
   if (store_ && sets_ > 1) share_stored_updates();
   if (store_) store_->end_step();
   if (store_ || sets_ == 1) return;
-  std::vector<Work> works;
+  WaitedFor begun;
   for (const auto& held : held_) {
     auto* const memory = held->memory.as<std::byte>();
-    works.push_back(across_.all_gather_async(
-        ConstBuffer{memory + static_cast<std::size_t>(across_.rank()) * held->part_bytes, held->part_bytes,
-                    DType::u8, device_},
-        Buffer{memory, static_cast<std::size_t>(sets_) * held->part_bytes, DType::u8, device_},
-        {.purpose = "updates of the other nodes"}));
+    begun.add([&] {
+      return across_.all_gather_async(
+          ConstBuffer{memory + static_cast<std::size_t>(across_.rank()) * held->part_bytes, held->part_bytes,
+                      DType::u8, device_},
+          Buffer{memory, static_cast<std::size_t>(sets_) * held->part_bytes, DType::u8, device_},
+          {.purpose = "updates of the other nodes"});
+    });
   }
-  when_all(works).wait();
+  begun.wait();
 }
 
 // What was written under whole(), every worker its own parts of it.

@@ -5,6 +5,7 @@
 
 #include "grad/bucket_slots.h"
 #include "grad/torch_types.h"
+#include "grad/waited_for.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/construction.h"
@@ -219,9 +220,12 @@ Work Sharded::bring_from_others(const Shard& shard) {
   if (!arriving_)
     arriving_ = std::make_unique<BucketSlots>(group(), Device(), BucketSlots::kUnderWay, /*filled=*/0);
   const CommMemory scratch = arriving_->take(bytes);
-  const Work work =
-      copy_->bring(shard.memory.as<std::byte>(), bytes, scratch.as<std::byte>(), shard.bucket.purpose);
+  WaitedFor begun;
+  const Work work = begun.add([&] {
+    return copy_->bring(shard.memory.as<std::byte>(), bytes, scratch.as<std::byte>(), shard.bucket.purpose);
+  });
   arriving_->leave(scratch, work);
+  begun.let_go();
   return work;
 }
 
@@ -242,15 +246,16 @@ void Sharded::share_updates() {
 void Sharded::gather_updates() {
   ExchangeLog& log = reducer().log();
   log.share_begin_ns = now_ns();
-  std::vector<Work> works;
+  WaitedFor begun;  // also where there is no memory for what a later one brings
   std::vector<const Shard*> moved;
   for (const Shard& shard : shards_) {
     if (group().size() == 1 || shard.in_unit) continue;
-    works.push_back(copy_ ? bring_from_others(shard)
-                          : gather(shard, shard.memory.as<std::byte>(), shard.dtype));
+    begun.add([&] {
+      return copy_ ? bring_from_others(shard) : gather(shard, shard.memory.as<std::byte>(), shard.dtype);
+    });
     moved.push_back(&shard);
   }
-  when_all(works).wait();
+  const std::vector<Work> works = begun.wait();
   log.share_end_ns = now_ns();
   log.shared.clear();
   for (std::size_t i = 0; i < works.size(); ++i) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/option_name.h"
+#include "grad/waited_for.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -49,12 +50,13 @@ class Probes {
   template <class Body>
   std::vector<double> run(int count, Body&& body) {
     WaitedFor all;  // they are in this memory, also where `body` throws
-    std::vector<Work>& works = all.works;
     for (int i = 0; i < count; ++i)
-      works.push_back(world_.all_reduce_async(Buffer{memory_.data(), bytes_ / sizeof(float), DType::f32}));
+      all.add([&] {
+        return world_.all_reduce_async(Buffer{memory_.data(), bytes_ / sizeof(float), DType::f32});
+      });
     body();
     const std::int64_t end = now_ns();
-    for (const Work& work : works) work.wait();
+    const std::vector<Work> works = all.wait();
     std::vector<double> seconds;
     for (const Work& work : works)
       if (seconds.empty() || work.timing().begin_ns < end) seconds.push_back(seconds_of(work.timing()));
@@ -62,16 +64,6 @@ class Probes {
   }
 
  private:
-  struct WaitedFor {
-    std::vector<Work> works;
-    ~WaitedFor() {
-      for (const Work& work : works) try {
-          work.wait();
-        } catch (...) {  // NOLINT(bugprone-empty-catch): the group keeps its failure
-        }
-    }
-  };
-
   const Group& world_;
   std::size_t bytes_;
   CommMemory memory_;

@@ -229,6 +229,63 @@ TEST(Idle, AFailedStepInWhichAWorkerHasNoLaneIsGivenUpAndGoneOnBehind) {
   }
 }
 
+// Of 18 examples step 1 has a lane for worker 0, one that worker 1 passes over, and none for worker 2. What
+// the failure's message accepts: the same step again.
+TEST(Idle, AFailedStepThatAWorkerPassedOverIsGoneThroughAgain) {
+  const auto results = on_workers(3, [](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group, {.find_unused_parameters = false});
+    SGD optimizer(ddp, {.lr = 0.1});
+    for (auto& step : loader(std::make_shared<SmallExamples>(18), group,
+                             {.lanes = 6, .lane_batch = 2, .last_step = LastStep::short_, .epochs = 2})) {
+      const int failures = step.number == 1 ? 2 : 0;
+      int failed = 0;
+      for (bool trained = false; !trained;) try {
+          for (auto& lane : step) {
+            if (step.number == 1 && group.rank() == 1) continue;
+            auto scope = ddp.lane(lane);
+            auto hidden = net.norm(net.first(lane.data));
+            (failed < failures ? hidden : net.second(hidden)).square().mean().backward();
+          }
+          optimizer.step();
+          trained = true;
+        } catch (const UsageError&) {  // 'second' has no gradient
+          ++failed;
+          ddp.reset();
+        }
+      EXPECT_EQ(failed, failures);
+    }
+    EXPECT_EQ(ddp.reducer().exchanges(), 4);
+  });
+  expect_alike(results);
+}
+
+// Between a loop that an exception has left and its loader's next step, steps are nobody's lanes.
+TEST(Idle, APlainStepBehindAFailedOneInWhichAWorkerHasNoLaneIsExchanged) {
+  const auto results = on_workers(2, [](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group, {.find_unused_parameters = false});
+    SGD optimizer(ddp, {.lr = 0.1});
+    auto data = loader(std::make_shared<SmallExamples>(34), group,
+                       {.lanes = 8, .lane_batch = 4, .last_step = LastStep::short_, .epochs = 2});
+    const auto train = [&](bool fails) {
+      for (auto& step : data) {
+        for (auto& lane : step) {
+          auto scope = ddp.lane(lane);
+          auto hidden = net.norm(net.first(lane.data));
+          (fails && step.number == 1 ? hidden : net.second(hidden)).square().mean().backward();
+        }
+        optimizer.step();
+      }
+    };
+    EXPECT_THROW(train(true), UsageError);  // 'second' has no gradient
+    ddp.reset();
+    loss_of(net, group.rank(), 0).backward();
+    optimizer.step();
+    train(false);
+    EXPECT_EQ(ddp.reducer().exchanges(), 1 + 1 + 2);
+  });
+  expect_alike(results);
+}
+
 // The loop that a user writes, with one line more.
 Tensors through_a_loader(int n, Skip skip, bool torch_optimizer) {
   const auto results = on_workers(n, [=](const Group& group, SmallNet& net) {

@@ -30,6 +30,7 @@ struct LaneLoop {
   bool mine = true;        // this worker has lanes in it
   bool everybodys = true;  // every worker has
   int most = 1;            // lanes of a worker, in any step
+  bool left = false;       // by an exception: no word is said for it until its end
 };
 
 class LaneListener {
@@ -61,17 +62,20 @@ class LaneBoard {
   void remove(LaneListener* listener);
 
   // By who hands out lanes. `end` of a loop that is not under way does nothing; it may exchange gradients.
-  // `end_early` does the same and keeps what it throws for the strategies. `leave` is for a loop that is
-  // given up: the others hear that it is over.
+  // `end_early` does the same and keeps what it throws for the strategies. `thrown_out` is for a loop that an
+  // exception leaves: its end is still to come, and no exchange until then is one of its. `leave` is for one
+  // that is given up: the others hear that it is over.
   void begin(const LaneLoop& loop);
   void end(const Group& group, const void* of);
   void end_early(const Group& group, const void* of) noexcept;
+  void thrown_out(const void* of) noexcept;
   void leave(const Group& group, const void* of) noexcept;
 
   // By strategy `number`, before it exchanges.
   void announce(const Group& group, int number);
 
  private:
+  LaneLoop* find(const void* of);
   bool close(const void* of, LaneLoop& loop);
   void say(const Group& group, std::int32_t word);
   void listen(const Group& group, std::int64_t step);
@@ -79,11 +83,12 @@ class LaneBoard {
   std::vector<std::pair<int, LaneListener*>> listeners_;
   int next_ = 0;
   std::vector<LaneLoop> loops_;                                     // under way, the innermost last
+  bool listens_ = false;                                            // the words are the others'
   std::vector<std::pair<std::vector<std::int32_t>, Work>> on_way_;  // words that have not arrived for sure
 };
 
-// Ends a loop over lanes that is left before its end (`break`), when destroyed. An exception that leaves it
-// gives it up.
+// Ends a loop over lanes that is left before its end (`break`), when destroyed, unless an exception leaves
+// it.
 class LaneLoopGuard {
  public:
   LaneLoopGuard(const Group& group, const void* of);

@@ -18,41 +18,59 @@ void LaneBoard::remove(LaneListener* listener) {
 
 void LaneBoard::begin(const LaneLoop& loop) {
   for (const auto& [number, listener] : listeners_) listener->check(loop);
+  // Once more over what an exception has left: that loop's end is this one's.
+  std::erase_if(loops_, [&](const LaneLoop& before) { return before.left && before.of == loop.of; });
   loops_.push_back(loop);
   if (!loop.mine) return;
-  for (const auto& [number, listener] : listeners_) listener->lanes_begin();
+  try {
+    for (const auto& [number, listener] : listeners_) listener->lanes_begin();
+  } catch (...) {
+    loops_.back().left = true;
+    throw;
+  }
+}
+
+LaneLoop* LaneBoard::find(const void* of) {
+  const auto found =
+      std::find_if(loops_.rbegin(), loops_.rend(), [&](const LaneLoop& l) { return l.of == of; });
+  return found == loops_.rend() ? nullptr : &*found;
 }
 
 // The innermost loop over that, and with it those inside that were left. False: there is none.
 bool LaneBoard::close(const void* of, LaneLoop& loop) {
-  const auto found =
-      std::find_if(loops_.rbegin(), loops_.rend(), [&](const LaneLoop& l) { return l.of == of; });
-  if (found == loops_.rend()) return false;
+  LaneLoop* const found = find(of);
+  if (found == nullptr) return false;
   loop = *found;
-  loops_.erase(std::next(found).base() + 1, loops_.end());
+  loops_.resize(static_cast<std::size_t>(found - loops_.data()) + 1);
   return true;
 }
 
 void LaneBoard::end(const Group& group, const void* of) {
   LaneLoop loop;
   if (!close(of, loop)) return;
-  // Still under way while they exchange, so that they announce it.
-  if (loop.mine)
-    for (const auto& [number, listener] : listeners_) listener->lanes_end();
-  loops_.pop_back();
-  if (loop.everybodys) return;
-  // Who had lanes and passed over all of them is as one that had none.
-  for (const auto& [number, listener] : listeners_) listener->serve();
   try {
+    // Still under way while they exchange, so that they announce it.
+    loops_.back().left = false;
+    if (loop.mine)
+      for (const auto& [number, listener] : listeners_) listener->lanes_end();
+    loops_.pop_back();
+    if (loop.everybodys) return;
+    // Who had lanes and passed over all of them is as one that had none.
+    for (const auto& [number, listener] : listeners_) listener->serve();
     listen(group, loop.step);
   } catch (...) {
-    loops_.push_back(
-        loop);  // those who exchange are in it too when they are told: all come to its end once more
+    // Whose exchange failed is told so, with lanes or without: all come to this loop's end once more.
+    if (find(of) == nullptr) loops_.push_back(loop);
+    thrown_out(of);
     throw;
   }
   for (const auto& [word, work] : on_way_) work.wait();
   on_way_.clear();
   for (const auto& [number, listener] : listeners_) listener->loop_over();
+}
+
+void LaneBoard::thrown_out(const void* of) noexcept {
+  if (LaneLoop* const loop = find(of)) loop->left = true;
 }
 
 void LaneBoard::end_early(const Group& group, const void* of) noexcept {
@@ -79,7 +97,9 @@ void LaneBoard::leave(const Group& group, const void* of) noexcept {
 }
 
 void LaneBoard::announce(const Group& group, int number) {
-  if (loops_.empty() || !loops_.back().mine || loops_.back().everybodys) return;
+  if (listens_ || loops_.empty()) return;
+  const LaneLoop& loop = loops_.back();
+  if (!loop.mine || loop.everybodys || loop.left) return;
   say(group, number + 1);
 }
 
@@ -90,6 +110,8 @@ void LaneBoard::say(const Group& group, std::int32_t word) {
 }
 
 void LaneBoard::listen(const Group& group, std::int64_t step) {
+  listens_ = true;
+  const std::unique_ptr<bool, void (*)(bool*)> until_then(&listens_, [](bool* listens) { *listens = false; });
   for (;;) {
     const auto word = group.all_reduce(std::int32_t{0}, {.op = ReduceOp::max});
     if (word == 0) return;
@@ -105,7 +127,10 @@ LaneLoopGuard::LaneLoopGuard(const Group& group, const void* of)
     : group_(std::make_unique<Group>(group)), of_(of), exceptions_(std::uncaught_exceptions()) {}
 
 LaneLoopGuard::~LaneLoopGuard() {
-  if (std::uncaught_exceptions() <= exceptions_) group_->lane_board()->end_early(*group_, of_);
+  if (std::uncaught_exceptions() <= exceptions_)
+    group_->lane_board()->end_early(*group_, of_);
+  else
+    group_->lane_board()->thrown_out(of_);
 }
 
 }  // namespace lockstep

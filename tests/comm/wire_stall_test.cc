@@ -233,23 +233,29 @@ TEST(WaitAmongNews, ThatNobodyReadForLongLosesNobody) {
     expect_unread_notices_harm_nobody(security);
 }
 
+Call receive_from(int peer, float& into, milliseconds timeout) {
+  Call call;
+  call.what = Collective::recv;
+  call.out = &into;
+  call.count = 1;
+  call.root = peer;
+  call.timeout = timeout;
+  return call;
+}
+
 // Rank 0 waits for rank 2 and says so all the time, rank 1 waits for rank 0. False: rank 0 was silent for too
 // long.
 bool judged_behind_unread_notices(net::Security security) {
   auto engines = tcp_threads({0, 1, 2}, security, kWirePatience);
   Teller teller(*engines[0], 2);
   for (int i = 0; i < kNoticesForNobody; ++i) teller.tell();
-  Call call;
-  call.what = Collective::recv;
   float x = 0;
-  call.out = &x;
-  call.count = 1;
-  call.root = 0;
-  call.timeout = std::chrono::seconds(4);  // a notice is good for 1.5 s: the old ones are too old by then
+  // A notice is good for 1.5 s: the old ones are too old by the end of this.
+  const Call call = receive_from(0, x, std::chrono::seconds(4));
   std::atomic<bool> over = false;
   std::vector<int> missing;
   std::string why;
-  std::jthread waits([&, call]() mutable {
+  std::jthread waits([&] {
     try {
       engines[1]->run(call);
     } catch (const TimeoutError& error) {
@@ -270,6 +276,39 @@ bool judged_behind_unread_notices(net::Security security) {
 TEST(WaitAmongNews, ThatNobodyReadForLongIsHeardAgain) {
   for (const auto security : {net::Security::plaintext, net::Security::tls})
     until_judged([=] { return judged_behind_unread_notices(security); });
+}
+
+// Of a rank that goes the last notice is cut on the connection of messages, and why it went never came there.
+// On the connection of collectives it did.
+TEST(WaitAmongNews, ThatNobodyReadForLongHidesNoFailure) {
+  for (const auto security : {net::Security::plaintext, net::Security::tls}) {
+    auto engines = tcp_threads({0, 1}, security, kWirePatience);
+    for (int i = 0; i < kNoticesForNobody; ++i) engines[0]->composable()->tell_waits({1});
+    float x = 0;
+    expect_error<TimeoutError>([&] { engines[0]->run(receive_from(1, x, milliseconds(200))); }, {"rank 1"});
+    engines[0].reset();
+    std::vector<int> missing;
+    expect_error<TimeoutError>([&] {
+      try {
+        engines[1]->run(receive_from(0, x, kWirePatience));
+      } catch (const TimeoutError& error) {
+        missing = error.missing();
+        throw;
+      }
+    });
+    EXPECT_EQ(missing, std::vector<int>{1});
+  }
+}
+
+TEST(WaitAmongNews, ThatNobodyReadForLongHidesNoLeave) {
+  for (const auto security : {net::Security::plaintext, net::Security::tls}) {
+    auto engines = tcp_threads({0, 1}, security, kWirePatience);
+    for (int i = 0; i < kNoticesForNobody; ++i) engines[0]->composable()->tell_waits({1});
+    engines[0].reset();
+    float x = 0;
+    expect_error<PeerError>([&] { engines[1]->run(receive_from(0, x, kWirePatience)); },
+                            {"rank 0 left group"});
+  }
 }
 
 bool judged_beside_a_lower_rank() {

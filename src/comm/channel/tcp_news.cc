@@ -56,6 +56,8 @@ void TcpChannel::attend(int peer, FrameStream& stream) {
       heard(peer, stream, news, *payload);
     }
   } catch (const net::ConnectionLost& loss) {
+    // Only last_words() reads here then: there is nothing more on this connection.
+    if (other.state == State::dead) throw;
     // A peer that leaves or fails says so before it closes any.
     if (other.state == State::joined || (other.state == State::left && awaited(stream)))
       lost(peer, loss.reason);

@@ -326,6 +326,7 @@ void BufferAverager::finish() {
 
 void BufferAverager::take_averages() {
   const torch::NoGradGuard no_grad;
+  renew_views();  // what is lanes' sums was not packed
   const bool sent = !works_.empty();
   for (const Work& work : works_) work.wait();
   works_.clear();

@@ -67,6 +67,31 @@ TEST(Buffers, AComplexOneThatWasGivenOtherMemoryIsAveragedToo) {
   });
 }
 
+// The mean of what lanes summed up before goes to where the buffer lies then.
+TEST(Buffers, AComplexOneThatWasGivenOtherMemoryBehindItsLastCountedLaneGetsTheAverage) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    Holder holder(torch::zeros({3}, torch::kComplexFloat));
+    DataParallel ddp(std::shared_ptr<Holder>(&holder, [](Holder*) {}), group, {.check_replicas_every = 0});
+    const auto rank = static_cast<float>(group.rank());
+    for (int position = 0; position < 2; ++position) {
+      auto scope = ddp.lane({.index = 2 * group.rank() + position,
+                             .total_weight = 4,
+                             .first = position == 0,
+                             .last = position == 1,
+                             .position = position});
+      if (position == 0) {
+        holder.state.fill_(c10::complex<float>(rank, 4));
+        holder.weight.sum().backward();
+      } else {
+        holder.state.set_data(torch::zeros({3}, torch::kComplexFloat));
+      }
+    }
+    ddp.synchronize();
+    EXPECT_TRUE(
+        torch::equal(holder.state, torch::full({3}, c10::complex<float>(0.5F, 4), torch::kComplexFloat)));
+  });
+}
+
 TEST(Buffers, AnAverageOfEqualNumbersIsThatNumber) {
   for (const auto type : {torch::kFloat64, torch::kFloat32, torch::kBFloat16, torch::kComplexDouble})
     for (const int n : {3, 5, 7})

@@ -10,10 +10,15 @@ namespace {
 // Under which the workers of one machine find each other. Its socket's name is for everybody to see, and to
 // take first where it can be guessed: with a secret it can't. Launchers of ours give one.
 std::string door_of(const Membership& who) {
+  const std::string node = who.node < 0 ? "" : std::to_string(who.node);
   const auto secret = net::Secret::from_environment();
-  const std::string door =
-      secret ? secret->derive("rendezvous on one machine, job " + who.label()).hex() : who.label();
-  return who.node < 0 ? door : door + ".node" + std::to_string(who.node);
+  if (!secret) return node.empty() ? who.label() : who.label() + ".node" + node;
+  // All that tells doors apart is derived: the socket's name is a hash that lets whoever reads one compute
+  // those of texts that end otherwise.
+  return secret
+      ->derive("rendezvous on one machine, " + (node.empty() ? "" : "node " + node + ", ") + "job " +
+               who.label())
+      .hex();
 }
 
 std::unique_ptr<Engine> make_shm(const Membership& who, const Knobs& knobs,

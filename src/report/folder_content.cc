@@ -180,6 +180,10 @@ std::vector<std::string> set_aside_later(const fs::path& folder, std::int64_t st
     if (error) throw SystemError("cannot move " + path.string() + " to " + target.string(), error.value());
     moved.push_back(name);
   }
+  // What the run leaves out of its tables next is on disk when they are: after a power cut its checkpoints
+  // must not be back. The new place first, so that none is in neither.
+  if (!moved.empty())
+    for (const fs::path& place : places_of(folder)) sync_folder(place);
   std::ranges::sort(moved);
   return moved;
 }

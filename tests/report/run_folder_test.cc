@@ -183,5 +183,20 @@ TEST_F(FolderOwner, EveryNewFolderOnTheWayIsSynced) {
     EXPECT_TRUE(test::synced().contains(above.string())) << above;
 }
 
+// Otherwise a power cut could bring back a checkpoint of steps that the tables have no longer.
+TEST_F(FolderOwner, WhatIsSetAsideIsSynced) {
+  const fs::path checkpoints = folder_ / "checkpoints", aside = checkpoints / kSetAside;
+  fs::create_directories(aside);  // there already: making it syncs the folder above
+  write("checkpoints/step-00000120/manifest.json", "{}");
+  for (const std::int64_t step : {120, 119}) {
+    test::synced().clear();
+    const RunFolder folder(folder_, FolderUse::resume, step);
+    const bool moved = step < 120;
+    EXPECT_EQ(fs::exists(aside / "step-00000120"), moved);
+    for (const fs::path& place : {aside, checkpoints})
+      EXPECT_EQ(test::synced().contains(place.string()), moved) << place << " from step " << step;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -71,7 +71,8 @@ struct Reducer::Impl {
   void check_cut(const LanePart& lane) const;
   void on_gradient(std::size_t i);
   // A step that has failed throws the same until reset(), on ranks without gradients too: nobody is asked
-  // again, and cards and buckets of which nobody knows what they hold are not read.
+  // again, and cards and buckets of which nobody knows what they hold are not read. Torn: known only of
+  // a backward that brought a gradient outside of those inside of it, which can't tell of its end.
   void refuse_failed() const {
     if (failure) std::rethrow_exception(failure);
     if (torn)

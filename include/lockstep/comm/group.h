@@ -59,7 +59,9 @@ namespace lockstep {
 // every algorithm. any: whatever is fastest (the choice may then be ring).
 enum class Order : unsigned char { canonical, any };
 
-// A divisor that this rank leaves to the others, of whom at least one must say it (nobody does: 1).
+// A divisor that this rank leaves to the others, of whom at least one must say it (nobody does: 1). An
+// algorithm that needs it from every rank (MPI's "blocking") is refused where it was left out, by UsageError
+// on that rank alone: the others are in MPI's call by then, which no timeout ends, until that one calls too.
 inline constexpr double kDivisorOfOthers = -1;
 
 // Options of one call. Not every field matters to every collective.

@@ -140,7 +140,6 @@ void BufferAverager::renew_views() {
   for (const auto& [buffer, k] : complexes_) {
     if (reals_[k].data_ptr() == buffer.data_ptr()) continue;
     reals_[k] = real_runs_[places_[k].run] = torch::view_as_real(buffer);  // views are runs of their own
-    if (k < versions_.size()) versions_[k] = -1;  // written to, whatever the counter says
   }
 }
 
@@ -201,14 +200,13 @@ void BufferAverager::keep() {
         begin_[k] = tensor.clone();
       ++k;
     }
-  versions_.clear();
-  for (const torch::Tensor& tensor : reals_) versions_.push_back(tensor._version());
+  kept_.clear();
+  for (const torch::Tensor& tensor : reals_) kept_.push_back({tensor._version(), tensor.storage()});
 }
 
 std::vector<std::int32_t> BufferAverager::touched() const {
   std::vector<std::int32_t> touched;
-  for (std::size_t k = 0; k < reals_.size(); ++k)
-    touched.push_back(reals_[k]._version() != versions_[k] ? 1 : 0);
+  for (std::size_t k = 0; k < reals_.size(); ++k) touched.push_back(kept_[k].holds(reals_[k]) ? 0 : 1);
   return touched;
 }
 

@@ -68,16 +68,26 @@ class BufferAverager {
   std::vector<std::pair<torch::Tensor, std::size_t>> complexes_;  // and which of reals_ is a view of it
   // Where they lie: the tensors themselves, or on a device tensors that hold many of them side by side.
   std::vector<torch::Tensor> real_runs_, whole_runs_;
-  std::vector<Place> places_;           // of reals_, then of wholes_
-  std::int64_t doubles_ = 0;            // elements of real_runs_ that are f64; they come first
-  torch::Tensor real_flat_;             // f64, in comm memory; the last element is the weight
-  torch::Tensor whole_flat_;            // i64, in comm memory
-  torch::Tensor extreme_flat_;          // f64, in comm memory: each f64 element, then each of their negatives
-  std::vector<torch::Tensor> begin_;    // of the step, run by run
-  std::vector<std::int64_t> versions_;  // of reals_ then
-  std::vector<torch::Tensor> sums_;     // of lanes, like the digits of a binary counter
-  torch::Tensor largest_;               // of whole_flat_ over lanes
-  torch::Tensor extreme_;               // of extreme_flat_ over lanes
+  std::vector<Place> places_;         // of reals_, then of wholes_
+  std::int64_t doubles_ = 0;          // elements of real_runs_ that are f64; they come first
+  torch::Tensor real_flat_;           // f64, in comm memory; the last element is the weight
+  torch::Tensor whole_flat_;          // i64, in comm memory
+  torch::Tensor extreme_flat_;        // f64, in comm memory: each f64 element, then each of their negatives
+  std::vector<torch::Tensor> begin_;  // of the step, run by run
+  // Of reals_ then. A tensor that is given other memory (set_data) keeps its version; memory that is held
+  // here comes back to nobody.
+  struct Kept {
+    std::int64_t version;
+    c10::Storage memory;
+    bool holds(const torch::Tensor& tensor) const {
+      return tensor._version() == version &&
+             tensor.storage().unsafeGetStorageImpl() == memory.unsafeGetStorageImpl();
+    }
+  };
+  std::vector<Kept> kept_;
+  std::vector<torch::Tensor> sums_;  // of lanes, like the digits of a binary counter
+  torch::Tensor largest_;            // of whole_flat_ over lanes
+  torch::Tensor extreme_;            // of extreme_flat_ over lanes
   std::vector<Work> works_;
 };
 

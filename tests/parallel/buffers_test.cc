@@ -67,6 +67,22 @@ TEST(Buffers, AComplexOneThatWasGivenOtherMemoryIsAveragedToo) {
   });
 }
 
+// Its version does not tell of it.
+TEST(Buffers, ARealOneThatWasGivenOtherMemoryIsNotPutBack) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    Holder holder(torch::zeros({3}));
+    DataParallel ddp(std::shared_ptr<Holder>(&holder, [](Holder*) {}), group);
+    for (const float loaded : {7.0F, 8.0F}) {
+      holder.state.set_data(torch::full({3}, loaded));
+      if (loaded == 7.0F)
+        ddp.reset();
+      else
+        ddp.synchronize();  // nobody has a gradient
+      EXPECT_TRUE(torch::equal(holder.state, torch::full({3}, loaded)));
+    }
+  });
+}
+
 // The mean of what lanes summed up before goes to where the buffer lies then.
 TEST(Buffers, AComplexOneThatWasGivenOtherMemoryBehindItsLastCountedLaneGetsTheAverage) {
   on_threads(thread_groups(2), [](const Group& group) {

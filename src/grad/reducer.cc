@@ -246,8 +246,13 @@ void Reducer::Impl::on_gradient(std::size_t i) {
   else
     store.adopt(i);
   if (!exchanges_now()) return;
-  open();
-  exchange.ready(i);
+  try {
+    open();
+    exchange.ready(i);
+  } catch (...) {
+    failure = std::current_exception();
+    throw;
+  }
   // The end of the outermost backward, or of the one that brought the last gradient, whichever this is in.
   if (!callback_queued && (backward_depth() == 0 || arrival.size() == parameters.size())) {
     callback_queued = true;
@@ -384,6 +389,8 @@ void Reducer::synchronize_idle(std::optional<std::int64_t> step) {
   impl_->finish();
   impl_->unused_lanes = of_lanes;
 }
+
+void Reducer::refuse_failed() const { impl_->refuse_failed(); }
 
 void Reducer::end_step() {
   if (impl_->phase != Impl::Phase::reduced) return;

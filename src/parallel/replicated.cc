@@ -116,7 +116,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     restore();
   }
   void step_is_over() {
-    pending = false;
+    pending = taking_part = false;
     if (in_step) exchanged_step = info.step;
   }
 
@@ -144,9 +144,11 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   void lanes_left() noexcept override { owner.reducer_->set_lane_loop(false); }
   void take_part(std::int64_t step) override {
     in_step = false;
+    taking_part = true;
     owner.reducer_->synchronize_idle(step);
   }
   void serve() override {
+    if (taking_part) owner.reducer_->refuse_failed();
     if (owner.traits_.units) owner.traits_.units->passes_over();
   }
   void loop_over() override { owner.meet(); }
@@ -166,11 +168,12 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   std::vector<std::string> names;  // of parameters and buffers
   std::shared_ptr<LaneBoard> board;
   int number;
-  bool open = false;      // a scope lives
-  bool in_step = false;   // this step is made of lanes
-  bool pending = false;   // lanes were begun, and not exchanged yet
-  bool gathered = false;  // the open lane's buffers are in the sum
-  int position = 0;       // of the open lane among this worker's
+  bool open = false;         // a scope lives
+  bool in_step = false;      // this step is made of lanes
+  bool pending = false;      // lanes were begun, and not exchanged yet
+  bool taking_part = false;  // in others' exchange, which is not over
+  bool gathered = false;     // the open lane's buffers are in the sum
+  int position = 0;          // of the open lane among this worker's
   LaneInfo info;
   std::exception_ptr failure;                  // of a lane's end
   std::exception_ptr loop_failure;             // of the end of a loop that was left early
@@ -358,7 +361,7 @@ void Replicated::reset() {
   lanes_->buffers.abandon();
   lanes_->restore();
   lanes_->norms.weigh(1);
-  lanes_->in_step = lanes_->open = lanes_->pending = false;
+  lanes_->in_step = lanes_->open = lanes_->pending = lanes_->taking_part = false;
   lanes_->failure = lanes_->loop_failure = nullptr;
   lanes_->exchanged_step.reset();
   reducer_->set_lane_loop(false);

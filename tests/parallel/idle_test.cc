@@ -259,6 +259,32 @@ TEST(Idle, AFailedStepThatAWorkerPassedOverIsGoneThroughAgain) {
   expect_alike(results);
 }
 
+// Who had lanes in it says no word of it any more.
+TEST(Idle, AFailedStepThatNobodyGivesUpIsToldAgainWhereAWorkerHasNoLane) {
+  for (const bool passes_over : {false, true}) {
+    on_workers(passes_over ? 3 : 2, [=](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group, {.find_unused_parameters = false});
+      auto data = loader(std::make_shared<SmallExamples>(passes_over ? 18 : 34), group,
+                         {.lanes = passes_over ? 6 : 8,
+                          .lane_batch = passes_over ? 2 : 4,
+                          .last_step = LastStep::short_,
+                          .epochs = 2});
+      const auto train = [&] {
+        for (auto& step : data)
+          for (auto& lane : step) {
+            if (passes_over && step.number == 1 && group.rank() == 1) continue;
+            auto scope = ddp.lane(lane);
+            auto hidden = net.norm(net.first(lane.data));
+            (step.number == 1 ? hidden : net.second(hidden)).square().mean().backward();
+          }
+      };
+      EXPECT_THROW(train(), UsageError);  // 'second' has no gradient
+      EXPECT_THROW(train(), UsageError);
+      group.barrier();  // no rank is still in a call of that step
+    });
+  }
+}
+
 // Between a loop that an exception has left and its loader's next step, steps are nobody's lanes.
 TEST(Idle, APlainStepBehindAFailedOneInWhichAWorkerHasNoLaneIsExchanged) {
   const auto results = on_workers(2, [](const Group& group, SmallNet& net) {

@@ -217,7 +217,6 @@ TEST(Misuse, ALaneOfALoaderOfAnotherGroupIsAnError) {
                 {"of a loader of another group than the DataParallel"});
 }
 
-// libtorch gives it another accumulator of gradients, there and back.
 // No memory for one batch, which the program catches, on every worker, to go on with the next.
 TEST(Misuse, ALoopThatGoesOnBehindABackwardThatThrewIsAnError) {
   for (const int n : {1, 2})
@@ -271,6 +270,29 @@ TEST(Misuse, ABackwardOfOtherParametersBehindOneThatThrewIsAnErrorToo) {
   });
 }
 
+// Not that some backward was ended.
+TEST(Misuse, WhatAnExchangeFailedWithInsideBackwardIsToldAgainBehindIt) {
+  on_threads(thread_groups(2), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group,
+                     {.hook = [](const Bucket&) -> Work { throw std::runtime_error("no link"); }});
+    SGD optimizer(ddp, {.lr = 0.1});
+    const auto told = [](const auto& call) {
+      try {
+        call();
+      } catch (const std::exception& error) {
+        return std::string(error.what());
+      }
+      return std::string("nothing");
+    };
+    const std::string first =
+        told([&] { net->forward(small_batch(group.rank(), 0)).square().mean().backward(); });
+    EXPECT_NE(first.find("no link"), std::string::npos) << first;
+    EXPECT_NE(told([&] { optimizer.step(); }).find("no link"), std::string::npos);
+  });
+}
+
+// libtorch gives it another accumulator of gradients, there and back.
 TEST(Misuse, AModelThatIsMovedAfterWrappingIsNamed) {
   for (const bool idle : {false, true})
     for (const int n : {1, 2})

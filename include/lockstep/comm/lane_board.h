@@ -47,6 +47,8 @@ class LaneListener {
   // This worker has no lane in `step`, and the others begin to exchange: it takes part with nothing.
   virtual void take_part(std::int64_t step) = 0;
   // It has none in a loop that others go through: from here on they get what they need of it to compute.
+  // Throws what an exchange that it took part in failed with, until that is given up: they say no word for
+  // it.
   virtual void serve() = 0;
   // Such a loop is over, on this worker and, when this returns, on all. Collective.
   virtual void loop_over() = 0;

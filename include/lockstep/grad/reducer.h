@@ -107,6 +107,8 @@ class Reducer {
   // A whole step in which this worker has nothing, whatever was before: lanes of step `step`, where that is
   // known. Collective.
   void synchronize_idle(std::optional<std::int64_t> step = {});
+  // Throws what the step's exchange has failed with, until reset().
+  void refuse_failed() const;
   // The means have been used: what comes next belongs to the next step.
   void end_step();
   // Forgets an unfinished step, on every rank.

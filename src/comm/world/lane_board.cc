@@ -97,9 +97,9 @@ void LaneBoard::leave(const Group& group, const void* of) noexcept {
 }
 
 void LaneBoard::announce(const Group& group, int number) {
-  if (listens_ || loops_.empty()) return;
-  const LaneLoop& loop = loops_.back();
-  if (!loop.mine || loop.everybodys || loop.left) return;
+  if (listens_) return;
+  const auto loop = std::find_if(loops_.rbegin(), loops_.rend(), [](const LaneLoop& l) { return !l.left; });
+  if (loop == loops_.rend() || !loop->mine || loop->everybodys) return;
   say(group, number + 1);
 }
 

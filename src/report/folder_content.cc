@@ -99,6 +99,9 @@ bool is_hidden_checkpoint(const fs::path& path) {
          name.starts_with(".removed-step-");
 }
 
+// What goes with the run, in those places.
+bool is_of_run(const fs::path& path) { return is_checkpoint(path) || is_hidden_checkpoint(path); }
+
 }  // namespace
 
 std::optional<std::string> beginning_of(const fs::path& file, std::size_t most) {
@@ -139,11 +142,12 @@ bool has_checkpoint(const fs::path& folder) {
 }
 
 bool is_checkpoint_of(const fs::path& folder, const fs::path& checkpoint) {
-  const auto places = places_of(folder);
-  return std::ranges::any_of(places, [&](const fs::path& place) {
-    std::error_code ignored;
-    return fs::equivalent(checkpoint.parent_path(), place, ignored);
-  });
+  std::error_code ignored;
+  // As it is given, which may be by a link that goes, and where it really lies.
+  for (const fs::path& path : {fs::absolute(checkpoint, ignored), fs::canonical(checkpoint, ignored)})
+    for (const fs::path& place : places_of(folder))
+      if (is_of_run(path) && fs::equivalent(path.parent_path(), place, ignored)) return true;
+  return false;
 }
 
 void remove_run(const fs::path& folder) {
@@ -161,7 +165,7 @@ void remove_run(const fs::path& folder) {
       continue;
     }
     for (const fs::path& path : list(place))
-      if (is_checkpoint(path) || is_hidden_checkpoint(path)) erase(path);
+      if (is_of_run(path)) erase(path);
     if (!fs::is_symlink(place, ignored) && fs::is_empty(place, ignored)) erase(place);
   }
 }
@@ -181,8 +185,9 @@ std::vector<std::string> set_aside_later(const fs::path& folder, std::int64_t st
     moved.push_back(name);
   }
   // What the run leaves out of its tables next is on disk when they are: after a power cut its checkpoints
-  // must not be back. The new place first, so that none is in neither.
-  if (!moved.empty())
+  // must not be back. The new place first, so that none is in neither. Also where nothing was left to move:
+  // an attempt before this one may have been killed before it had synced what it moved.
+  if (std::error_code ignored; fs::is_directory(checkpoints / kSetAside, ignored))
     for (const fs::path& place : places_of(folder)) sync_folder(place);
   std::ranges::sort(moved);
   return moved;

@@ -35,7 +35,7 @@ std::vector<std::string> set_aside_later(const std::filesystem::path& folder, st
 // before anything is removed, that names a file of a run's name which is none of ours.
 void remove_run(const std::filesystem::path& folder);
 
-// Would that remove this checkpoint, however the two are spelled?
+// Would that remove this checkpoint, however the two are spelled, by links too?
 bool is_checkpoint_of(const std::filesystem::path& folder, const std::filesystem::path& checkpoint);
 
 // Removes leftovers, also those among the checkpoints. Needs the folder's lock: nobody else is at work on

@@ -122,6 +122,40 @@ TEST_F(FolderOwner, OverwritesOnlyRuns) {
   EXPECT_NE(refusal(FolderUse::overwrite), "");
 }
 
+TEST_F(FolderOwner, KnowsItsCheckpointsHoweverTheyAreSpelled) {
+  write("checkpoints/step-00000120/manifest.json", "{}");
+  write("checkpoints/set-aside/step-00000120/manifest.json", "{}");
+  const fs::path checkpoints = folder_ / "checkpoints", step = checkpoints / "step-00000120";
+  EXPECT_TRUE(is_checkpoint_of(folder_, step));
+  EXPECT_TRUE(is_checkpoint_of(folder_, checkpoints / kSetAside / "step-00000120"));
+  fs::create_directory_symlink(step, folder_ / "best");
+  EXPECT_TRUE(is_checkpoint_of(folder_, folder_ / "best"));
+  const fs::path before = fs::current_path();
+  fs::current_path(checkpoints);
+  EXPECT_TRUE(is_checkpoint_of(folder_, "step-00000120"));
+  EXPECT_TRUE(is_checkpoint_of("..", "step-00000120"));
+  fs::current_path(step);
+  EXPECT_TRUE(is_checkpoint_of(folder_, "."));
+  fs::current_path(before);
+}
+
+// What remove_run() leaves is nothing that it would remove.
+TEST_F(FolderOwner, KnowsWhichCheckpointsStay) {
+  const fs::path checkpoints = folder_ / "checkpoints", elsewhere = folder_ / "kept/step-00000130";
+  const fs::path link = checkpoints / "step-00000130";
+  write("kept/step-00000130/manifest.json", "{}");
+  const fs::path stay[] = {checkpoints / kSetAside / "step-00000120.2", checkpoints / "step-best", elsewhere};
+  for (const char* name : {"set-aside/step-00000120.2", "step-best", ".removed-step-00000110"})
+    write("checkpoints/" + std::string(name) + "/manifest.json", "{}");
+  fs::create_directory_symlink(elsewhere, link);
+  for (const fs::path& checkpoint : stay) EXPECT_FALSE(is_checkpoint_of(folder_, checkpoint)) << checkpoint;
+  for (const fs::path& checkpoint : {link, checkpoints / ".removed-step-00000110"})
+    EXPECT_TRUE(is_checkpoint_of(folder_, checkpoint)) << checkpoint;
+  remove_run(folder_);
+  for (const fs::path& checkpoint : stay) EXPECT_TRUE(fs::exists(checkpoint / "manifest.json")) << checkpoint;
+  EXPECT_FALSE(fs::exists(link));
+}
+
 TEST_F(FolderOwner, KnowsTheNamesOfJobs) {
   for (const char* const name :
        {"0123456789abcdef0123456789abcdef\n", "none agent 7 started 12 boot 1-2-3\n"}) {
@@ -186,16 +220,19 @@ TEST_F(FolderOwner, EveryNewFolderOnTheWayIsSynced) {
 // Otherwise a power cut could bring back a checkpoint of steps that the tables have no longer.
 TEST_F(FolderOwner, WhatIsSetAsideIsSynced) {
   const fs::path checkpoints = folder_ / "checkpoints", aside = checkpoints / kSetAside;
-  fs::create_directories(aside);  // there already: making it syncs the folder above
   write("checkpoints/step-00000120/manifest.json", "{}");
-  for (const std::int64_t step : {120, 119}) {
+  const auto resume = [&](std::int64_t step, bool syncs) {
     test::synced().clear();
     const RunFolder folder(folder_, FolderUse::resume, step);
-    const bool moved = step < 120;
-    EXPECT_EQ(fs::exists(aside / "step-00000120"), moved);
     for (const fs::path& place : {aside, checkpoints})
-      EXPECT_EQ(test::synced().contains(place.string()), moved) << place << " from step " << step;
-  }
+      EXPECT_EQ(test::synced().contains(place.string()), syncs) << place << " from step " << step;
+  };
+  resume(120, false);
+  EXPECT_FALSE(fs::exists(aside));
+  fs::create_directories(aside);  // there already: making it syncs the folder above
+  resume(119, true);
+  EXPECT_TRUE(fs::exists(aside / "step-00000120"));
+  resume(119, true);  // as behind an attempt that was killed when it had moved it
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ TEST(Rendezvous, SilentStrangersDoNotDisturb) {
 TEST(Rendezvous, GarbageDoesNotDisturb) {
   expect_undisturbed([](const std::string& job) {
     std::vector<UniqueFd> sockets;
-    for (const std::size_t bytes : {1U, 4U, 24U, 151U, 152U, 153U, 4000U, 60'000U})
+    for (const std::size_t bytes : {1U, 4U, 24U, 152U, 1047U, 1048U, 1049U, 4000U, 60'000U})
       for (const char fill : {'\0', 'x', '\xff'}) {
         sockets.push_back(connect_as_stranger(job));
         const std::string text(bytes, fill);
@@ -209,6 +209,20 @@ struct FirstWord {
   cpu_set_t cores = {};
 };
 
+// A worker's connection on which it has said nothing yet.
+UniqueFd come_to(const std::string& job) {
+  auto socket = shm::knock_at(job, Deadline::after(std::chrono::seconds(20)));
+  return socket ? std::move(*socket) : UniqueFd();
+}
+
+// One that is no worker is sent away when those before it have been let in.
+void wait_until_let_in(const std::string& job) {
+  const UniqueFd stranger = come_to(job);
+  EXPECT_TRUE(shm::send_message(stranger.get(), "x", 1, {}));
+  pollfd end{stranger.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&end, 1, 20'000), 1);
+}
+
 // All have come before the first of them has a core to say something.
 TEST(Rendezvous, HundredsMayBeSilentAtFirst) {
   constexpr int kRanks = 200;
@@ -222,16 +236,8 @@ TEST(Rendezvous, HundredsMayBeSilentAtFirst) {
                  UsageError);
   });
   std::vector<UniqueFd> silent;
-  const auto come = [&] {
-    auto socket = shm::knock_at(job, Deadline::after(std::chrono::seconds(20)));
-    return socket ? std::move(*socket) : UniqueFd();
-  };
-  for (int i = 0; i < kRanks; ++i) silent.push_back(come());
-  // One that is no worker is sent away when those before it have been let in.
-  const UniqueFd stranger = come();
-  EXPECT_TRUE(shm::send_message(stranger.get(), "x", 1, {}));
-  pollfd end{stranger.get(), POLLIN, 0};
-  EXPECT_EQ(::poll(&end, 1, 20'000), 1);
+  for (int i = 0; i < kRanks; ++i) silent.push_back(come_to(job));
+  wait_until_let_in(job);
   for (const UniqueFd& socket : silent) {
     pollfd one{socket.get(), POLLIN, 0};
     EXPECT_EQ(::poll(&one, 1, 0), 0) << "one was sent away before it could speak";
@@ -239,6 +245,49 @@ TEST(Rendezvous, HundredsMayBeSilentAtFirst) {
   // Of another version: nobody has to wait for the others.
   const FirstWord other{.magic = 0x4c4b5354, .size = kRanks};
   EXPECT_TRUE(shm::send_message(silent.back().get(), &other, sizeof other, {silent.back().get()}));
+}
+
+// Rank 0, a fork of this process, is stopped while they speak: it finds all of them in one look.
+TEST(Rendezvous, AllWhoSpeakAtOnceAreToldWhyTheyAreRefused) {
+  constexpr int kRanks = 20;
+  const std::string job = new_job();
+  const pid_t host = ::fork();
+  if (host == 0) {
+    int status = 1;
+    try {
+      shm::rendezvous({.door = job,
+                       .job = job,
+                       .size = kRanks,
+                       .shape = {.ranks = kRanks, .head_bytes = 4096, .region_bytes = 4096},
+                       .timeout = std::chrono::seconds(60)});
+    } catch (const UsageError&) {
+      status = 0;
+    } catch (const Error& error) {
+      std::fprintf(stderr, "rank 0: %s\n", error.what());
+    }
+    ::_exit(status);
+  }
+  std::vector<UniqueFd> workers;
+  for (int r = 1; r < kRanks; ++r) workers.push_back(come_to(job));
+  wait_until_let_in(job);
+  int status = -1;
+  EXPECT_EQ(::kill(host, SIGSTOP), 0);
+  EXPECT_EQ(::waitpid(host, &status, WUNTRACED), host);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  const FirstWord other{.magic = 0x4c4b5354, .size = kRanks};
+  for (const UniqueFd& worker : workers)
+    EXPECT_TRUE(shm::send_message(worker.get(), &other, sizeof other, {worker.get()}));
+  EXPECT_EQ(::kill(host, SIGCONT), 0);
+  EXPECT_EQ(::waitpid(host, &status, 0), host);
+  EXPECT_EQ(status, 0);
+  for (const UniqueFd& worker : workers) {
+    std::string reply(4096, '\0');
+    std::vector<UniqueFd> fds;
+    auto got = shm::receive_message(worker.get(), reply.data(), reply.size(), fds);
+    // As a worker does: where its word was not read, an error comes first.
+    if (got.bytes == 0) got = shm::receive_message(worker.get(), reply.data(), reply.size(), fds);
+    EXPECT_NE(reply.find("different versions of Lockstep"), std::string::npos) << got.bytes << " bytes came";
+  }
 }
 
 TEST(Rendezvous, AnyOrderOfComing) {
@@ -292,8 +341,8 @@ TEST(Processes, SurvivorsGoOnWithANewcomer) {
 // Two nodes of two ranks each, of which those of the second have numbers in their node that are others' in
 // the world.
 std::vector<Worker> workers_of_two_nodes(const std::vector<std::string>& arguments,
-                                         std::vector<std::string> variables = {}) {
-  const std::string job = new_job();
+                                         std::vector<std::string> variables = {},
+                                         const std::string& job = new_job()) {
   for (const char* one : {"LOCKSTEP_ENGINE=shm+tcp", "LOCKSTEP_NODE_SIZE=2", "MASTER_ADDR=127.0.0.1"})
     variables.emplace_back(one);
   variables.push_back("LOCKSTEP_SECRET=" + std::string(64, 'a'));
@@ -303,6 +352,14 @@ std::vector<Worker> workers_of_two_nodes(const std::vector<std::string>& argumen
     workers.emplace_back(
         WorkerOptions{.arguments = arguments, .variables = variables_of(job, r, 4, variables)});
   return workers;
+}
+
+TEST(Rendezvous, WithASecretTheNameOfANodeCannotBeGuessed) {
+  const std::string job = new_job();
+  const Squatter first(job + ".node0", Squats::listening, ::getuid());
+  const Squatter second(job + ".node1", Squats::listening, ::getuid());
+  std::vector<Worker> workers = workers_of_two_nodes({"sum"}, {}, job);
+  for (Worker& worker : workers) expect_ok(worker, "sum 10 nodes 2 local 2");
 }
 
 // `victim` dies inside init(), where `witness`, the other rank of its node, notices.

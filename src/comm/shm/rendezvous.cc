@@ -109,7 +109,9 @@ class Host {
       const Reply reply = reply_of(&error, 0);
       for (const Guest& guest : guests_)
         if (guest.socket) send_message(guest.socket.get(), &reply, sizeof reply, {});
-      // Those still at the door hear it too, or they would blame rank 0.
+      // Those that were being heard and those still at the door hear it too, or they would blame rank 0. It
+      // is the first that they are sent: there is room for it.
+      for (const UniqueFd& socket : speaking_) send_message(socket.get(), &reply, sizeof reply, {});
       for (const UniqueFd& socket : silent_) send_message(socket.get(), &reply, sizeof reply, {});
       for (pollfd door{listener_.get(), POLLIN, 0}; ::poll(&door, 1, 0) > 0;) {
         const UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -166,13 +168,12 @@ class Host {
         if (polled[i].revents != 0)
           throw PeerError(meet_.names.number(ranks[i]),
                           name_of(ranks[i]) + " went away while " + name_of(0) + " waited for the others");
-      std::vector<UniqueFd> speaking;
       for (std::size_t i = silent_.size(); i-- > 0;) {
         if (polled[silent_from + i].revents == 0) continue;
-        speaking.push_back(std::move(silent_[i]));
+        speaking_.push_back(std::move(silent_[i]));
         silent_.erase(silent_.begin() + static_cast<std::ptrdiff_t>(i));
       }
-      for (UniqueFd& socket : speaking) admit(std::move(socket));
+      for (; !speaking_.empty(); speaking_.pop_back()) admit(speaking_.back());
       if (polled[0].revents != 0) accept();
     }
   }
@@ -193,8 +194,9 @@ class Host {
     silent_.push_back(std::move(socket));
   }
 
-  // Hears what a connection has to say.
-  void admit(UniqueFd socket) {
+  // Hears what a connection has to say, and takes it when it is a worker's. What it throws is told to the
+  // connection as well, with all others.
+  void admit(UniqueFd& socket) {
     Hello hello{};
     std::vector<UniqueFd> fds;
     const Received received = receive_message(socket.get(), &hello, sizeof hello, fds);
@@ -203,25 +205,21 @@ class Host {
     if (!other_version && received.bytes != sizeof hello) return;
     if (received.lost_fds) throw SystemError(kTooFewFiles);
     if (fds.size() != 1) return;
-    const auto refuse = [&](const std::string& text) {
-      const UsageError error(text);
-      const Reply reply = reply_of(&error, 0);
-      send_message(socket.get(), &reply, sizeof reply, {});
-      throw error;
-    };
     if (other_version)
-      refuse("workers of different versions of Lockstep: rendezvous " + std::to_string(hello.version) +
-             " and " + std::to_string(kMeetingVersion));
+      throw UsageError("workers of different versions of Lockstep: rendezvous " +
+                       std::to_string(hello.version) + " and " + std::to_string(kMeetingVersion));
     if (hello.size != meet_.size)
-      refuse("workers disagree about their number: rank 0 was told " + std::to_string(meet_.size) +
-             ", rank " + std::to_string(hello.rank) + " was told " + std::to_string(hello.size));
+      throw UsageError("workers disagree about their number: rank 0 was told " + std::to_string(meet_.size) +
+                       ", rank " + std::to_string(hello.rank) + " was told " + std::to_string(hello.size));
     if (hello.rank < 1 || hello.rank >= meet_.size)
-      refuse("a worker says it is rank " + std::to_string(hello.rank) + " of " + std::to_string(meet_.size));
-    if (hello.region_bytes != meet_.shape.region_bytes) refuse("workers disagree about LOCKSTEP_ARENA");
+      throw UsageError("a worker says it is rank " + std::to_string(hello.rank) + " of " +
+                       std::to_string(meet_.size));
+    if (hello.region_bytes != meet_.shape.region_bytes)
+      throw UsageError("workers disagree about LOCKSTEP_ARENA");
     Guest& guest = guests_[static_cast<std::size_t>(hello.rank)];
     if (guest.socket)
-      refuse("two workers both say they are rank " + std::to_string(hello.rank) + " of " +
-             std::to_string(meet_.size));
+      throw UsageError("two workers both say they are rank " + std::to_string(hello.rank) + " of " +
+                       std::to_string(meet_.size));
     guest.socket = std::move(socket);
     guest.pidfd = std::move(fds.front());
     cores_ |= hello.cores;
@@ -258,8 +256,9 @@ class Host {
 
   const Meet& meet_;
   UniqueFd listener_;
-  std::vector<Guest> guests_;     // by rank; 0 unused
-  std::vector<UniqueFd> silent_;  // connected, have not spoken yet; oldest first
+  std::vector<Guest> guests_;       // by rank; 0 unused
+  std::vector<UniqueFd> silent_;    // connected, have not spoken yet; oldest first
+  std::vector<UniqueFd> speaking_;  // have spoken and are heard next; the oldest last
   CoreMask cores_;
 };
 

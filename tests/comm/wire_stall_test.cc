@@ -9,6 +9,8 @@
 
 #include "base/repeated.h"
 #include "comm/call/stall.h"
+#include "comm/channel/tcp_channel.h"
+#include "comm/channel/tcp_fabric.h"
 #include "comm/stall_cases.h"
 #include "comm/wire_cases.h"
 
@@ -309,6 +311,50 @@ TEST(WaitAmongNews, ThatNobodyReadForLongHidesNoLeave) {
     expect_error<PeerError>([&] { engines[1]->run(receive_from(0, x, kWirePatience)); },
                             {"rank 0 left group"});
   }
+}
+
+// A connection that its peer closed when it had said this. Whoever reads there gets no core for `pause`.
+class ClosedStream final : public net::Stream {
+ public:
+  ClosedStream(std::vector<std::byte> said, milliseconds pause) : said_(std::move(said)), pause_(pause) {}
+
+  int fd() const override { return -1; }
+  const std::string& peer() const override { return peer_; }
+  std::size_t write(std::span<const net::Bytes> /*parts*/) override {
+    throw net::ConnectionLost{"closed the connection"};
+  }
+  std::size_t read(std::span<std::byte> into) override {
+    std::this_thread::sleep_for(pause_);
+    if (said_.empty()) throw net::ConnectionLost{"closed the connection"};
+    const auto end = said_.begin() + static_cast<std::ptrdiff_t>(std::min(said_.size(), into.size()));
+    std::copy(said_.begin(), end, into.begin());
+    const auto moved = static_cast<std::size_t>(end - said_.begin());
+    said_.erase(said_.begin(), end);
+    return moved;
+  }
+
+ private:
+  std::vector<std::byte> said_;
+  milliseconds pause_;
+  std::string peer_ = "a peer";
+};
+
+// What it said counts, also when the rank comes to that connection later than it waits for it.
+TEST(LastWords, AreReadHoweverLate) {
+  constexpr milliseconds kLate{400};
+  const auto leave = write_header({.kind = FrameKind::leave, .bytes = 0, .card = {}});
+  std::vector<TcpPeer> peers(2);
+  peers[0].side.emplace_back(std::make_unique<ClosedStream>(std::vector<std::byte>(), kLate));
+  peers[0].bulk.emplace_back(
+      std::make_unique<ClosedStream>(std::vector<std::byte>(leave.begin(), leave.end()), milliseconds(0)));
+  auto fabric = std::make_shared<TcpFabric>(TcpFabricOptions{
+      .address = "127.0.0.1", .secret = net::Secret::make(), .security = net::Security::plaintext});
+  ChannelEngine engine(
+      "tcp",
+      std::make_unique<TcpChannel>(std::move(fabric), "world", 1, std::vector<int>{0, 1}, std::move(peers)),
+      "world", {0, 1}, Selector());
+  float x = 0;
+  expect_error<PeerError>([&] { engine.run(receive_from(0, x, kWirePatience)); }, {"rank 0 left group"});
 }
 
 bool judged_beside_a_lower_rank() {

@@ -117,12 +117,15 @@ bool TcpChannel::last_words(int peer) {
   bool ended = false;
   each_stream(peer, [&](FrameStream& stream) {
     try {
-      while (other.state != State::left && !patience.passed()) {
+      while (other.state != State::left) {
+        // What is there is read, however late it is: this rank itself may have had no core, and another
+        // connection may have taken all of the time.
         if (const FrameHeader* const header = stream.head(); header != nullptr) {
           if (!is_news(header->kind)) break;
           attend(peer, stream);
           if (!stream.in_news()) continue;
         }
+        if (patience.passed()) break;
         pollfd one{stream.fd(), POLLIN, 0};
         ::poll(&one, 1, 10);
       }

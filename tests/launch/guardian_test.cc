@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -120,6 +121,21 @@ TEST(Guardian, LeavesNothingOfAKilledLauncherOnOlderKernels) {
   EXPECT_EQ(program.leftovers(), std::vector<pid_t>());
 }
 
+// A process at the other end of the line that says again what it is told, until the line is cut.
+[[noreturn]] void echo(int line) {
+  ::dup2(line, 0);
+  close_from(1);  // above all a launcher's end of its guardian's pipe
+  for (char word; ::read(0, &word, 1) == 1 && ::write(0, &word, 1) == 1;) {
+  }
+  ::_exit(0);
+}
+
+// One that is killed may not have come to its end yet, but says nothing any more.
+bool answers(int line) {
+  char word = '?';
+  return ::send(line, &word, 1, MSG_NOSIGNAL) == 1 && ::read(line, &word, 1) == 1;
+}
+
 // A launcher with a guardian and one worker that has ended, beside a process of the same group that has not:
 // it stands for a stranger's process that got the worker's number after the worker was reaped.
 class KilledLauncher {
@@ -156,9 +172,7 @@ class KilledLauncher {
       if (::waitid(P_ALL, 0, &info, WEXITED) != 0) break;
       stranger_ended_ = info.si_pid == stranger_;
     }
-    // One that is killed may not have come to its end yet, but says nothing any more.
-    char word = '?';
-    return ::send(line_.get(), &word, 1, MSG_NOSIGNAL) == 1 && ::read(line_.get(), &word, 1) == 1;
+    return answers(line_.get());
   }
 
  private:
@@ -180,13 +194,7 @@ class KilledLauncher {
     if (worker == 0) {
       ::setpgid(0, 0);
       const pid_t stranger = ::fork();
-      if (stranger == 0) {
-        ::dup2(line, 0);
-        close_from(1);  // above all the launcher's end of the guardian's pipe
-        for (char word; ::read(0, &word, 1) == 1 && ::write(0, &word, 1) == 1;) {
-        }
-        ::_exit(0);
-      }
+      if (stranger == 0) echo(line);
       if (::write(stranger_is_there[1], &stranger, sizeof stranger) < 0) ::_exit(1);
       ::_exit(0);
     }
@@ -213,6 +221,60 @@ TEST(Guardian, KillsTheGroupOfAWorkerThatIsNotReaped) {
 
 TEST(Guardian, ForgetsAWorkerThatIsReaped) {
   EXPECT_TRUE(KilledLauncher(KilledLauncher::Worker::reaped).stranger_lives());
+}
+
+// A process of the test's own in a group that is there.
+class GroupMember {
+ public:
+  explicit GroupMember(pid_t group) {
+    int line[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, line), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      if (::setpgid(0, group) != 0) ::_exit(1);
+      echo(line[1]);
+    }
+    ::close(line[1]);
+    line_.reset(line[0]);
+  }
+  ~GroupMember() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  GroupMember(const GroupMember&) = delete;
+  GroupMember& operator=(const GroupMember&) = delete;
+
+  bool lives() const { return answers(line_.get()); }
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd line_;
+};
+
+// The launcher has reaped its worker and goes on: it has output to write, which nobody reads. A second
+// process of the worker's group, which was killed with it and which the test does not reap, keeps the group's
+// number in use, so that a stranger's may be made to have it.
+TEST(Guardian, OfALauncherForgetsTheWorkersThatItReaps) {
+  const test::TempFolder folder;
+  const std::string go = folder.path() + "/go";
+  const std::string line(63, 'x');
+  test::Program program({"run", "-n", "1", "sh", "-c",
+                         "echo pid $$ of $RANK.; until [ -e " + go + " ]; do sleep 0.01; done; yes " + line +
+                             " | head -c 100000"});
+  const pid_t worker = program.worker(0);
+  ASSERT_GT(worker, 0);
+  const GroupMember keeper(worker);
+  ASSERT_TRUE(keeper.lives());
+  std::ofstream(go).put('\n');
+  ASSERT_TRUE(test::wait_until([&] { return ::kill(worker, 0) != 0 && errno == ESRCH; }));
+  ASSERT_TRUE(program.wait_until_stuck());
+  EXPECT_FALSE(keeper.lives());
+  const GroupMember stranger(worker);
+  ASSERT_TRUE(stranger.lives());
+  ASSERT_EQ(program.descendants().size(), 1U) << "its guardian";
+  ::kill(program.pid(), SIGKILL);
+  EXPECT_EQ(program.leftovers(), std::vector<pid_t>());
+  EXPECT_TRUE(stranger.lives());
 }
 
 }  // namespace

@@ -4,12 +4,16 @@ import csv
 import hashlib
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "base"))
+from repeated import say_repeated
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 MLP = ["--model", "mlp", "--data", "synthetic", "--width", "32", "--layers", "2", "--examples", "230",

@@ -10,7 +10,7 @@ import subprocess
 import time
 import unittest
 
-from train_case import LANES, PROGRAM, Case
+from train_case import LANES, PROGRAM, Case, say_repeated
 
 
 class Disk(Case):
@@ -41,6 +41,7 @@ class Disk(Case):
                 done = delayed("--resume", self.path("run"), "--steps", 4)
             if done.returncode == 0 or "no answer within" not in done.stderr:
                 break
+            say_repeated(self.id(), f"within {timeout_s} s: {done.stderr}")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.summary("run")["params_sha256"], self.train("whole", *args, "--steps", 4)["params_sha256"])
 

@@ -1,6 +1,7 @@
 // init() in environments that can't work: one clear line of the right kind, at once, and no hang.
 #include <algorithm>
 
+#include "base/repeated.h"
 #include "comm/worker_process.h"
 
 namespace lockstep::testing {
@@ -98,7 +99,10 @@ bool expect_one_and_three_missing(int seconds) {
   const std::string job = new_job();
   Worker two({.variables = variables_of(job, 2, 4)});
   Worker zero({.variables = variables_of(job, 0, 4, patience_of(seconds))});
-  if (zero.finish().starts_with("timeout 1 2 3:")) return false;
+  if (zero.finish().starts_with("timeout 1 2 3:")) {
+    say_repeated("rank 2 came later than " + std::to_string(seconds) + " s");
+    return false;
+  }
   for (Worker* worker : {&zero, &two})
     expect_failure(*worker, "timeout 1 3",
                    {std::to_string(seconds) + " s", "missing: rank 1, 3", "LOCKSTEP_INIT_TIMEOUT_S"});
@@ -160,6 +164,7 @@ std::vector<Limited> limited_jobs(int limited, const std::vector<int>& most) {
       return job.ranks[static_cast<std::size_t>(limited)].finish().starts_with("timeout");
     });
     if (!late || seconds == kMost) return jobs;
+    say_repeated("a rank with few files came later than " + std::to_string(seconds) + " s");
   }
 }
 

@@ -12,6 +12,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "base"))
+from repeated import say_repeated
+
 LOCKSTEP, PROGRAM = sys.argv[1:3]
 STEPS = 20 * 30  # 2000 examples in steps of 4 lanes × 25
 
@@ -61,6 +64,7 @@ class Trainer(unittest.TestCase):
             summary = folder / "summary.json"
             if not summary.exists() or json.loads(summary.read_text())["steps"] < STEPS:
                 break
+            say_repeated(self.id(), "the run was over before its signal")
         return folder, status, said
 
     def test_the_number_of_workers_makes_no_difference_and_there_is_a_page(self):

@@ -11,6 +11,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "base"))
+from repeated import say_repeated
+
 LOCKSTEP, PROGRAM = sys.argv[1:3]
 EPOCHS = 16  # a signal comes a quarter of a second later than it was sent, and must find it at work
 STEPS = 36 * EPOCHS  # 4500 examples in steps of 4 lanes × 32
@@ -85,6 +88,7 @@ class WholeProgram(unittest.TestCase):
             status, said, errors = self.disturb(folder, workers, *flags, how=lambda _: kill(folder))
             if at_work(said, errors):
                 break
+            say_repeated(self.id(), "the run was over before its signal")
         return folder, status, said, errors
 
     def test_the_number_of_workers_makes_no_difference(self):
@@ -119,6 +123,7 @@ class WholeProgram(unittest.TestCase):
                 status, said, errors = self.disturb(folder, workers, how=lambda process: process.send_signal(sent))
                 if "parameters" not in said:
                     break
+                say_repeated(self.id(), "the run was over before its signal")
             self.assertEqual(status, 128 + sent, said + errors)
             step = int(re.search(r"stopped after step (\d+)", said)[1])
             self.assertTrue(36 <= step < STEPS, said)

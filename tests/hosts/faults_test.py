@@ -12,7 +12,7 @@ import sys
 
 sys.dont_write_bytecode = True
 from cluster import FREE, MODEL, Case
-from harness import hosts, main
+from harness import hosts, main, say_repeated
 
 EVERY = 2             # steps between checkpoints
 SILENCE = "does not answer"  # what is said of somebody who was given up after a time of silence
@@ -79,7 +79,7 @@ class Fault(Case):
         """Parameters that are gathered across a slow link, where a step is mostly that."""
         hosts("rate", "--link", "1-2=100mbit", "--name", self.set)
         self.addCleanup(hosts, "rate", "--link", "1-2=10gbit", "--name", self.set)
-        for attempt in range(5):  # of a few moments in a step somebody is elsewhere
+        for _ in range(5):  # of a few moments in a step somebody is elsewhere
             shutil.rmtree(self.path("run"), ignore_errors=True)
             wide = [*MODEL, "--width", 512]
             self.process = self.job(1, "run", *wide, "--strategy", "zero3", *FREE)
@@ -89,6 +89,7 @@ class Fault(Case):
             self.check_survivor(0, {1})
             if any("the parameters of unit" in line for line in self.lines_of("run", 0)):
                 return
+            say_repeated(self.id(), "no worker was inside of a gather")
         self.fail(f"no worker was inside of a gather: {self.said('run')}")
 
     def test_an_agent(self):

@@ -7,6 +7,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "base"))
+from repeated import say_repeated
+
 TOOL = str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "hosts")
 SKIPPED = 77
 

@@ -14,7 +14,7 @@ import time
 import unittest
 
 sys.dont_write_bytecode = True
-from harness import TOOL, Case, hosts, left, main
+from harness import TOOL, Case, hosts, left, main, say_repeated
 
 LISTEN = """
 import socket, sys
@@ -89,6 +89,8 @@ class Network(Sleepers):
                     elif rate >= most / 2:
                         unsure.discard((a, b))
             if not unsure:
+                if attempt > 0:
+                    say_repeated(self.id(), f"{attempt} looks found pairs above the rate or below half of it")
                 return
         self.fail(f"never between half of the rate and the rate: {unsure} of {expected}, last {found}")
 

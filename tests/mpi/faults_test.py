@@ -4,11 +4,15 @@ faults_test.py MPIEXEC WORKER
 """
 import concurrent.futures
 import os
+import pathlib
 import re
 import subprocess
 import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "base"))
+from repeated import say_repeated
 
 MPIEXEC, WORKER = sys.argv[1:3]
 
@@ -34,6 +38,7 @@ def run_without_the_last(name, flags=()):
         said, _ = run(name, flags=flags, patience_ms=patience_ms)
         if not any("missing: rank 0" in line or "missing: rank 1" in line for lines in said.values() for line in lines):
             break
+        say_repeated(f"faults_test.{name}", f"rank 0 or 1 was late itself, with {patience_ms} ms of patience")
     return said, patience_ms // 1000
 
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "base/repeated.h"
 #include "comm/expect_error.h"
 #include "comm/thread_ranks.h"
 #include "lockstep/parallel/units.h"
@@ -20,6 +21,7 @@ using lockstep::testing::expect_close;
 using lockstep::testing::expect_error;
 using lockstep::testing::numbers;
 using lockstep::testing::on_threads;
+using lockstep::testing::say_repeated;
 using torch::nn::BatchNormOptions;
 
 constexpr std::int64_t kChannels = 3;
@@ -278,7 +280,8 @@ TEST(SyncBatchNorm, AWorkerThatRunsNoBackwardIsNamed) {
       try {
         loss = norm->forward(torch::ones({2, kChannels}).requires_grad_()).sum();
       } catch (const TimeoutError&) {
-        late = true;
+        if (!late.exchange(true))
+          say_repeated("a rank came to its forward later than " + std::to_string(patience.count()) + " s");
         return;
       }
       if (group.rank() == 0)

@@ -52,6 +52,27 @@ class Strategies(Case):
             self.assertGreater(summary["predicted_step_ms"], 0)
             self.assertGreater(summary["predicted_comm_fraction"], 0)
 
+    def test_shared_updates_are_in_the_trace(self):
+        self.train("zero1", *RUN, "-n", 2, "--steps", 5, "--strategy", "zero1")
+        with open(self.path("zero1", "trace.json")) as file:
+            names = {event["name"] for event in json.load(file)["traceEvents"]}
+        self.assertLessEqual({"bucket 0", "parameters of bucket 0", "wait for buckets", "wait for parameters"}, names)
+
+    def test_what_does_not_go_together_is_said(self):
+        self.refused("train", *RUN, "--steps", 1, "-n", 2, "--strategy", "zero1", "--optimizer", "torch-adam", "--out",
+                     self.path("none"), words=["--optimizer torch-adam", "--strategy zero1", "sgd, adam, adamw"])
+        self.refused("train", *RUN, "--steps", 1, "--compress", "bf16", "--algorithm", "tree", "--out",
+                     self.path("none"), words=["--algorithm", "--compress bf16", "none"])
+        self.refused("train", *RUN, "--steps", 1, "-n", 2, "--strategy", "zero1", "--algorithm", "tree", "--out",
+                     self.path("none"), words=["--algorithm", "--strategy zero1", "reduce_scatter", "tree"])
+        self.refused("train", *RUN, "--steps", 1, "-n", 2, "--strategy", "zero2", "--gathered-mb", 8, "--out",
+                     self.path("none"), words=["--gathered-mb", "zero2", "zero3"])
+        self.assertFalse(os.path.exists(self.path("none")))
+        self.refused("train", *RUN, "--steps", 1, "--compress", "fp9", "--out", self.path("none"),
+                     words=["--compress 'fp9'", "none, bf16"])
+
+
+class Compressed(Case):
     def test_a_compressed_run_has_the_same_bits_on_other_workers(self):
         run = [*RUN, "--compress", "topk:0.05", "--checkpoint-every", 2]
         whole = self.train("whole", *run, "-n", 1, "--compress-groups", 2, "--steps", 4)
@@ -114,12 +135,6 @@ class Strategies(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("one worker has nobody to exchange gradients with: bf16 changes nothing", done.stdout + done.stderr)
 
-    def test_shared_updates_are_in_the_trace(self):
-        self.train("zero1", *RUN, "-n", 2, "--steps", 5, "--strategy", "zero1")
-        with open(self.path("zero1", "trace.json")) as file:
-            names = {event["name"] for event in json.load(file)["traceEvents"]}
-        self.assertLessEqual({"bucket 0", "parameters of bucket 0", "wait for buckets", "wait for parameters"}, names)
-
     def test_a_compressed_run_goes_on_without_an_algorithm(self):
         self.train("rough", *RUN, "-n", 2, "--steps", 3, "--checkpoint-every", 2, "--compress", "bf16")
         checkpoint = self.path("rough", "checkpoints", "step-00000002")
@@ -127,19 +142,6 @@ class Strategies(Case):
         for more, words in ((["--algorithm", "ring"], ["--compress bf16", "none"]), (["--order", "any"], ["would make another run"])):
             self.refused("train", "--resume", checkpoint, "-n", 2, *more, "--out", self.path("none"), words=[*more, *words])
         self.assertFalse(os.path.exists(self.path("none")))
-
-    def test_what_does_not_go_together_is_said(self):
-        self.refused("train", *RUN, "--steps", 1, "-n", 2, "--strategy", "zero1", "--optimizer", "torch-adam", "--out",
-                     self.path("none"), words=["--optimizer torch-adam", "--strategy zero1", "sgd, adam, adamw"])
-        self.refused("train", *RUN, "--steps", 1, "--compress", "bf16", "--algorithm", "tree", "--out",
-                     self.path("none"), words=["--algorithm", "--compress bf16", "none"])
-        self.refused("train", *RUN, "--steps", 1, "-n", 2, "--strategy", "zero1", "--algorithm", "tree", "--out",
-                     self.path("none"), words=["--algorithm", "--strategy zero1", "reduce_scatter", "tree"])
-        self.refused("train", *RUN, "--steps", 1, "-n", 2, "--strategy", "zero2", "--gathered-mb", 8, "--out",
-                     self.path("none"), words=["--gathered-mb", "zero2", "zero3"])
-        self.assertFalse(os.path.exists(self.path("none")))
-        self.refused("train", *RUN, "--steps", 1, "--compress", "fp9", "--out", self.path("none"),
-                     words=["--compress 'fp9'", "none, bf16"])
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ namespace {
 
 // Where rank 0 of `job` listens when there is no secret.
 struct Door {
-  explicit Door(const std::string& job) {
+  explicit Door(const std::string& job, const std::string& node = "") {
     char text[64];
     std::snprintf(text, sizeof text, "lockstep/%u/%016llx", static_cast<unsigned>(::getuid()),
-                  static_cast<unsigned long long>(fnv1a(job + ".0")));
+                  static_cast<unsigned long long>(fnv1a(job + ".0" + node)));
     name.sun_family = AF_UNIX;
     std::memcpy(name.sun_path + 1, text, std::strlen(text));
     length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(text));
@@ -106,12 +106,12 @@ class Squatter {
  public:
   static constexpr uid_t kUid = 65534;
 
-  Squatter(const std::string& job, Squats how, uid_t uid) {
+  Squatter(const std::string& job, Squats how, uid_t uid, const std::string& node = "") {
     int pipes[2] = {-1, -1};
     EXPECT_EQ(::pipe2(pipes, O_CLOEXEC), 0);
     pid_ = ::fork();
     if (pid_ == 0) {
-      const Door door(job);
+      const Door door(job, node);
       const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
       const bool there = (uid == ::getuid() || ::setresuid(uid, uid, uid) == 0) &&
                          ::bind(socket, door.address(), door.length) == 0 &&
@@ -356,8 +356,8 @@ std::vector<Worker> workers_of_two_nodes(const std::vector<std::string>& argumen
 
 TEST(Rendezvous, WithASecretTheNameOfANodeCannotBeGuessed) {
   const std::string job = new_job();
-  const Squatter first(job + ".node0", Squats::listening, ::getuid());
-  const Squatter second(job + ".node1", Squats::listening, ::getuid());
+  const Squatter first(job, Squats::listening, ::getuid(), ".node0");
+  const Squatter second(job, Squats::listening, ::getuid(), ".node1");
   std::vector<Worker> workers = workers_of_two_nodes({"sum"}, {}, job);
   for (Worker& worker : workers) expect_ok(worker, "sum 10 nodes 2 local 2");
 }

@@ -67,8 +67,7 @@ std::vector<std::uint64_t> make_sizes(const BenchFlags& flags, BenchOp what, DTy
     sizes.push_back(bytes);
   }
   std::ranges::sort(sizes);
-  const auto repeated = std::ranges::unique(sizes);
-  sizes.erase(repeated.begin(), repeated.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   return sizes;
 }
 

@@ -40,8 +40,7 @@ CompressPlan plan_of(const CompressBenchFlags& flags) {
     plan.sizes.push_back(bytes / sizeof(float) * sizeof(float));
   }
   std::ranges::sort(plan.sizes);
-  const auto repeated = std::ranges::unique(plan.sizes);
-  plan.sizes.erase(repeated.begin(), repeated.end());
+  plan.sizes.erase(std::unique(plan.sizes.begin(), plan.sizes.end()), plan.sizes.end());
   for (const auto& text : split_at_commas(flags.methods)) {
     try {
       plan.methods.push_back(make_coder(text, 1)->name());

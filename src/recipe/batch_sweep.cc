@@ -71,8 +71,7 @@ std::vector<std::int64_t> parse_factors(const std::string& text) {
     factors.push_back(factor);
   }
   std::ranges::sort(factors);
-  const auto repeated = std::ranges::unique(factors);
-  factors.erase(repeated.begin(), repeated.end());
+  factors.erase(std::unique(factors.begin(), factors.end()), factors.end());
   return factors;
 }
 

@@ -84,7 +84,11 @@ struct EarlierRun {
   std::int64_t lanes = 0;
   std::string device = {};
 };
-EarlierRun look_at_run(const std::filesystem::path& path) {
+EarlierRun look_at_run(const std::filesystem::path& spelled) {
+  std::error_code unknown;
+  std::filesystem::path path =
+      std::filesystem::canonical(spelled, unknown);  // the run's, not that of a link to it
+  if (unknown) path = spelled;
   for (const auto& [file, inside] : {std::pair(path / "state.json", true),
                                      {path / "config.json", false},
                                      {path.parent_path() / "config.json", false}}) {

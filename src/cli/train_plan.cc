@@ -57,7 +57,10 @@ void go_on_after_restart(TrainPlan& plan) {
 // Whether the run goes on in its own folder, which may be spelled in many ways. Fills in the folder when none
 // is given.
 bool goes_on_in_its_folder(TrainOptions& o, const fs::path& checkpoint) {
-  const fs::path parent = fs::absolute(checkpoint).lexically_normal().parent_path();
+  std::error_code ignored;
+  fs::path parent = fs::absolute(checkpoint).lexically_normal().parent_path();
+  if (parent.filename() != "checkpoints")
+    parent = fs::canonical(checkpoint, ignored).parent_path();  // by a link
   if (parent.filename() != "checkpoints") return false;
   if (o.out.empty()) {
     // As a person would write it: from here where it lies below, else whole.
@@ -65,7 +68,6 @@ bool goes_on_in_its_folder(TrainOptions& o, const fs::path& checkpoint) {
     const fs::path near = fs::proximate(folder);
     o.out = (*near.begin() == ".." ? folder : near).string();
   }
-  std::error_code ignored;
   return fs::equivalent(o.out, parent.parent_path(), ignored);
 }
 

@@ -29,6 +29,16 @@ class Resume(Case):
                 self.assertEqual(part["steps"], 12)
                 self.assertEqual(self.losses(f"part-{optimizer}"), losses[4:])
 
+    def test_by_a_link_to_its_checkpoint_or_to_all_of_them(self):
+        self.train("run", *LANES, "-n", 2, "--steps", 2)
+        for steps, link, target in ((3, "latest", self.path("run", "checkpoints", "step-00000002")),
+                                    (4, "all", self.path("run", "checkpoints")), (5, "same", self.path("run"))):
+            os.symlink(target, self.path(link))
+            done = self.run_program("train", "--resume", link, "--steps", steps, cwd=self.folder)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual((self.summary("run")["steps"], self.summary("run")["workers"]), (steps, 2))
+        self.assertFalse(os.path.exists(self.path("runs")))
+
     def test_the_last_step_of_an_epoch_is_a_part_of_the_run(self):
         args = [*LANES, "--steps", 10, "--checkpoint-every", 4, "--keep", 0]
         whole = self.train("whole", *args, "--last-step", "short")

@@ -111,9 +111,11 @@ void StepCards::check() const {
                                                               : "") +
                           "; accepted: the same on every rank");
     if (!what.empty())
-      throw MismatchError("the ranks are out of step: " + group_.named(a) + " " + what + ", " +
-                          group_.named(b) + " " + words(other, one) +
-                          "; every rank goes through the same steps, and calls reset() when one does");
+      throw MismatchError(
+          "the ranks are out of step: " + group_.named(a) + " " + what + ", " + group_.named(b) + " " +
+          words(other, one) +
+          "; every rank goes through the same steps, calls reset() when one does, and ends a step "
+          "of which it trains no lane, where one does so, with synchronize() and end_step()");
   }
 }
 

@@ -101,7 +101,8 @@ void check_bits(const Group& group, const std::vector<NamedTensor>& tensors) {
     throw MismatchError(
         "the replicas have drifted apart, against " + group.named(0) + ": " + differ +
         "; something changed parameters on some ranks only: a skipped backward without "
-        "synchronize() and end_step(), a rate or clipping of its own, weights loaded on one rank");
+        "synchronize() and end_step(), a step() left out, an exception that one rank caught, a rate or "
+        "clipping of its own, weights loaded on one rank");
 }
 
 void broadcast_all(const Group& group, const std::vector<NamedTensor>& tensors) {

@@ -70,10 +70,10 @@ struct Step {
   bool ends_epoch = false;
   std::int64_t samples = 0;  // of all lanes of all workers
   double total_weight = 1;
-  std::vector<Lane> lanes;
-  bool everybodys = true;  // every worker has a lane in it
-  int most = 1;            // lanes of a worker, in any step
-  Group group = {};        // whose strategies are told; empty: nobody is
+  std::vector<Lane> lanes;  // to look at; gone through by `for (auto& lane : step)`, of which strategies hear
+  bool everybodys = true;   // every worker has a lane in it
+  int most = 1;             // lanes of a worker, in any step
+  Group group = {};         // whose strategies are told; empty: nobody is
 
   class Iterator;
   Iterator begin();
@@ -125,7 +125,9 @@ class Loader {
   std::int64_t steps() const;  // of the whole run, those done before included
   std::int64_t steps_per_epoch() const;
   // The next step, or null at the end. Valid until the next call. Throws DatasetError where the dataset
-  // threw, after the steps before that one, and again on every later call.
+  // threw, after the steps before that one, and again on every later call; and, where an exception has left
+  // the loop over the last step's lanes, what its exchange failed with, until that is given up (reset()). So
+  // does the increment in `for (auto& step : loader)`, behind the body and what is caught there.
   Step* next();
   // How long next() has waited for data so far, in nanoseconds.
   std::int64_t waited_ns() const;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "base/json_text.h"
 #include "cli/command.h"
@@ -85,13 +86,16 @@ struct EarlierRun {
   std::string device = {};
 };
 EarlierRun look_at_run(const std::filesystem::path& spelled) {
+  namespace fs = std::filesystem;
+  fs::path near = fs::absolute(spelled).lexically_normal();
+  if (!near.has_filename()) near = near.parent_path();  // a slash at its end
+  std::vector<std::pair<fs::path, bool>> files = {{near / "state.json", true}, {near / "config.json", false}};
+  // Of a run's folder of checkpoints: beside it where it is spelled (it may be a link itself), or leads to.
+  if (near.filename() == "checkpoints") files.emplace_back(near.parent_path() / "config.json", false);
   std::error_code unknown;
-  std::filesystem::path path =
-      std::filesystem::canonical(spelled, unknown);  // the run's, not that of a link to it
-  if (unknown) path = spelled;
-  for (const auto& [file, inside] : {std::pair(path / "state.json", true),
-                                     {path / "config.json", false},
-                                     {path.parent_path() / "config.json", false}}) {
+  if (const fs::path far = fs::canonical(near, unknown); !unknown)
+    files.emplace_back(far.parent_path() / "config.json", false);
+  for (const auto& [file, inside] : files) {
     Json json = try_json_file<Json>(file);
     if (inside && json.is_object()) json = Json(json.value("options", Json()));
     if (!json.is_object()) continue;

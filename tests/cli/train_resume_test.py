@@ -31,12 +31,24 @@ class Resume(Case):
 
     def test_by_a_link_to_its_checkpoint_or_to_all_of_them(self):
         self.train("run", *LANES, "-n", 2, "--steps", 2)
-        for steps, link, target in ((3, "latest", self.path("run", "checkpoints", "step-00000002")),
-                                    (4, "all", self.path("run", "checkpoints")), (5, "same", self.path("run"))):
-            os.symlink(target, self.path(link))
-            done = self.run_program("train", "--resume", link, "--steps", steps, cwd=self.folder)
+        os.mkdir(self.path("other"))
+        with open(self.path("other", "config.json"), "w") as config:  # of another run, which is not gone on with
+            json.dump({"workers": 1, "lanes": 4}, config)
+
+        def resume(spelled, steps):
+            done = self.run_program("train", "--resume", spelled, "--steps", steps, cwd=self.folder)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual((self.summary("run")["steps"], self.summary("run")["workers"]), (steps, 2))
+
+        for steps, link, target in ((3, "latest", self.path("run", "checkpoints", "step-00000002")),
+                                    (4, "other/all", self.path("run", "checkpoints")), (5, "same", self.path("run"))):
+            os.symlink(target, self.path(link))
+            resume(link, steps)
+        # The folder of checkpoints lies on another disk.
+        os.rename(self.path("run", "checkpoints"), self.path("elsewhere"))
+        os.symlink(self.path("elsewhere"), self.path("run", "checkpoints"))
+        resume("run/checkpoints", 6)
+        resume("run/checkpoints/", 7)
         self.assertFalse(os.path.exists(self.path("runs")))
 
     def test_the_last_step_of_an_epoch_is_a_part_of_the_run(self):

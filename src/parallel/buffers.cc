@@ -200,6 +200,10 @@ void BufferAverager::keep() {
         begin_[k] = tensor.clone();
       ++k;
     }
+  remember();
+}
+
+void BufferAverager::remember() {
   kept_.clear();
   for (const torch::Tensor& tensor : reals_) kept_.push_back({tensor._version(), tensor.storage()});
 }
@@ -241,6 +245,7 @@ void BufferAverager::restore() {
   std::size_t k = 0;
   for (const auto* list : {&real_runs_, &whole_runs_})
     for (const torch::Tensor& tensor : *list) tensor.copy_(begin_[k++]);
+  remember();
 }
 
 void BufferAverager::begin_lane(int position) {

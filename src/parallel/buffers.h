@@ -54,10 +54,11 @@ class BufferAverager {
   void renew_views();
   void check_in_place() const;
   torch::Tensor begin_of(const torch::Tensor& tensor, const Place& place) const;
-  std::vector<std::int32_t> touched() const;  // one of reals_ each: was it written to since keep()?
+  std::vector<std::int32_t> touched() const;  // one of reals_ each: was it written to since remember()?
   void restore_but(const std::vector<std::int32_t>& touched);
   void take_averages();
   void keep();        // as the step's beginning
+  void remember();    // that what stands in reals_ was written by nobody else
   void pack();        // into the flat tensors
   void merge_last();  // the last two sums become one
   void send();

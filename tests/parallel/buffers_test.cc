@@ -83,6 +83,24 @@ TEST(Buffers, ARealOneThatWasGivenOtherMemoryIsNotPutBack) {
   });
 }
 
+// What reset() itself writes is no program's doing.
+TEST(Buffers, AStepWithoutGradientsIsUndoneBehindOneOfLanesThatWasGivenUp) {
+  for (const int n : {1, 2})
+    on_threads(thread_groups(n), [](const Group& group) {
+      auto net = std::make_shared<SmallNet>();
+      DataParallel ddp(net, group);
+      {
+        auto scope = ddp.lane(lane_of(group.rank(), group.size()));
+        net->forward(small_batch(group.rank(), 0));
+      }
+      ddp.reset();
+      const std::vector<torch::Tensor> before = copies(*net);
+      net->forward(small_batch(group.rank(), 1));
+      ddp.synchronize();  // nobody has a gradient
+      EXPECT_TRUE(equal(copies(*net), before));
+    });
+}
+
 // The mean of what lanes summed up before goes to where the buffer lies then.
 TEST(Buffers, AComplexOneThatWasGivenOtherMemoryBehindItsLastCountedLaneGetsTheAverage) {
   on_threads(thread_groups(2), [](const Group& group) {

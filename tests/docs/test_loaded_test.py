@@ -78,6 +78,16 @@ class Loaded(unittest.TestCase):
         self.assertFalse((self.root / "build/mark").exists())
         self.assertFalse(pathlib.Path("/dev/shm/test_loaded_mark").exists())
 
+    @unittest.skipIf(shutil.which("ip") is None, "ip (iproute2) is needed")
+    def test_runs_together_share_their_cores(self):
+        seen = self.root.parent / "seen"
+        self.plant(meets=f"grep Cpus_allowed_list /proc/self/status >>{seen}; n=0; "
+                         f"until test $(wc -l <{seen}) = 2; do n=$((n + 1)); test $n -lt 600 || exit 1; sleep 0.1; done")
+        status, output = self.loaded("--runs", "2", "--load", "0", "--at-once", "2", "--together")
+        self.assertEqual(status, 0, output)
+        cores = seen.read_text().splitlines()
+        self.assertEqual((len(cores), len(set(cores))), (2, 1), cores)
+
     def test_no_test_is_no_success(self):
         self.plant(good="true")
         status, output = self.loaded("--runs", "1", "--load", "0", "--", "-R", "nothing")

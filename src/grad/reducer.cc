@@ -114,6 +114,8 @@ struct Reducer::Impl {
         card.lanes = 1;
         card.step = static_cast<double>(*idle_step);
       }
+      // Without its reset() it would have made that step's update, or given lanes to this one.
+      if (resets > 0 && (idle_step || gave_up_means)) card.resets = static_cast<double>(resets);
       return card;
     }
     card.lanes = lanes ? 1 : 0;
@@ -128,6 +130,10 @@ struct Reducer::Impl {
     if (exchange.opened()) return true;
     if (options.beside != nullptr) options.beside->announce();
     return exchange.open(card());
+  }
+  void forget_resets() {
+    resets = 0;
+    gave_up_means = false;
   }
   bool exchanges_now() const { return sync && (!lanes || part.last); }
 
@@ -149,6 +155,7 @@ struct Reducer::Impl {
   std::optional<std::int64_t> idle_step;  // the step that this worker takes part in without lanes
   std::exception_ptr failure;             // of this step's exchange, until it is given up
   std::int64_t resets = 0;                // since the last exchange
+  bool gave_up_means = false;             // one of them behind an exchange, whose update others may have made
   std::int64_t steps = 0;                 // that were ended
   std::int64_t exchanges_of_step = 0;     // since the last of them
   Phase phase = Phase::fresh;
@@ -250,6 +257,7 @@ void Reducer::Impl::on_gradient(std::size_t i) {
     open();
     exchange.ready(i);
   } catch (...) {
+    forget_resets();  // as in finish(), where ranks without gradients are told the same
     failure = std::current_exception();
     throw;
   }
@@ -280,6 +288,7 @@ void Reducer::Impl::fold_rest() {
 
 // All gradients of the step have come: what has not left goes now, then everything is awaited.
 void Reducer::Impl::finish() {
+  if (failure) std::rethrow_exception(failure);  // of a backward inside of this one
   const bool idle = phase == Phase::fresh;
   try {
     if (options.beside != nullptr) options.beside->backward_over();
@@ -287,7 +296,7 @@ void Reducer::Impl::finish() {
     if (!open()) {
       if (options.beside != nullptr) options.beside->nobody();
       phase = Phase::reduced;
-      resets = 0;  // all have met, and nobody has more than the others
+      forget_resets();  // all have met, and nobody has more than the others
       return;
     }
     exchange.flush();
@@ -297,12 +306,12 @@ void Reducer::Impl::finish() {
   } catch (...) {
     exchange.abandon();
     if (options.beside != nullptr) options.beside->abandon();
-    resets = 0;  // all ranks are told, and may all reset()
+    forget_resets();  // all ranks are told, and may all reset()
     failure = std::current_exception();
     throw;
   }
   phase = Phase::reduced;
-  resets = 0;
+  forget_resets();
   ++exchanges;
   ++exchanges_of_step;
   if (!rebuilt) rebuild();
@@ -391,6 +400,7 @@ void Reducer::synchronize_idle(std::optional<std::int64_t> step) {
 }
 
 void Reducer::refuse_failed() const { impl_->refuse_failed(); }
+bool Reducer::failed() const noexcept { return impl_->failure != nullptr; }
 
 void Reducer::end_step() {
   if (impl_->phase != Impl::Phase::reduced) return;
@@ -406,6 +416,8 @@ void Reducer::reset() {
     impl_->options.exchange.leave_out();
   for (const NamedTensor& parameter : impl_->parameters) parameter.tensor.mutable_grad() = torch::Tensor();
   ++impl_->resets;
+  impl_->gave_up_means =
+      impl_->gave_up_means || (impl_->phase == Impl::Phase::reduced && impl_->exchange.any_used());
   impl_->lane_reset = impl_->lane_open;
   impl_->exchanges_of_step = 0;
   impl_->begin_step();

@@ -44,6 +44,18 @@ std::string number(double x) {
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), x).ptr};
 }
 
+// What every rank has to do where these differ.
+std::string accepted(const StepCard& one, const StepCard& other) {
+  if (one.strategy != other.strategy) return "accepted: the same models in the same order on every rank";
+  if (differ(one.lanes, other.lanes)) return "accepted: lanes on every rank, or on none";
+  if (differ(one.resets, other.resets)) return "accepted: reset() on every rank when one calls it";
+  if (!differ(one.step, other.step) && !differ(one.exchange, other.exchange))
+    return "accepted: the same total_weight on every rank";
+  const std::string steps = "accepted: the same steps on every rank";
+  if (one.lanes.value_or(0) == 0) return steps;
+  return steps + "; a rank that trains none of its lanes of one ends it with synchronize() and end_step()";
+}
+
 // What tells this card from the other, in words; empty: nothing does.
 std::string words(const StepCard& card, const StepCard& other) {
   if (card.strategy != other.strategy)
@@ -111,11 +123,8 @@ void StepCards::check() const {
                                                               : "") +
                           "; accepted: the same on every rank");
     if (!what.empty())
-      throw MismatchError(
-          "the ranks are out of step: " + group_.named(a) + " " + what + ", " + group_.named(b) + " " +
-          words(other, one) +
-          "; every rank goes through the same steps, calls reset() when one does, and ends a step "
-          "of which it trains no lane, where one does so, with synchronize() and end_step()");
+      throw MismatchError("the ranks are out of step: " + group_.named(a) + " " + what + ", " +
+                          group_.named(b) + " " + words(other, one) + "; " + accepted(one, other));
   }
 }
 

@@ -138,6 +138,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   void lanes_failed(std::exception_ptr its_failure) noexcept override {
     loop_failure = std::move(its_failure);
   }
+  bool has_failed() const noexcept override { return owner.reducer_->failed(); }
   void rethrow_of_loop() {
     if (loop_failure) std::rethrow_exception(loop_failure);
   }
@@ -337,6 +338,8 @@ std::vector<NamedTensor> Replicated::parameters() const { return reducer_->param
 
 void Replicated::synchronize() {
   lanes_->rethrow_of_loop();
+  reducer_->refuse_failed();
+  lanes_->board->end_left(group_);
   reducer_->synchronize();
 }
 
@@ -357,6 +360,7 @@ void Replicated::reset() {
       meet();
     } catch (...) {  // NOLINT(bugprone-empty-catch): the gathers keep their failure
     }
+  if (lanes_->has_failed()) lanes_->board->failure_is_over();
   reducer_->reset();
   lanes_->buffers.abandon();
   lanes_->restore();

@@ -292,6 +292,40 @@ TEST(Misuse, WhatAnExchangeFailedWithInsideBackwardIsToldAgainBehindIt) {
   });
 }
 
+// Whose caller may catch it: no bucket leaves a second time.
+TEST(Misuse, WhatAnExchangeFailedWithInsideAnInnerBackwardEndsTheOuterOneToo) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    int asked = 0;
+    DataParallel ddp(net, group, {.hook = [&](const Bucket&) -> Work {
+                       if (++asked == 1) throw std::runtime_error("no link");
+                       return Work();
+                     }});
+    bool caught = false;
+    // The outer one brings the gradients of `second`, then the inner one all others, and with them the
+    // bucket.
+    const auto inner = net->norm(net->first(small_batch(group.rank(), 0))).square().mean();
+    auto middle = torch::ones({4, 8}).requires_grad_() * 2;
+    middle.register_hook([&](const torch::Tensor& gradient) {
+      try {
+        inner.backward();
+      } catch (const std::exception& error) {
+        caught = std::string(error.what()).find("no link") != std::string::npos;
+      }
+      return gradient;
+    });
+    try {
+      net->second(middle).square().mean().backward();
+      ADD_FAILURE() << "the outer backward went on";
+    } catch (const std::exception& error) {
+      EXPECT_NE(std::string(error.what()).find("no link"), std::string::npos) << error.what();
+    }
+    EXPECT_TRUE(caught);
+    EXPECT_EQ(asked, 1);
+    EXPECT_EQ(ddp.reducer().exchanges(), 0);
+  });
+}
+
 // libtorch gives it another accumulator of gradients, there and back.
 TEST(Misuse, AModelThatIsMovedAfterWrappingIsNamed) {
   for (const bool idle : {false, true})

@@ -41,7 +41,7 @@ TEST(OutOfStep, ARankThatSkippedABatchIsNamed) {
                                         optimizer.step();
                                       }
                                     }),
-                {"rank 0 is in step 1", "rank 1 is in step 2"});
+                {"rank 0 is in step 1", "rank 1 is in step 2", "ends it with synchronize() and end_step()"});
 }
 
 TEST(OutOfStep, ARankWithoutLanesHearsOfItToo) {
@@ -68,6 +68,57 @@ TEST(OutOfStep, ARankThatResetsAloneIsNamed) {
                 {"rank 0 has called reset() 0 times", "rank 1 has called reset() 1 times"});
 }
 
+// Rank 0 updates with the means that rank 1 gives up, which has no gradient in the step behind.
+TEST(OutOfStep, ARankThatGivesMeansUpAloneIsNamedWithoutGradientsToo) {
+  expect_in_all(told<MismatchError>(2,
+                                    [](const Group& group) {
+                                      auto net = std::make_shared<SmallNet>();
+                                      DataParallel ddp(net, group);
+                                      SGD optimizer(ddp, {.lr = 0.1});
+                                      const int rank = group.rank();
+                                      net->forward(small_batch(rank, 0)).square().mean().backward();
+                                      if (rank == 0) {
+                                        optimizer.step();
+                                        net->forward(small_batch(rank, 1)).square().mean().backward();
+                                      } else {
+                                        ddp.reset();
+                                      }
+                                      ddp.synchronize();
+                                    }),
+                {"rank 0 has called reset() 0 times", "rank 1 has called reset() 1 times",
+                 "accepted: reset() on every rank when one calls it"});
+}
+
+TEST(OutOfStep, ARankThatResetsAloneIsNamedInAStepWithoutLanesToo) {
+  expect_in_all(told<MismatchError>(2,
+                                    [](const Group& group) {
+                                      auto net = std::make_shared<SmallNet>();
+                                      DataParallel ddp(net, group);
+                                      if (group.rank() == 0) return train_lane(ddp, *net, 0, 6);
+                                      ddp.reset();
+                                      ddp.reducer().synchronize_idle(6);
+                                    }),
+                {"rank 0 has called reset() 0 times", "rank 1 has called reset() 1 times"});
+}
+
+// It is as one that skips its backward: nothing of that step was exchanged yet.
+TEST(OutOfStep, ARankThatGivesItsBackwardUpAloneIsIdleInThatStep) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    SGD optimizer(ddp, {.lr = 0.1});
+    for (int step = 0; step < 3; ++step) {
+      const torch::Tensor loss = net->forward(small_batch(group.rank(), step)).square().mean();
+      if (group.rank() == 1 && step == 1)
+        ddp.reset();  // an exception, caught here alone
+      else
+        loss.backward();
+      EXPECT_NO_THROW(optimizer.step());
+      EXPECT_EQ(ddp.reducer().exchanges(), step + 1);
+    }
+  });
+}
+
 TEST(OutOfStep, LanesHereAndNoneThereAreNamed) {
   expect_in_all(told<MismatchError>(3,
                                     [](const Group& group) {
@@ -76,7 +127,8 @@ TEST(OutOfStep, LanesHereAndNoneThereAreNamed) {
                                       if (group.rank() != 2) return train_lane(ddp, *net, group.rank(), 0);
                                       net->forward(small_batch(2, 0)).square().mean().backward();
                                     }),
-                {"rank 0 is in lanes of step 0", "rank 2 calls backward without a lane"});
+                {"rank 0 is in lanes of step 0", "rank 2 calls backward without a lane",
+                 "accepted: lanes on every rank, or on none"});
 }
 
 TEST(OutOfStep, TwoModelsInAnotherOrderAreNamed) {
@@ -89,7 +141,8 @@ TEST(OutOfStep, TwoModelsInAnotherOrderAreNamed) {
                             DataParallel ddp_b(b, group);
                             (group.rank() == 0 ? a : b)->forward(small_batch(0, 0)).mean().backward();
                           }),
-      {"rank 0 exchanges gradients of model 0", "rank 1 exchanges gradients of model 1"});
+      {"rank 0 exchanges gradients of model 0", "rank 1 exchanges gradients of model 1",
+       "accepted: the same models in the same order on every rank"});
 }
 
 // The last step of an epoch is shorter: its sums are divided by another number, and still it is the step that
@@ -164,7 +217,8 @@ TEST(OutOfStep, DivisorsThatDifferInTheLastPlaceAreTold) {
                                       auto scope = ddp.lane({.index = group.rank(), .total_weight = total});
                                       net->forward(small_batch(group.rank(), 0)).square().mean().backward();
                                     }),
-                {"rank 0 divides by 3.3,", "rank 1 divides by 3.3000000000000003;"});
+                {"rank 0 divides by 3.3,", "rank 1 divides by 3.3000000000000003;",
+                 "accepted: the same total_weight on every rank"});
 }
 
 // Nothing was averaged, and the group works: told of it, all may give the step up together and go on.

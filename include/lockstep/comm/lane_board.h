@@ -30,7 +30,10 @@ struct LaneLoop {
   bool mine = true;        // this worker has lanes in it
   bool everybodys = true;  // every worker has
   int most = 1;            // lanes of a worker, in any step
-  bool left = false;       // by an exception: no word is said for it until its end
+  bool left = false;       // by an exception
+  // Of a failure in it all were told, and it was given up. Once left, no word is said for it until its end:
+  // nobody listens.
+  bool told = false;
 };
 
 class LaneListener {
@@ -52,6 +55,8 @@ class LaneListener {
   virtual void serve() = 0;
   // Such a loop is over, on this worker and, when this returns, on all. Collective.
   virtual void loop_over() = 0;
+  // An exchange of this step has failed, of which every worker is told, and the step is not given up yet.
+  virtual bool has_failed() const noexcept = 0;
   // lanes_end() has thrown this where nothing may be thrown: whoever asks for gradients next is told.
   virtual void lanes_failed(std::exception_ptr failure) noexcept = 0;
 };
@@ -65,13 +70,19 @@ class LaneBoard {
 
   // By who hands out lanes. `end` of a loop that is not under way does nothing; it may exchange gradients.
   // `end_early` does the same and keeps what it throws for the strategies. `thrown_out` is for a loop that an
-  // exception leaves: its end is still to come, and no exchange until then is one of its. `leave` is for one
-  // that is given up: the others hear that it is over.
+  // exception leaves: its end is still to come. Where every worker was told of that failure no exchange until
+  // then is one of its; where it is this worker's own the others still listen. `leave` is for one that is
+  // given up: the others hear that it is over.
   void begin(const LaneLoop& loop);
   void end(const Group& group, const void* of);
   void end_early(const Group& group, const void* of) noexcept;
   void thrown_out(const void* of) noexcept;
   void leave(const Group& group, const void* of) noexcept;
+  // A step that has failed on every worker is given up.
+  void failure_is_over() noexcept;
+  // Ends what an exception of this worker's own has left, whose others listen until then: before it goes on
+  // to what all do behind a loop.
+  void end_left(const Group& group);
 
   // By strategy `number`, before it exchanges.
   void announce(const Group& group, int number);

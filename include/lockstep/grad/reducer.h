@@ -109,6 +109,7 @@ class Reducer {
   void synchronize_idle(std::optional<std::int64_t> step = {});
   // Throws what the step's exchange has failed with, until reset().
   void refuse_failed() const;
+  bool failed() const noexcept;
   // The means have been used: what comes next belongs to the next step.
   void end_step();
   // Forgets an unfinished step, on every rank.

@@ -50,7 +50,7 @@ void LaneBoard::end(const Group& group, const void* of) {
   if (!close(of, loop)) return;
   try {
     // Still under way while they exchange, so that they announce it.
-    loops_.back().left = false;
+    loops_.back().left = loops_.back().told = false;
     if (loop.mine)
       for (const auto& [number, listener] : listeners_) listener->lanes_end();
     loops_.pop_back();
@@ -71,6 +71,18 @@ void LaneBoard::end(const Group& group, const void* of) {
 
 void LaneBoard::thrown_out(const void* of) noexcept {
   if (LaneLoop* const loop = find(of)) loop->left = true;
+}
+
+void LaneBoard::end_left(const Group& group) {
+  while (!listens_ && !loops_.empty() && loops_.back().left && !loops_.back().told)
+    end(group, loops_.back().of);
+}
+
+// In what was left, or else where the program is.
+void LaneBoard::failure_is_over() noexcept {
+  if (loops_.empty()) return;
+  if (!loops_.back().left) loops_.back().told = true;
+  for (LaneLoop& loop : loops_) loop.told = loop.told || loop.left;
 }
 
 void LaneBoard::end_early(const Group& group, const void* of) noexcept {
@@ -98,8 +110,14 @@ void LaneBoard::leave(const Group& group, const void* of) noexcept {
 
 void LaneBoard::announce(const Group& group, int number) {
   if (listens_) return;
-  const auto loop = std::find_if(loops_.rbegin(), loops_.rend(), [](const LaneLoop& l) { return !l.left; });
-  if (loop == loops_.rend() || !loop->mine || loop->everybodys) return;
+  const bool failed =
+      std::ranges::any_of(listeners_, [](const auto& entry) { return entry.second->has_failed(); });
+  const auto loop = std::find_if(loops_.rbegin(), loops_.rend(), [&](const LaneLoop& l) {
+    return !l.left || !(l.told || l.everybodys || failed);
+  });
+  if (loop == loops_.rend()) return;
+  loop->told = false;  // of a failure in it that was given up there: it goes on
+  if (!loop->mine || loop->everybodys) return;
   say(group, number + 1);
 }
 

@@ -89,11 +89,12 @@ EarlierRun look_at_run(const std::filesystem::path& spelled) {
   namespace fs = std::filesystem;
   fs::path near = fs::absolute(spelled).lexically_normal();
   if (!near.has_filename()) near = near.parent_path();  // a slash at its end
-  std::vector<std::pair<fs::path, bool>> files = {{near / "state.json", true}, {near / "config.json", false}};
+  std::vector<std::pair<fs::path, bool>> files = {{spelled / "state.json", true},
+                                                  {spelled / "config.json", false}};
   // Of a run's folder of checkpoints: beside it where it is spelled (it may be a link itself), or leads to.
   if (near.filename() == "checkpoints") files.emplace_back(near.parent_path() / "config.json", false);
   std::error_code unknown;
-  if (const fs::path far = fs::canonical(near, unknown); !unknown)
+  if (const fs::path far = fs::canonical(spelled, unknown); !unknown)
     files.emplace_back(far.parent_path() / "config.json", false);
   for (const auto& [file, inside] : files) {
     Json json = try_json_file<Json>(file);

@@ -114,8 +114,8 @@ struct Reducer::Impl {
         card.lanes = 1;
         card.step = static_cast<double>(*idle_step);
       }
-      // Without its reset() it would have made that step's update, or given lanes to this one.
-      if (resets > 0 && (idle_step || gave_up_means)) card.resets = static_cast<double>(resets);
+      // Else it is as one that skips its backward.
+      if (gave_up_means) card.resets = static_cast<double>(resets);
       return card;
     }
     card.lanes = lanes ? 1 : 0;

@@ -144,8 +144,9 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   }
   void lanes_left() noexcept override { owner.reducer_->set_lane_loop(false); }
   void take_part(std::int64_t step) override {
-    in_step = false;
     taking_part = true;
+    if (pending) return owner.reducer_->synchronize();  // its lanes waited under no_sync()
+    in_step = false;
     owner.reducer_->synchronize_idle(step);
   }
   void serve() override {
@@ -211,7 +212,9 @@ Replicated::Replicated(Traits traits, const ModuleRef& module, Group group, Stra
   bind(std::move(group));
 }
 
-Replicated::~Replicated() = default;
+Replicated::~Replicated() {
+  if (lanes_ && lanes_->has_failed()) lanes_->board->failure_is_over();
+}
 
 void Replicated::bind(Group group) {
   // Those that optimizers keep something of; what came later is trained by another strategy, or by nobody.

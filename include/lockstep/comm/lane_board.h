@@ -89,6 +89,7 @@ class LaneBoard {
 
  private:
   LaneLoop* find(const void* of);
+  LaneLoop* current();
   bool close(const void* of, LaneLoop& loop);
   void say(const Group& group, std::int32_t word);
   void listen(const Group& group, std::int64_t step);

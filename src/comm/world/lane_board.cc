@@ -73,9 +73,23 @@ void LaneBoard::thrown_out(const void* of) noexcept {
   if (LaneLoop* const loop = find(of)) loop->left = true;
 }
 
+// The innermost loop whose others may listen; null: there is none. Of one that was left they don't where all
+// were told of a failure, and where all have lanes nobody ever does.
+LaneLoop* LaneBoard::current() {
+  const bool failed =
+      std::ranges::any_of(listeners_, [](const auto& entry) { return entry.second->has_failed(); });
+  const auto found = std::find_if(loops_.rbegin(), loops_.rend(), [&](const LaneLoop& l) {
+    return !l.left || !(l.told || l.everybodys || failed);
+  });
+  return found == loops_.rend() ? nullptr : &*found;
+}
+
 void LaneBoard::end_left(const Group& group) {
-  while (!listens_ && !loops_.empty() && loops_.back().left && !loops_.back().told)
-    end(group, loops_.back().of);
+  while (!listens_) {
+    const LaneLoop* const loop = current();
+    if (loop == nullptr || !loop->left) return;
+    end(group, loop->of);
+  }
 }
 
 // In what was left, or else where the program is.
@@ -110,12 +124,8 @@ void LaneBoard::leave(const Group& group, const void* of) noexcept {
 
 void LaneBoard::announce(const Group& group, int number) {
   if (listens_) return;
-  const bool failed =
-      std::ranges::any_of(listeners_, [](const auto& entry) { return entry.second->has_failed(); });
-  const auto loop = std::find_if(loops_.rbegin(), loops_.rend(), [&](const LaneLoop& l) {
-    return !l.left || !(l.told || l.everybodys || failed);
-  });
-  if (loop == loops_.rend()) return;
+  LaneLoop* const loop = current();
+  if (loop == nullptr) return;
   loop->told = false;  // of a failure in it that was given up there: it goes on
   if (!loop->mine || loop->everybodys) return;
   say(group, number + 1);

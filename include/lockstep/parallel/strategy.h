@@ -100,11 +100,13 @@ class Strategy : public GradientSource {
   virtual void meet() = 0;
 
   // Forgets what this step has gathered so far: after an exception in the middle of a step. Every rank; one
-  // that does so alone is named at the next exchange. Buffers are as the step found them: before its first
-  // lane, or, without lanes, as the exchange before, or the constructor, left them (but for what was loaded
-  // since). Behind the step's exchange they stay as it left them. It brings no rank to another step: where
-  // some had exchanged theirs before the exception, all are told at the next, and each time again until
-  // they go through the same step (a program that can't say which goes on from a checkpoint).
+  // that does so alone is named at the next exchange in which it has gradients (without any it is as one that
+  // skips its backward, unless it gave means up that others have updated with). Buffers are as the step found
+  // them: before its first lane, or, without lanes, as the exchange before, or the constructor, left them
+  // (but for what was loaded since). Behind the step's exchange they stay as it left them. It brings no rank
+  // to another step: where some had exchanged theirs before the exception, all are told at the next, and each
+  // time again until they go through the same step (a program that can't say which goes on from a
+  // checkpoint).
   virtual void reset() = 0;
   // Compares the bits of what all workers hold alike. Throws MismatchError naming what differs. Collective.
   virtual void check_replicas() = 0;

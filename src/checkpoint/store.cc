@@ -170,7 +170,13 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(folder, error)) {
     if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
       throw SystemError("cannot look for a checkpoint at " + path.string(), error.value());
-    throw UsageError(fmt::format("no checkpoint at {}: there is no such folder", path.string()));
+    std::string why = "there is no such folder";
+    if (std::filesystem::exists(folder, error))
+      why = "that is no folder; accepted: a run's, its checkpoints', or that of one checkpoint";
+    else if (std::filesystem::is_symlink(folder, error))
+      why =
+          "it is a link to " + std::filesystem::read_symlink(folder, error).string() + ", which is not there";
+    throw UsageError(fmt::format("no checkpoint at {}: {}", path.string(), why));
   }
   if (parse_step_name(folder.filename().string()) || std::filesystem::exists(folder / kManifestName, error)) {
     return folder;

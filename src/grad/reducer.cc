@@ -113,6 +113,8 @@ struct Reducer::Impl {
       if (idle_step) {
         card.lanes = 1;
         card.step = static_cast<double>(*idle_step);
+      } else if (behind) {
+        card.step = static_cast<double>(*behind);
       }
       // Else it is as one that skips its backward.
       if (gave_up_means) card.resets = static_cast<double>(resets);
@@ -153,6 +155,7 @@ struct Reducer::Impl {
   bool unused_lanes = false;  // this step's lanes are over, and brought no gradient
   LanePart part;
   std::optional<std::int64_t> idle_step;  // the step that this worker takes part in without lanes
+  std::optional<std::int64_t> behind;     // the step whose lanes it went through before it came here without
   std::exception_ptr failure;             // of this step's exchange, until it is given up
   std::int64_t resets = 0;                // since the last exchange
   bool gave_up_means = false;             // one of them behind an exchange, whose update others may have made
@@ -375,7 +378,7 @@ bool Reducer::lane_has_gradients() const { return impl_->lanes && !impl_->arriva
 std::vector<double> Reducer::lane_squares() const { return impl_->store.lane_squares(); }
 void Reducer::set_lane_loop(bool on) { impl_->lane_loop = on; }
 
-void Reducer::synchronize() {
+void Reducer::synchronize(std::optional<std::int64_t> behind) {
   Impl& impl = *impl_;
   if (impl.phase == Impl::Phase::reduced) return;
   impl.look_for_torn();
@@ -383,6 +386,7 @@ void Reducer::synchronize() {
   if (impl.phase == Impl::Phase::fresh) {
     if (const auto lost = impl.hooks->first_lost()) impl.refuse_lost(*lost);
     impl.store.refuse_foreign();
+    impl.behind = behind;
     return synchronize_idle(impl.lanes ? std::optional(impl.part.step) : std::nullopt);
   }
   impl.finish();

@@ -44,17 +44,28 @@ std::string number(double x) {
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), x).ptr};
 }
 
+// Who has no say in whether there are lanes has none in the number of a step without them.
+bool steps_differ(const StepCard& a, const StepCard& b) {
+  const bool comparable = (a.lanes && b.lanes) || a.lanes == 1.0 || b.lanes == 1.0;
+  return (comparable && differ(a.step, b.step)) || differ(a.exchange, b.exchange);
+}
+
 // What every rank has to do where these differ.
 std::string accepted(const StepCard& one, const StepCard& other) {
   if (one.strategy != other.strategy) return "accepted: the same models in the same order on every rank";
   if (differ(one.lanes, other.lanes)) return "accepted: lanes on every rank, or on none";
-  if (differ(one.resets, other.resets)) return "accepted: reset() on every rank when one calls it";
-  if (!differ(one.step, other.step) && !differ(one.exchange, other.exchange))
-    return "accepted: the same total_weight on every rank";
-  const std::string steps = "accepted: the same steps on every rank";
-  if (one.lanes.value_or(0) == 0) return steps;
-  return steps + "; a rank that trains none of its lanes of one ends it with synchronize() and end_step()";
+  const bool resets = differ(one.resets, other.resets);
+  if (!steps_differ(one, other))
+    return resets ? "accepted: reset() on every rank when one calls it"
+                  : "accepted: the same total_weight on every rank";
+  std::string steps = "accepted: the same steps on every rank";
+  if (one.lanes == 1.0)
+    steps += "; a rank that trains none of its lanes of one ends it with synchronize() and end_step()";
+  if (resets) steps += "; reset() on every rank when one calls it, which brings none to another step";
+  return steps;
 }
+
+std::string times(double n) { return n == 1 ? "once" : number(n) + " times"; }
 
 // What tells this card from the other, in words; empty: nothing does.
 std::string words(const StepCard& card, const StepCard& other) {
@@ -63,13 +74,15 @@ std::string words(const StepCard& card, const StepCard& other) {
   if (differ(card.lanes, other.lanes))
     return *card.lanes == 0 ? "calls backward without a lane"
                             : "is in lanes of step " + number(card.step.value_or(0));
-  if (differ(card.resets, other.resets)) return "has called reset() " + number(*card.resets) + " times";
-  if (differ(card.step, other.step) || differ(card.exchange, other.exchange))
-    return card.exchange ? "is in backward " + number(*card.exchange + 1) + " of step " + number(*card.step)
+  std::string text;
+  if (steps_differ(card, other))
+    text = card.exchange ? "is in backward " + number(*card.exchange + 1) + " of step " + number(*card.step)
                          : "is in step " + number(*card.step);
-  if (differ(card.divisor, other.divisor) && !differ(card.draw, other.draw))
+  if (differ(card.resets, other.resets))
+    text += (text.empty() ? "" : " and ") + std::string("has called reset() ") + times(*card.resets);
+  if (text.empty() && differ(card.divisor, other.divisor) && !differ(card.draw, other.draw))
     return "divides by " + number(*card.divisor);
-  return "";
+  return text;
 }
 
 }  // namespace

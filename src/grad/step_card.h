@@ -17,7 +17,8 @@ namespace lockstep {
 struct StepCard {
   double strategy = 0;                  // which of the group's strategies exchanges
   std::optional<double> lanes = {};     // 1: this step is made of lanes, 0: it is not
-  std::optional<double> step = {};      // its number: the lanes', or how many were ended before
+  // Its number: the lanes', or how many were ended before. Without a say in `lanes`: if there are lanes.
+  std::optional<double> step = {};
   std::optional<double> exchange = {};  // without lanes: which of the step, from 0
   std::optional<double> draw = {};      // LaneInfo's, as far as a double holds it
   std::optional<double> resets = {};    // how often a step was given up since the last exchange

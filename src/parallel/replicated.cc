@@ -117,6 +117,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   }
   void step_is_over() {
     pending = taking_part = false;
+    forget_loops();
     if (in_step) exchanged_step = info.step;
   }
 
@@ -154,6 +155,14 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     if (owner.traits_.units) owner.traits_.units->passes_over();
   }
   void loop_over() override { owner.meet(); }
+  // Of several nobody knows which one is meant.
+  void loop_ended(std::int64_t step) noexcept override {
+    behind = ++loops_ended == 1 ? std::optional(step) : std::nullopt;
+  }
+  void forget_loops() {
+    loops_ended = 0;
+    behind.reset();
+  }
 
   // Soon after the start, and then regularly: the first steps show most mistakes.
   bool check_due() const {
@@ -180,6 +189,8 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   std::exception_ptr failure;                  // of a lane's end
   std::exception_ptr loop_failure;             // of the end of a loop that was left early
   std::optional<std::int64_t> exchanged_step;  // of lanes, until the next begins
+  int loops_ended = 0;                         // over lanes, since a step was ended or exchanged
+  std::optional<std::int64_t> behind;          // the step of the only one of them
   std::int64_t exchanges = 0;
 };
 
@@ -343,7 +354,7 @@ void Replicated::synchronize() {
   lanes_->rethrow_of_loop();
   reducer_->refuse_failed();
   lanes_->board->end_left(group_);
-  reducer_->synchronize();
+  reducer_->synchronize(lanes_->behind);
 }
 
 void Replicated::watch_overflow(bool on) {
@@ -355,6 +366,7 @@ bool Replicated::overflowed() const { return reducer_->overflowed(); }
 
 void Replicated::end_step() {
   reducer_->end_step();
+  lanes_->forget_loops();
   if (!lanes_->pending) lanes_->in_step = false;
 }
 
@@ -371,6 +383,7 @@ void Replicated::reset() {
   lanes_->in_step = lanes_->open = lanes_->pending = lanes_->taking_part = false;
   lanes_->failure = lanes_->loop_failure = nullptr;
   lanes_->exchanged_step.reset();
+  lanes_->forget_loops();
   reducer_->set_lane_loop(false);
 }
 

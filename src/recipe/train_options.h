@@ -193,7 +193,9 @@ void visit_options(Options& o, Visit&& visit) {
 
   const char* const length = "Length";
   visit(OptionInfo{"steps", length, Role::length, "steps in all"}, o.steps);
-  visit(OptionInfo{"epochs", length, Role::length, "epochs in all (without --steps: 1)"}, o.epochs);
+  visit(OptionInfo{"epochs", length, Role::length,
+                   "epochs in all (without --steps: 1; beside it the shorter holds)"},
+        o.epochs);
   visit(OptionInfo{"seed", length, Role::defines, "of every random number"}, o.seed);
 
   const char* const optimizer = "Optimizer";

@@ -270,6 +270,12 @@ TEST(Find, RunFolderCheckpointsFolderOrOneCheckpoint) {
             std::string::npos);
   EXPECT_NE(message_of<UsageError>([&] { find_checkpoint(empty.path() / "x"); }).find("no such folder"),
             std::string::npos);
+  EXPECT_NE(
+      message_of<UsageError>([&] { find_checkpoint(newest / "state.json"); }).find("no folder; accepted"),
+      std::string::npos);
+  fs::create_directory_symlink("gone", empty.path() / "link");
+  EXPECT_NE(message_of<UsageError>([&] { find_checkpoint(empty.path() / "link"); }).find("a link to gone,"),
+            std::string::npos);
 }
 
 TEST(Manifest, NumbersAreWholeAndOf64Bits) {

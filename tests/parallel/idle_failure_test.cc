@@ -13,17 +13,22 @@
 #include "lockstep/parallel/sharded.h"
 #include "parallel/idle_workers.h"
 #include "parallel/small_net.h"
+#include "parallel/told.h"
 
 namespace lockstep {
 namespace {
 
 using lockstep::testing::borrowed;
+using lockstep::testing::copies;
 using lockstep::testing::equal;
 using lockstep::testing::expect_alike;
+using lockstep::testing::expect_in_all;
 using lockstep::testing::loss_of;
 using lockstep::testing::on_workers;
 using lockstep::testing::SmallExamples;
 using lockstep::testing::SmallNet;
+using lockstep::testing::Tensors;
+using lockstep::testing::told;
 
 // Of 34 examples, twice: steps 1 and 3 have one lane, and worker 1 of two has none in them.
 Loader short_second_step(const Group& group) {
@@ -174,6 +179,69 @@ TEST(Idle, AnExceptionOfOneWorkersOwnLeavesTheOthersNotWaiting) {
       });
       expect_alike(results);
     }
+}
+
+// As the page on training has it, in a step of all workers' and in one in which worker 1 has no lane: as if
+// its examples were none of the run's.
+TEST(Idle, AStepIsGivenUpTogetherBehindAnExceptionOfOneWorkersOwn) {
+  for (const std::int64_t failing : {0, 1}) {
+    const auto results = on_workers(2, [=](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group);
+      SGD optimizer(ddp, {.lr = 0.1});
+      for (auto& step : short_second_step(group)) {
+        const Tensors before = copies(net);
+        int failed = 0;
+        try {
+          for (auto& lane : step) {
+            auto scope = ddp.lane(lane);
+            if (step.number == failing && group.rank() == 0 && lane.last)
+              throw std::runtime_error("no room for a picture");
+            net.forward(lane.data).square().mean().backward();
+          }
+        } catch (const std::runtime_error& error) {
+          EXPECT_STREQ(error.what(), "no room for a picture");
+          failed = 1;
+        }
+        ddp.synchronize();
+        EXPECT_EQ(group.all_reduce(failed, {.op = ReduceOp::max}), step.number == failing ? 1 : 0);
+        if (step.number != failing) {
+          optimizer.step();
+          continue;
+        }
+        ddp.reset();
+        for (std::size_t i = 0; i < net.parameters().size(); ++i)
+          EXPECT_TRUE(torch::equal(copies(net)[i], before[i]));
+      }
+    });
+    expect_alike(results);
+  }
+}
+
+// All are told of it: it is not taken for what they listen for, nor given that as its result.
+TEST(Idle, ACallOfTheProgramsOwnIsNoWordOfALoopThatWasLeft) {
+  expect_in_all(told<MismatchError>(2,
+                                    [](const Group& group) {
+                                      auto net = std::make_shared<SmallNet>();
+                                      DataParallel ddp(net, group);
+                                      for (auto& step : short_second_step(group)) {
+                                        bool failed = false;
+                                        try {
+                                          for (auto& lane : step) {
+                                            auto scope = ddp.lane(lane);
+                                            if (step.number == 1) throw std::runtime_error("no room");
+                                            net->forward(lane.data).square().mean().backward();
+                                          }
+                                        } catch (const MismatchError&) {
+                                          throw;
+                                        } catch (const std::runtime_error&) {
+                                          failed = true;
+                                        }
+                                        if (failed) group.all_reduce(0, {.op = ReduceOp::max});
+                                        ddp.synchronize();
+                                        ddp.end_step();
+                                      }
+                                    }),
+                {"rank 0 called all_reduce(i32 × 1, max)", "rank 1 called all_reduce(i64 × 11, max)"});
 }
 
 // Its loop ends with that error, of which no other worker knows: worker 3, which has no lane, still listens.

@@ -4,9 +4,9 @@
 // lanes.
 //
 // In a loop over the lanes of a step in which some worker has none, every worker says a word (an all-reduce
-// of one number) before each exchange, which strategy's, and one when its loop ends. Workers without lanes,
-// and those who passed over all of theirs, listen until that last word, and serve the others meanwhile: they
-// may hold what those compute with. Where all workers have lanes nothing is said.
+// of a few numbers) before each exchange, which strategy's, and one when its loop ends. Workers without
+// lanes, and those who passed over all of theirs, listen until that last word, and serve the others
+// meanwhile: they may hold what those compute with. Where all workers have lanes nothing is said.
 #pragma once
 
 #include <cstddef>
@@ -55,6 +55,8 @@ class LaneListener {
   virtual void serve() = 0;
   // Such a loop is over, on this worker and, when this returns, on all. Collective.
   virtual void loop_over() = 0;
+  // A loop over the lanes of `step` has come to its end on this worker, whoever has lanes in it.
+  virtual void loop_ended(std::int64_t step) noexcept = 0;
   // An exchange of this step has failed, of which every worker is told, and the step is not given up yet.
   virtual bool has_failed() const noexcept = 0;
   // lanes_end() has thrown this where nothing may be thrown: whoever asks for gradients next is told.
@@ -91,14 +93,14 @@ class LaneBoard {
   LaneLoop* find(const void* of);
   LaneLoop* current();
   bool close(const void* of, LaneLoop& loop);
-  void say(const Group& group, std::int32_t word);
+  void say(const Group& group, std::int64_t word);
   void listen(const Group& group, std::int64_t step);
 
   std::vector<std::pair<int, LaneListener*>> listeners_;
   int next_ = 0;
   std::vector<LaneLoop> loops_;                                     // under way, the innermost last
   bool listens_ = false;                                            // the words are the others'
-  std::vector<std::pair<std::vector<std::int32_t>, Work>> on_way_;  // words that have not arrived for sure
+  std::vector<std::pair<std::vector<std::int64_t>, Work>> on_way_;  // words that have not arrived for sure
 };
 
 // Ends a loop over lanes that is left before its end (`break`), when destroyed, unless an exception leaves

@@ -125,9 +125,10 @@ class Loader {
   std::int64_t steps() const;  // of the whole run, those done before included
   std::int64_t steps_per_epoch() const;
   // The next step, or null at the end. Valid until the next call. Throws DatasetError where the dataset
-  // threw, after the steps before that one, and again on every later call; and, where an exception has left
-  // the loop over the last step's lanes, what its exchange failed with, until that is given up (reset()). So
-  // does the increment in `for (auto& step : loader)`, behind the body and what is caught there.
+  // threw, after the steps before that one, and again on every later call. Where an exception has left the
+  // loop over the last step's lanes it ends that loop, and throws what the step's exchange has failed with as
+  // long as nobody has called the strategy's reset(). The increment in `for (auto& step : loader)`, behind
+  // the body and what is caught there, does the same.
   Step* next();
   // How long next() has waited for data so far, in nanoseconds.
   std::int64_t waited_ns() const;

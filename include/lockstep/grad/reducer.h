@@ -102,8 +102,10 @@ class Reducer {
   void set_lane_loop(bool on);
 
   // Ends the step's exchange; begins it first when no backward did. A worker without any gradient in this
-  // step takes part with nothing; when that is so everywhere nothing happens.
-  void synchronize();
+  // step takes part with nothing; when that is so everywhere nothing happens. `behind`: the step through
+  // whose lanes this worker went without training any, where that is known; others must not be in the lanes
+  // of another one.
+  void synchronize(std::optional<std::int64_t> behind = {});
   // A whole step in which this worker has nothing, whatever was before: lanes of step `step`, where that is
   // known. Collective.
   void synchronize_idle(std::optional<std::int64_t> step = {});

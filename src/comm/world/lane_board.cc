@@ -2,10 +2,21 @@
 
 #include <algorithm>
 #include <exception>
+#include <string_view>
 
 #include "lockstep/comm/group.h"
 
 namespace lockstep {
+namespace {
+
+// Said so many times over: a call that a program makes while others listen is hardly of that shape, so that
+// all are told of it. Taken for a word it would be answered with one.
+constexpr std::size_t kWordCount = 11;
+constexpr std::string_view kPurpose = "whether the others' lanes are over";
+
+std::vector<std::int64_t> spoken(std::int64_t word) { return std::vector<std::int64_t>(kWordCount, word); }
+
+}  // namespace
 
 int LaneBoard::add(LaneListener* listener) {
   listeners_.emplace_back(next_, listener);
@@ -54,6 +65,7 @@ void LaneBoard::end(const Group& group, const void* of) {
     if (loop.mine)
       for (const auto& [number, listener] : listeners_) listener->lanes_end();
     loops_.pop_back();
+    for (const auto& [number, listener] : listeners_) listener->loop_ended(loop.step);
     if (loop.everybodys) return;
     // Who had lanes and passed over all of them is as one that had none.
     for (const auto& [number, listener] : listeners_) listener->serve();
@@ -131,17 +143,20 @@ void LaneBoard::announce(const Group& group, int number) {
   say(group, number + 1);
 }
 
-void LaneBoard::say(const Group& group, std::int32_t word) {
+void LaneBoard::say(const Group& group, std::int64_t word) {
   std::erase_if(on_way_, [](const auto& entry) { return entry.second.done(); });
-  on_way_.emplace_back(std::vector<std::int32_t>{word}, Work());
-  on_way_.back().second = group.all_reduce_async(buffer(on_way_.back().first), {.op = ReduceOp::max});
+  on_way_.emplace_back(spoken(word), Work());
+  on_way_.back().second =
+      group.all_reduce_async(buffer(on_way_.back().first), {.op = ReduceOp::max, .purpose = kPurpose});
 }
 
 void LaneBoard::listen(const Group& group, std::int64_t step) {
   listens_ = true;
   const std::unique_ptr<bool, void (*)(bool*)> until_then(&listens_, [](bool* listens) { *listens = false; });
   for (;;) {
-    const auto word = group.all_reduce(std::int32_t{0}, {.op = ReduceOp::max});
+    std::vector<std::int64_t> heard = spoken(0);
+    group.all_reduce(buffer(heard), {.op = ReduceOp::max, .purpose = kPurpose});
+    const std::int64_t word = heard.front();
     if (word == 0) return;
     const auto speaks = std::find_if(listeners_.begin(), listeners_.end(),
                                      [&](const auto& entry) { return entry.first == word - 1; });

@@ -246,6 +246,13 @@ TrainPlan plan_of(const Json& request, const Group& world) {
                                  std::bit_ceil(static_cast<std::uint64_t>(o.lanes)));
   lanes_of(0, workers, static_cast<int>(o.lanes));
   if (o.out.empty()) o.out = default_out(o);
+  std::error_code unknown;
+  if (!plan.checkpoint.empty() && plan.folder_use == FolderUse::fresh && fs::is_directory(o.out, unknown) &&
+      !is_unused(o.out))
+    throw UsageError(
+        fmt::format("--out {} is not empty, and --resume {} is no checkpoint of the run there; accepted: "
+                    "--out with another folder, in which that run goes on",
+                    o.out, o.resume));
   return plan;
 }
 

@@ -250,7 +250,7 @@ TrainPlan plan_of(const Json& request, const Group& world) {
   if (!plan.checkpoint.empty() && plan.folder_use == FolderUse::fresh && fs::is_directory(o.out, unknown) &&
       !is_unused(o.out))
     throw UsageError(
-        fmt::format("--out {} is not empty, and --resume {} is no checkpoint of the run there; accepted: "
+        fmt::format("--out {} is not empty, and --resume {} does not lie in its checkpoints/; accepted: "
                     "--out with another folder, in which that run goes on",
                     o.out, o.resume));
   return plan;

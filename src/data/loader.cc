@@ -108,6 +108,7 @@ struct Loader::Impl {
     hold.unlock();
     current.emplace(std::get<Step>(std::move(made)));
     current->group = group;
+    current->draw = maker.draw();
     if (group)
       for (Lane& lane : current->lanes) {
         lane.draw = maker.draw();

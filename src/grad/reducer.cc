@@ -21,6 +21,11 @@ std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& parameters
   return tensors;
 }
 
+// As far as a double holds it.
+std::optional<double> on_card(std::uint64_t draw) {
+  return draw == 0 ? std::nullopt : std::optional(static_cast<double>(draw >> 11));
+}
+
 // How many exchanges may be under way while a bucket is filled; none: each bucket keeps its memory.
 std::optional<std::size_t> slots_of(const ReducerOptions& options) {
   if (!options.reuse_buckets) return std::nullopt;
@@ -112,9 +117,11 @@ struct Reducer::Impl {
     if (phase == Phase::fresh) {
       if (idle_step) {
         card.lanes = 1;
-        card.step = static_cast<double>(*idle_step);
-      } else if (behind) {
-        card.step = static_cast<double>(*behind);
+        card.step = static_cast<double>(idle_step->number);
+        card.draw = on_card(idle_step->draw);
+      } else if (behind && behind->draw != 0) {
+        card.step = static_cast<double>(behind->number);
+        card.draw = on_card(behind->draw);
       }
       // Else it is as one that skips its backward.
       if (gave_up_means) card.resets = static_cast<double>(resets);
@@ -123,7 +130,7 @@ struct Reducer::Impl {
     card.lanes = lanes ? 1 : 0;
     card.step = static_cast<double>(lanes ? part.step : steps);
     if (!lanes) card.exchange = static_cast<double>(exchanges_of_step);
-    if (lanes && part.draw != 0) card.draw = static_cast<double>(part.draw >> 11);  // what a double holds
+    if (lanes) card.draw = on_card(part.draw);
     card.resets = static_cast<double>(resets);
     card.divisor = lanes ? part.total_weight : group.size();
     return card;
@@ -154,13 +161,13 @@ struct Reducer::Impl {
   bool lane_loop = false;     // somebody goes through lanes
   bool unused_lanes = false;  // this step's lanes are over, and brought no gradient
   LanePart part;
-  std::optional<std::int64_t> idle_step;  // the step that this worker takes part in without lanes
-  std::optional<std::int64_t> behind;     // the step whose lanes it went through before it came here without
-  std::exception_ptr failure;             // of this step's exchange, until it is given up
-  std::int64_t resets = 0;                // since the last exchange
-  bool gave_up_means = false;             // one of them behind an exchange, whose update others may have made
-  std::int64_t steps = 0;                 // that were ended
-  std::int64_t exchanges_of_step = 0;     // since the last of them
+  std::optional<LaneStep> idle_step;   // the step that this worker takes part in without lanes
+  std::optional<LaneStep> behind;      // the step whose lanes it went through before it came here without
+  std::exception_ptr failure;          // of this step's exchange, until it is given up
+  std::int64_t resets = 0;             // since the last exchange
+  bool gave_up_means = false;          // one of them behind an exchange, whose update others may have made
+  std::int64_t steps = 0;              // that were ended
+  std::int64_t exchanges_of_step = 0;  // since the last of them
   Phase phase = Phase::fresh;
   std::vector<char> came;    // in this backward (in this lane)
   std::vector<int> arrival;  // in which order
@@ -378,7 +385,7 @@ bool Reducer::lane_has_gradients() const { return impl_->lanes && !impl_->arriva
 std::vector<double> Reducer::lane_squares() const { return impl_->store.lane_squares(); }
 void Reducer::set_lane_loop(bool on) { impl_->lane_loop = on; }
 
-void Reducer::synchronize(std::optional<std::int64_t> behind) {
+void Reducer::synchronize(std::optional<LaneStep> behind) {
   Impl& impl = *impl_;
   if (impl.phase == Impl::Phase::reduced) return;
   impl.look_for_torn();
@@ -387,12 +394,13 @@ void Reducer::synchronize(std::optional<std::int64_t> behind) {
     if (const auto lost = impl.hooks->first_lost()) impl.refuse_lost(*lost);
     impl.store.refuse_foreign();
     impl.behind = behind;
-    return synchronize_idle(impl.lanes ? std::optional(impl.part.step) : std::nullopt);
+    return synchronize_idle(impl.lanes ? std::optional(LaneStep{impl.part.step, impl.part.draw})
+                                       : std::nullopt);
   }
   impl.finish();
 }
 
-void Reducer::synchronize_idle(std::optional<std::int64_t> step) {
+void Reducer::synchronize_idle(std::optional<LaneStep> step) {
   impl_->look_for_torn();
   impl_->refuse_failed();
   const bool of_lanes = impl_->lanes || step.has_value();

@@ -44,10 +44,18 @@ std::string number(double x) {
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), x).ptr};
 }
 
-// Who has no say in whether there are lanes has none in the number of a step without them.
+// Of a rank without gradients that of lanes that are drawn alike, if at all: others have numbers of their
+// own.
 bool steps_differ(const StepCard& a, const StepCard& b) {
-  const bool comparable = (a.lanes && b.lanes) || a.lanes == 1.0 || b.lanes == 1.0;
+  const bool comparable = a.has_gradients() && b.has_gradients()
+                              ? a.lanes == b.lanes
+                              : (a.lanes == 1.0 || b.lanes == 1.0) && a.draw == b.draw;
   return (comparable && differ(a.step, b.step)) || differ(a.exchange, b.exchange);
+}
+
+// Those who draw their lanes from other data may be in the same step.
+bool draws_differ(const StepCard& a, const StepCard& b) {
+  return a.has_gradients() && b.has_gradients() && differ(a.draw, b.draw);
 }
 
 // What every rank has to do where these differ.
@@ -80,7 +88,7 @@ std::string words(const StepCard& card, const StepCard& other) {
                          : "is in step " + number(*card.step);
   if (differ(card.resets, other.resets))
     text += (text.empty() ? "" : " and ") + std::string("has called reset() ") + times(*card.resets);
-  if (text.empty() && differ(card.divisor, other.divisor) && !differ(card.draw, other.draw))
+  if (text.empty() && differ(card.divisor, other.divisor) && !draws_differ(card, other))
     return "divides by " + number(*card.divisor);
   return text;
 }
@@ -126,7 +134,7 @@ void StepCards::check() const {
     const StepCard one = card_of_rank(a);
     const StepCard other = card_of_rank(b);
     const std::string what = words(one, other);
-    if (what.empty() && differ(one.draw, other.draw))
+    if (what.empty() && draws_differ(one, other))
       throw MismatchError("the ranks draw their lanes from other data: the loader of " + group_.named(b) +
                           " differs from that of " + group_.named(a) +
                           " in its seed, lanes, lane_batch, shuffle, augment, last_step, epochs, steps or "

@@ -15,12 +15,12 @@ namespace lockstep {
 
 // A field without a value: this rank has no say in it.
 struct StepCard {
-  double strategy = 0;                  // which of the group's strategies exchanges
-  std::optional<double> lanes = {};     // 1: this step is made of lanes, 0: it is not
+  double strategy = 0;               // which of the group's strategies exchanges
+  std::optional<double> lanes = {};  // 1: this step is made of lanes, 0: it is not
   // Its number: the lanes', or how many were ended before. Without a say in `lanes`: if there are lanes.
   std::optional<double> step = {};
   std::optional<double> exchange = {};  // without lanes: which of the step, from 0
-  std::optional<double> draw = {};      // LaneInfo's, as far as a double holds it
+  std::optional<double> draw = {};      // of the lanes that have that step; as far as a double holds it
   std::optional<double> resets = {};    // how often a step was given up since the last exchange
   std::optional<double> divisor = {};   // of the sums of gradients; none: this rank has no gradients
   bool has_gradients() const { return divisor.has_value(); }

@@ -72,7 +72,6 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   }
   void finish(bool overflowed) override {
     owner.wait_for_passes();
-    step_is_over();
     if (!overflowed) {
       buffers.finish();
     } else if (owner.reducer_->of_lanes()) {
@@ -86,6 +85,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     if (exchanges <= kLookEvery || exchanges % kLookEvery == 0)
       refuse_unknown(owner.traits_.name, *owner.module_);
     if (check_due()) owner.check_replicas();
+    step_is_over();  // last: one that fails is not over until it is given up
   }
   // Our optimizers ask for slices when they are made.
   void refuse_unread() const {
@@ -144,21 +144,24 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     if (loop_failure) std::rethrow_exception(loop_failure);
   }
   void lanes_left() noexcept override { owner.reducer_->set_lane_loop(false); }
-  void take_part(std::int64_t step) override {
+  void take_part(const LaneLoop& loop) override {
     taking_part = true;
     if (pending) return owner.reducer_->synchronize();  // its lanes waited under no_sync()
     in_step = false;
-    owner.reducer_->synchronize_idle(step);
+    owner.reducer_->synchronize_idle(step_of(loop));
   }
   void serve() override {
     if (taking_part) owner.reducer_->refuse_failed();
     if (owner.traits_.units) owner.traits_.units->passes_over();
   }
   void loop_over() override { owner.meet(); }
-  // Of several nobody knows which one is meant.
-  void loop_ended(std::int64_t step) noexcept override {
-    behind = ++loops_ended == 1 ? std::optional(step) : std::nullopt;
+  // Of several nobody knows which one is meant, nor whether one that was left is over only now: its loader's
+  // next step ends it too.
+  void loop_ended(const LaneLoop& loop) noexcept override {
+    loops_ended += loop.left ? 2 : 1;
+    behind = loops_ended == 1 ? std::optional(step_of(loop)) : std::nullopt;
   }
+  static Reducer::LaneStep step_of(const LaneLoop& loop) { return {.number = loop.step, .draw = loop.draw}; }
   void forget_loops() {
     loops_ended = 0;
     behind.reset();
@@ -190,7 +193,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   std::exception_ptr loop_failure;             // of the end of a loop that was left early
   std::optional<std::int64_t> exchanged_step;  // of lanes, until the next begins
   int loops_ended = 0;                         // over lanes, since a step was ended or exchanged
-  std::optional<std::int64_t> behind;          // the step of the only one of them
+  std::optional<Reducer::LaneStep> behind;     // the step of the only one of them
   std::int64_t exchanges = 0;
 };
 

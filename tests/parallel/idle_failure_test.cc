@@ -148,6 +148,28 @@ TEST(Idle, AFailedStepThatNobodyGivesUpIsToldAgainWhereAWorkerHasNoLane) {
   }
 }
 
+// Also where it has failed behind its exchange. Of six lanes worker 3 has none.
+TEST(Idle, AStepInWhichReplicasDifferedIsToldAgainWhereAWorkerHasNoLane) {
+  on_workers(4, [](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group, {.check_replicas_every = 1});
+    {
+      const torch::NoGradGuard no_grad;
+      if (group.rank() == 1) net.second->weight.add_(1);
+    }
+    auto data = loader(std::make_shared<SmallExamples>(24), group, {.lanes = 6, .lane_batch = 2});
+    const auto train = [&] {
+      for (auto& step : data)
+        for (auto& lane : step) {
+          auto scope = ddp.lane(lane);
+          net.forward(lane.data).square().mean().backward();
+        }
+    };
+    EXPECT_THROW(train(), MismatchError);
+    EXPECT_THROW(train(), MismatchError);
+    group.barrier();  // no rank is still in a call of that step, or in the next
+  });
+}
+
 std::unique_ptr<Replicated> at_stage(int stage, SmallNet& net, const Group& group) {
   if (stage == 0) return std::make_unique<DataParallel>(borrowed(net), group);
   return std::make_unique<Sharded>(borrowed(net), group, static_cast<ShardStage>(stage));
@@ -179,6 +201,34 @@ TEST(Idle, AnExceptionOfOneWorkersOwnLeavesTheOthersNotWaiting) {
       });
       expect_alike(results);
     }
+}
+
+// A loop in which all have lanes is over with that step too: what comes next may be nobody's lanes.
+TEST(Idle, APlainStepBehindALoopThatAnExceptionOfOneWorkersOwnLeftIsExchanged) {
+  for (const int n : {1, 2}) {
+    const auto results = on_workers(n, [](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group);
+      SGD optimizer(ddp, {.lr = 0.1});
+      auto data = short_second_step(group);
+      for (auto& step : data) {
+        try {
+          for (auto& lane : step) {
+            auto scope = ddp.lane(lane);
+            if (group.rank() == 0 && lane.last) throw std::runtime_error("no room for a picture");
+            net.forward(lane.data).square().mean().backward();
+          }
+        } catch (const std::runtime_error& error) {
+          EXPECT_STREQ(error.what(), "no room for a picture");
+        }
+        optimizer.step();
+        break;
+      }
+      loss_of(net, group.rank(), 0).backward();
+      optimizer.step();
+      EXPECT_EQ(ddp.reducer().exchanges(), 2);
+    });
+    expect_alike(results);
+  }
 }
 
 // As the page on training has it, in a step of all workers' and in one in which worker 1 has no lane: as if
@@ -236,7 +286,7 @@ TEST(Idle, ACallOfTheProgramsOwnIsNoWordOfALoopThatWasLeft) {
                                         } catch (const std::runtime_error&) {
                                           failed = true;
                                         }
-                                        if (failed) group.all_reduce(0, {.op = ReduceOp::max});
+                                        if (failed) (void)group.all_reduce(0, {.op = ReduceOp::max});
                                         ddp.synchronize();
                                         ddp.end_step();
                                       }

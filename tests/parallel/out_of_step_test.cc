@@ -166,6 +166,68 @@ TEST(OutOfStep, ARankBehindLoopsOfTwoLoadersIsInNoStep) {
   });
 }
 
+// The loop that an exception has left is over with that step, or with its loader's next where all were told
+// of a failure in it (of 'second', which gets no gradient).
+TEST(OutOfStep, AnExceptionOfARanksOwnBehindAStepThatWasLeftIsNoOtherStep) {
+  for (const bool told : {false, true})
+    on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [=](const Group& group) {
+      auto net = std::make_shared<SmallNet>();
+      DataParallel ddp(net, group, {.find_unused_parameters = !told});
+      SGD optimizer(ddp, {.lr = 0.1});
+      for (auto& step :
+           loader(std::make_shared<SmallExamples>(16), group, {.lanes = 2, .lane_batch = 4, .epochs = 2})) {
+        const bool own = step.number == 2 || (step.number == 1 && !told);
+        try {
+          for (auto& lane : step) {
+            if (own && group.rank() == 0) throw std::runtime_error("no room for a picture");
+            auto scope = ddp.lane(lane);
+            auto hidden = net->norm(net->first(lane.data));
+            (told && step.number == 1 ? hidden : net->second(hidden)).square().mean().backward();
+          }
+        } catch (const UsageError&) {
+          EXPECT_TRUE(told && step.number == 1);
+          ddp.reset();
+          continue;
+        } catch (const std::runtime_error& error) {
+          EXPECT_STREQ(error.what(), "no room for a picture");
+        }
+        EXPECT_NO_THROW(optimizer.step());
+      }
+      EXPECT_EQ(ddp.reducer().exchanges(), told ? 3 : 4);
+    });
+}
+
+// They have numbers of their own: what a worker without them knows of a loader's says nothing of them,
+// whether it went through that one's lanes before or has none in that one's step.
+TEST(OutOfStep, LanesMadeByHandAreNotComparedWithALoadersSteps) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    SGD optimizer(ddp, {.lr = 0.1});
+    for (int step = 0; step < 3; ++step) {
+      for (auto& evaluated : loader(std::make_shared<SmallExamples>(8), group, {.lanes = 2, .lane_batch = 4}))
+        for (auto& lane : evaluated) net->forward(lane.data);
+      if (group.rank() == 0) train_lane(ddp, *net, 0, step);
+      EXPECT_NO_THROW(optimizer.step());
+    }
+    for (auto& step : loader(std::make_shared<SmallExamples>(34), group,
+                             {.lanes = 8, .lane_batch = 4, .last_step = LastStep::short_})) {
+      EXPECT_NO_THROW({
+        for (auto& lane : step) {
+          LaneInfo by_hand = lane;
+          by_hand.step += 100;
+          by_hand.draw = 0;
+          by_hand.board = nullptr;
+          auto scope = ddp.lane(by_hand);
+          net->forward(lane.data).square().mean().backward();
+        }
+        optimizer.step();
+      });
+    }
+    EXPECT_EQ(ddp.reducer().exchanges(), 3 + 2);
+  });
+}
+
 // It is as one that skips its backward: nothing of that step was exchanged yet.
 TEST(OutOfStep, ARankThatGivesItsBackwardUpAloneIsIdleInThatStep) {
   on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
@@ -323,7 +385,8 @@ TEST(OutOfStep, AStepThatFailedThrowsTheSameOnEveryRankUntilReset) {
     const auto backward = [&] { net->forward(small_batch(rank, 0)).square().mean().backward(); };
     EXPECT_EQ(told([&] { ddp.synchronize(); }), first);
     EXPECT_EQ(told([&] { optimizer.step(); }), first);
-    EXPECT_EQ(told([&] { ddp.reducer().synchronize_idle(6); }), first);  // a step in which it has no lane
+    EXPECT_EQ(told([&] { ddp.reducer().synchronize_idle({{.number = 6}}); }),
+              first);  // a step in which it has no lane
     EXPECT_EQ(told(backward), first);
     EXPECT_EQ(told([&] { train_lane(ddp, *net, rank, 6); }), first);
     EXPECT_EQ(ddp.reducer().exchanges(), 0);

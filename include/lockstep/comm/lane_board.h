@@ -27,6 +27,7 @@ struct LaneLoop {
   const void* of =
       nullptr;  // who is gone through: tells loops of several loaders apart, whatever their steps
   std::int64_t step = 0;
+  std::uint64_t draw = 0;  // LaneInfo's, of all lanes
   bool mine = true;        // this worker has lanes in it
   bool everybodys = true;  // every worker has
   int most = 1;            // lanes of a worker, in any step
@@ -47,16 +48,16 @@ class LaneListener {
   virtual void lanes_end() = 0;
   // It is over, whatever it gathered.
   virtual void lanes_left() noexcept = 0;
-  // This worker has no lane in `step`, and the others begin to exchange: it takes part with nothing.
-  virtual void take_part(std::int64_t step) = 0;
+  // This worker has no lane in that step, and the others begin to exchange: it takes part with nothing.
+  virtual void take_part(const LaneLoop& loop) = 0;
   // It has none in a loop that others go through: from here on they get what they need of it to compute.
   // Throws what an exchange that it took part in failed with, until that is given up: they say no word for
   // it.
   virtual void serve() = 0;
   // Such a loop is over, on this worker and, when this returns, on all. Collective.
   virtual void loop_over() = 0;
-  // A loop over the lanes of `step` has come to its end on this worker, whoever has lanes in it.
-  virtual void loop_ended(std::int64_t step) noexcept = 0;
+  // A loop has come to its end on this worker, whoever has lanes in it.
+  virtual void loop_ended(const LaneLoop& loop) noexcept = 0;
   // An exchange of this step has failed, of which every worker is told, and the step is not given up yet.
   virtual bool has_failed() const noexcept = 0;
   // lanes_end() has thrown this where nothing may be thrown: whoever asks for gradients next is told.
@@ -82,8 +83,8 @@ class LaneBoard {
   void leave(const Group& group, const void* of) noexcept;
   // A step that has failed on every worker is given up.
   void failure_is_over() noexcept;
-  // Ends what an exception of this worker's own has left, whose others listen until then: before it goes on
-  // to what all do behind a loop.
+  // Ends what an exception of this worker's own has left (others may listen until then): before it goes on to
+  // what all do behind a loop.
   void end_left(const Group& group);
 
   // By strategy `number`, before it exchanges.
@@ -91,10 +92,12 @@ class LaneBoard {
 
  private:
   LaneLoop* find(const void* of);
-  LaneLoop* current();
+  template <class Condition>
+  LaneLoop* innermost(const Condition& condition);
+  bool has_failed() const;
   bool close(const void* of, LaneLoop& loop);
   void say(const Group& group, std::int64_t word);
-  void listen(const Group& group, std::int64_t step);
+  void listen(const Group& group, const LaneLoop& loop);
 
   std::vector<std::pair<int, LaneListener*>> listeners_;
   int next_ = 0;

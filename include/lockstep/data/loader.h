@@ -73,6 +73,7 @@ struct Step {
   std::vector<Lane> lanes;  // to look at; gone through by `for (auto& lane : step)`, of which strategies hear
   bool everybodys = true;   // every worker has a lane in it
   int most = 1;             // lanes of a worker, in any step
+  std::uint64_t draw = 0;   // that of its lanes, also where this worker has none
   Group group = {};         // whose strategies are told; empty: nobody is
 
   class Iterator;
@@ -105,7 +106,12 @@ class Step::Iterator {
 inline Step::Iterator Step::begin() {
   if (group) {
     LaneBoard& board = *group.lane_board();
-    board.begin({.of = this, .step = number, .mine = !lanes.empty(), .everybodys = everybodys, .most = most});
+    board.begin({.of = this,
+                 .step = number,
+                 .draw = draw,
+                 .mine = !lanes.empty(),
+                 .everybodys = everybodys,
+                 .most = most});
     if (!lanes.empty()) return {this, 0, std::make_shared<LaneLoopGuard>(group, this)};
     board.end(group, this);
   }

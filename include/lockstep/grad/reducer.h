@@ -90,6 +90,11 @@ class Reducer {
     bool last = true;
     std::uint64_t draw = 0;  // LaneInfo's
   };
+  // Of which step lanes are: its number is compared with those of lanes that are drawn alike.
+  struct LaneStep {
+    std::int64_t number = 0;
+    std::uint64_t draw = 0;  // LaneInfo's
+  };
   void begin_lane(const LanePart& part);
   // After its last backward. Those without sync added up in grad(); what the last one did not take along
   // joins the lane's sum here.
@@ -103,12 +108,12 @@ class Reducer {
 
   // Ends the step's exchange; begins it first when no backward did. A worker without any gradient in this
   // step takes part with nothing; when that is so everywhere nothing happens. `behind`: the step through
-  // whose lanes this worker went without training any, where that is known; others must not be in the lanes
-  // of another one.
-  void synchronize(std::optional<std::int64_t> behind = {});
-  // A whole step in which this worker has nothing, whatever was before: lanes of step `step`, where that is
-  // known. Collective.
-  void synchronize_idle(std::optional<std::int64_t> step = {});
+  // whose lanes this worker went without training any, where that is known; others must not be in lanes of
+  // another one that are drawn alike.
+  void synchronize(std::optional<LaneStep> behind = {});
+  // A whole step in which this worker has nothing, whatever was before: one of lanes, where it is known
+  // which. Collective.
+  void synchronize_idle(std::optional<LaneStep> step = {});
   // Throws what the step's exchange has failed with, until reset().
   void refuse_failed() const;
   bool failed() const noexcept;

@@ -41,10 +41,15 @@ void LaneBoard::begin(const LaneLoop& loop) {
   }
 }
 
-LaneLoop* LaneBoard::find(const void* of) {
-  const auto found =
-      std::find_if(loops_.rbegin(), loops_.rend(), [&](const LaneLoop& l) { return l.of == of; });
+// Null: none is such a one.
+template <class Condition>
+LaneLoop* LaneBoard::innermost(const Condition& condition) {
+  const auto found = std::find_if(loops_.rbegin(), loops_.rend(), condition);
   return found == loops_.rend() ? nullptr : &*found;
+}
+
+LaneLoop* LaneBoard::find(const void* of) {
+  return innermost([&](const LaneLoop& l) { return l.of == of; });
 }
 
 // The innermost loop over that, and with it those inside that were left. False: there is none.
@@ -65,11 +70,11 @@ void LaneBoard::end(const Group& group, const void* of) {
     if (loop.mine)
       for (const auto& [number, listener] : listeners_) listener->lanes_end();
     loops_.pop_back();
-    for (const auto& [number, listener] : listeners_) listener->loop_ended(loop.step);
+    for (const auto& [number, listener] : listeners_) listener->loop_ended(loop);
     if (loop.everybodys) return;
     // Who had lanes and passed over all of them is as one that had none.
     for (const auto& [number, listener] : listeners_) listener->serve();
-    listen(group, loop.step);
+    listen(group, loop);
   } catch (...) {
     // Whose exchange failed is told so, with lanes or without: all come to this loop's end once more.
     if (find(of) == nullptr) loops_.push_back(loop);
@@ -85,20 +90,15 @@ void LaneBoard::thrown_out(const void* of) noexcept {
   if (LaneLoop* const loop = find(of)) loop->left = true;
 }
 
-// The innermost loop whose others may listen; null: there is none. Of one that was left they don't where all
-// were told of a failure, and where all have lanes nobody ever does.
-LaneLoop* LaneBoard::current() {
-  const bool failed =
-      std::ranges::any_of(listeners_, [](const auto& entry) { return entry.second->has_failed(); });
-  const auto found = std::find_if(loops_.rbegin(), loops_.rend(), [&](const LaneLoop& l) {
-    return !l.left || !(l.told || l.everybodys || failed);
-  });
-  return found == loops_.rend() ? nullptr : &*found;
+bool LaneBoard::has_failed() const {
+  return std::ranges::any_of(listeners_, [](const auto& entry) { return entry.second->has_failed(); });
 }
 
+// Where all were told of a failure a loop that was left ends with its loader's next step.
 void LaneBoard::end_left(const Group& group) {
   while (!listens_) {
-    const LaneLoop* const loop = current();
+    const bool failed = has_failed();
+    const LaneLoop* const loop = innermost([&](const LaneLoop& l) { return !l.left || !(l.told || failed); });
     if (loop == nullptr || !loop->left) return;
     end(group, loop->of);
   }
@@ -136,7 +136,11 @@ void LaneBoard::leave(const Group& group, const void* of) noexcept {
 
 void LaneBoard::announce(const Group& group, int number) {
   if (listens_) return;
-  LaneLoop* const loop = current();
+  // Whose others may listen. Of one that was left they don't where all were told of a failure, and where all
+  // have lanes nobody ever does.
+  const bool failed = has_failed();
+  LaneLoop* const loop =
+      innermost([&](const LaneLoop& l) { return !l.left || !(l.told || l.everybodys || failed); });
   if (loop == nullptr) return;
   loop->told = false;  // of a failure in it that was given up there: it goes on
   if (!loop->mine || loop->everybodys) return;
@@ -150,7 +154,7 @@ void LaneBoard::say(const Group& group, std::int64_t word) {
       group.all_reduce_async(buffer(on_way_.back().first), {.op = ReduceOp::max, .purpose = kPurpose});
 }
 
-void LaneBoard::listen(const Group& group, std::int64_t step) {
+void LaneBoard::listen(const Group& group, const LaneLoop& loop) {
   listens_ = true;
   const std::unique_ptr<bool, void (*)(bool*)> until_then(&listens_, [](bool* listens) { *listens = false; });
   for (;;) {
@@ -161,7 +165,7 @@ void LaneBoard::listen(const Group& group, std::int64_t step) {
     const auto speaks = std::find_if(listeners_.begin(), listeners_.end(),
                                      [&](const auto& entry) { return entry.first == word - 1; });
     if (speaks == listeners_.end()) continue;
-    speaks->second->take_part(step);
+    speaks->second->take_part(loop);
     speaks->second->serve();  // the others' loop goes on
   }
 }

@@ -357,7 +357,12 @@ void Replicated::synchronize() {
   lanes_->rethrow_of_loop();
   reducer_->refuse_failed();
   lanes_->board->end_left(group_);
-  reducer_->synchronize(lanes_->behind);
+  try {
+    reducer_->synchronize(lanes_->behind);
+  } catch (...) {  // without lanes too it says so again in its next loop
+    lanes_->taking_part = lanes_->has_failed();
+    throw;
+  }
 }
 
 void Replicated::watch_overflow(bool on) {

@@ -88,7 +88,7 @@ class Folders(Case):
         self.train("b", *ARGS, "--steps", 4, "--seed", 1)
         before = self.files_of("b")
         resume = ["train", "--resume", self.path("a"), "--steps", 6]
-        self.refused(*resume, "--out", self.path("b"), words=[self.path("b"), "not empty", "no checkpoint of the run there", "another folder"])
+        self.refused(*resume, "--out", self.path("b"), words=[self.path("b"), "not empty", "does not lie in its checkpoints", "another folder"])
         self.refused(*resume, "--out", self.path("b"), "--overwrite", words=["--overwrite", "--resume", "one of them"])
         self.assertEqual(self.files_of("b"), before)
         # Its own folder by another name is its own.

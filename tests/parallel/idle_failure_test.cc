@@ -170,6 +170,35 @@ TEST(Idle, AStepInWhichReplicasDifferedIsToldAgainWhereAWorkerHasNoLane) {
   });
 }
 
+// Worker 1 passes over all of its lanes, and is told in step().
+TEST(Idle, AStepInWhichReplicasDifferedIsToldAgainToWhoPassedOverItsLanes) {
+  on_workers(2, [](const Group& group, SmallNet& net) {
+    DataParallel ddp(borrowed(net), group, {.check_replicas_every = 1});
+    SGD optimizer(ddp, {.lr = 0.1});
+    {
+      const torch::NoGradGuard no_grad;
+      if (group.rank() == 1) net.second->weight.add_(1);
+    }
+    auto data = short_second_step(group);
+    int caught = 0;
+    const auto train = [&] {
+      for (auto& step : data) try {
+          for (auto& lane : step) {
+            if (group.rank() == 1) continue;
+            auto scope = ddp.lane(lane);
+            net.forward(lane.data).square().mean().backward();
+          }
+          optimizer.step();
+        } catch (const MismatchError&) {
+          ++caught;
+        }
+    };
+    EXPECT_THROW(train(), MismatchError);
+    EXPECT_GE(caught, 1);
+    group.barrier();  // no rank is still in a call of that step, or in the next
+  });
+}
+
 std::unique_ptr<Replicated> at_stage(int stage, SmallNet& net, const Group& group) {
   if (stage == 0) return std::make_unique<DataParallel>(borrowed(net), group);
   return std::make_unique<Sharded>(borrowed(net), group, static_cast<ShardStage>(stage));
@@ -229,6 +258,34 @@ TEST(Idle, APlainStepBehindALoopThatAnExceptionOfOneWorkersOwnLeftIsExchanged) {
     });
     expect_alike(results);
   }
+}
+
+// In the order in which the program asks, as where the loop has come to its end.
+TEST(Idle, TwoModelsAreExchangedInTheProgramsOrderBehindALoopThatAnExceptionLeft) {
+  on_workers(2, [](const Group& group, SmallNet& net) {
+    auto other = std::make_shared<SmallNet>();
+    DataParallel ddp(borrowed(net), group);
+    DataParallel ddp_other(other, group);
+    SGD optimizer(ddp, {.lr = 0.1});
+    SGD optimizer_other(ddp_other, {.lr = 0.1});
+    for (auto& step : loader(std::make_shared<SmallExamples>(16), group, {.lanes = 4, .lane_batch = 2})) {
+      try {
+        for (auto& lane : step) {
+          auto scope = ddp.lane(lane);
+          auto scope_other = ddp_other.lane(lane);
+          if (group.rank() == 0 && step.number == 0 && lane.last) throw std::bad_alloc();
+          other->forward(lane.data).square().mean().backward();
+          net.forward(lane.data).square().mean().backward();
+        }
+      } catch (const std::bad_alloc&) {
+        EXPECT_EQ(step.number, 0);
+      }
+      optimizer_other.step();
+      optimizer.step();
+    }
+    EXPECT_EQ(ddp.reducer().exchanges(), 2);
+    EXPECT_EQ(ddp_other.reducer().exchanges(), 2);
+  });
 }
 
 // As the page on training has it, in a step of all workers' and in one in which worker 1 has no lane: as if

@@ -141,6 +141,30 @@ TEST(OutOfStep, ARankBehindALoopWithoutLanesIsInThatStep) {
   expect_in_all(told<MismatchError>(2, train), {"rank 0 is in step 2", "rank 1 is in step 1"});
 }
 
+// Also behind one that its own exception has left, where it ends that step and the other one doesn't.
+TEST(OutOfStep, ARankWhoseOwnExceptionLeftItsLanesIsInThatStep) {
+  const auto train = [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    SGD optimizer(ddp, {.lr = 0.1});
+    for (auto& step : loader(std::make_shared<SmallExamples>(34), group,
+                             {.lanes = 8, .lane_batch = 4, .last_step = LastStep::short_, .epochs = 2})) {
+      EXPECT_LE(ddp.reducer().exchanges(), 1);
+      try {
+        for (auto& lane : step) {
+          if (step.number == 1) throw std::bad_alloc();
+          auto scope = ddp.lane(lane);
+          net->forward(lane.data).square().mean().backward();
+        }
+      } catch (const std::bad_alloc&) {
+        optimizer.step();
+      }
+      if (step.number != 1) optimizer.step();
+    }
+  };
+  expect_in_all(told<MismatchError>(2, train), {"rank 1 is in step 2", "rank 0 is in step 1"});
+}
+
 // But where it may be behind any of two.
 TEST(OutOfStep, ARankBehindLoopsOfTwoLoadersIsInNoStep) {
   on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {

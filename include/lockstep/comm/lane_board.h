@@ -32,8 +32,8 @@ struct LaneLoop {
   bool everybodys = true;  // every worker has
   int most = 1;            // lanes of a worker, in any step
   bool left = false;       // by an exception
-  // Of a failure in it all were told, and it was given up. Once left, no word is said for it until its end:
-  // nobody listens.
+  // Nobody listens until its end, once it was left: of a failure in it all were told, and it was given up, or
+  // all have lanes in it.
   bool told = false;
 };
 

@@ -94,13 +94,20 @@ bool LaneBoard::has_failed() const {
   return std::ranges::any_of(listeners_, [](const auto& entry) { return entry.second->has_failed(); });
 }
 
-// Where all were told of a failure a loop that was left ends with its loader's next step.
+// Where all were told of a failure a loop that was left ends with its loader's next step. So does one in
+// which all have lanes, but for what it forbids: nobody listens, so each strategy exchanges when it is asked.
 void LaneBoard::end_left(const Group& group) {
   while (!listens_) {
     const bool failed = has_failed();
-    const LaneLoop* const loop = innermost([&](const LaneLoop& l) { return !l.left || !(l.told || failed); });
+    LaneLoop* const loop = innermost([&](const LaneLoop& l) { return !l.left || !(l.told || failed); });
     if (loop == nullptr || !loop->left) return;
-    end(group, loop->of);
+    if (loop->everybodys) {
+      for (const auto& [number, listener] : listeners_) listener->lanes_left();
+      loop->told = true;
+    } else {
+      loop->left = false;  // it is over now
+      end(group, loop->of);
+    }
   }
 }
 

@@ -21,6 +21,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/identity.h"
 #include "recipe/engine_flag.h"
+#include "report/folder_content.h"
 #include "report/printer.h"
 
 namespace lockstep::cli {
@@ -78,13 +79,14 @@ int explain_stop(const char* what, const RunDisplay& report, const Starter& star
   return 128 + signal;
 }
 
-// What the parent has to know of a run that is gone on with, before it starts workers. Nothing where the
-// files can't be read: the workers say why.
+// What the parent has to know of a run that is gone on with, before it starts workers.
 struct EarlierRun {
   std::int64_t workers = 0;
   std::int64_t lanes = 0;
   std::string device = {};
 };
+
+// Nothing where the files can't be read: the workers say why.
 EarlierRun look_at_run(const std::filesystem::path& spelled) {
   namespace fs = std::filesystem;
   fs::path near = fs::absolute(spelled).lexically_normal();
@@ -96,6 +98,11 @@ EarlierRun look_at_run(const std::filesystem::path& spelled) {
   std::error_code unknown;
   if (const fs::path far = fs::canonical(spelled, unknown); !unknown)
     files.emplace_back(far.parent_path() / "config.json", false);
+  // Of checkpoints without a run around them: copied out of it, or set aside.
+  try {
+    files.emplace_back(newest_checkpoint_in(spelled) / "state.json", true);
+  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it can't be listed
+  }
   for (const auto& [file, inside] : files) {
     Json json = try_json_file<Json>(file);
     if (inside && json.is_object()) json = Json(json.value("options", Json()));

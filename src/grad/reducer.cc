@@ -80,12 +80,9 @@ struct Reducer::Impl {
   // a backward that brought a gradient outside of those inside of it, which can't tell of its end.
   void refuse_failed() const {
     if (failure) std::rethrow_exception(failure);
-    if (torn)
-      throw UsageError(
-          "a backward of this step was ended by an exception, so some of its gradients are missing; "
-          "accepted: "
-          "reset() on every worker, then this step again or the next");
+    if (torn) refuse_torn();
   }
+  [[noreturn]] void refuse_torn() const;
   // Outside of backward: one that was begun must be over.
   void look_for_torn() { torn = torn || under_way; }
   // Inside: the engine must still mean to say so.
@@ -276,6 +273,16 @@ void Reducer::Impl::on_gradient(std::size_t i) {
     callback_queued = true;
     at_end_of_backward([this] { finish(); });
   }
+}
+
+void Reducer::Impl::refuse_torn() const {
+  const std::string what =
+      "a backward of this step was ended by an exception, so some of its gradients are missing";
+  throw UsageError(
+      what + (group.size() > 1 && exchange.opened()
+                  ? ", for which the others wait; accepted: a new start from a checkpoint, or, where it "
+                    "happened on every worker, reset() on all, then this step again"
+                  : "; accepted: reset() on every worker, then this step again"));
 }
 
 void Reducer::Impl::refuse_lost(std::size_t i) const {

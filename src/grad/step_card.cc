@@ -64,7 +64,8 @@ std::string accepted(const StepCard& one, const StepCard& other) {
   if (differ(one.lanes, other.lanes)) return "accepted: lanes on every rank, or on none";
   const bool resets = differ(one.resets, other.resets);
   if (!steps_differ(one, other))
-    return resets ? "accepted: reset() on every rank when one calls it"
+    return resets ? "accepted: reset() on every rank when one calls it (behind an exchange one alone has "
+                    "left out the update that the others made: go on from a checkpoint)"
                   : "accepted: the same total_weight on every rank";
   std::string steps = "accepted: the same steps on every rank";
   if (one.lanes == 1.0)

@@ -115,12 +115,11 @@ void continue_options(TrainOptions& options, const Given& given, const TrainOpti
                             (given.contains("steps") || given.contains("epochs"));
       if (then.contains(name)) kept[name] = replaced ? Json(0) : then.at(name);
     } else if (fixed && now.value(name, Json()) != then.value(name, Json())) {
-      throw UsageError(
-          fmt::format("{} {} would make another run: the checkpoint's is {}; accepted: --resume without {}, "
-                      "or --init for "
-                      "a new run with its weights",
-                      flag_of(name), now.at(name).dump(), then.contains(name) ? then.at(name).dump() : "none",
-                      flag_of(name)));
+      throw UsageError(fmt::format(
+          "{} {} would make another run: the checkpoint's is {}; accepted: --resume without {}, "
+          "or --init for a new run with its weights{}",
+          flag_of(name), now.at(name).dump(), then.contains(name) ? then.at(name).dump() : "none",
+          flag_of(name), info.group == std::string_view(kModelGroup) ? ", if they fit that model" : ""));
     }
   });
   merge_json(options, kept, "the checkpoint");

@@ -141,6 +141,13 @@ bool has_checkpoint(const fs::path& folder) {
   return std::ranges::any_of(list(RunFolder::checkpoints_of(folder)), is_checkpoint);
 }
 
+fs::path newest_checkpoint_in(const fs::path& folder) {
+  fs::path newest;
+  for (const fs::path& path : list(folder))
+    if (is_checkpoint(path) && step_of(path) > step_of(newest)) newest = path;
+  return newest;
+}
+
 bool is_checkpoint_of(const fs::path& folder, const fs::path& checkpoint) {
   std::error_code ignored;
   // As it is given, which may be by a link that goes, and where it really lies.

@@ -24,6 +24,9 @@ std::filesystem::path find_foreign_file(const std::filesystem::path& folder);
 // Something that --resume may take.
 bool has_checkpoint(const std::filesystem::path& folder);
 
+// The newest of the checkpoints that lie in this folder; empty when none does.
+std::filesystem::path newest_checkpoint_in(const std::filesystem::path& folder);
+
 // Where checkpoints lie from which the run did not go on, in `checkpoints`.
 inline constexpr const char* kSetAside = "set-aside";
 

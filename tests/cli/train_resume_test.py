@@ -29,6 +29,15 @@ class Resume(Case):
                 self.assertEqual(part["steps"], 12)
                 self.assertEqual(self.losses(f"part-{optimizer}"), losses[4:])
 
+    def test_out_of_a_folder_of_copied_checkpoints(self):
+        """Its number of workers is in them."""
+        self.train("run", *LANES, "-n", 2, "--steps", 2)
+        shutil.copytree(self.path("run", "checkpoints"), self.path("copied"))
+        os.mkdir(self.path("copied", "step-00000001"))  # none
+        done = self.run_program("train", "--resume", self.path("copied"), "--steps", 3, "--out", self.path("on"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual((self.summary("on")["steps"], self.summary("on")["workers"]), (3, 2))
+
     def test_by_a_link_to_its_checkpoint_or_to_all_of_them(self):
         self.train("run", *LANES, "-n", 2, "--steps", 2)
         os.mkdir(self.path("other"))

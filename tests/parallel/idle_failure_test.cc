@@ -379,6 +379,37 @@ TEST(Idle, ABackwardThatThrewBeforeALoopIsLeftEarlyIsThisWorkersOwn) {
   expect_alike(results);
 }
 
+// Inside of the backward of a lane whose gradients don't leave yet: as if nothing had been.
+TEST(Idle, AStepWhoseFirstLanesBackwardThrewOnOneWorkerIsDoneAgainByAll) {
+  const auto train = [](bool throws) {
+    const auto results = on_workers(2, [=](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group);
+      SGD optimizer(ddp, {.lr = 0.1});
+      bool to_throw = throws && group.rank() == 0;
+      for (auto& step : loader(std::make_shared<SmallExamples>(16), group, {.lanes = 4, .lane_batch = 2}))
+        for (bool trained = false; !trained;) try {
+            for (auto& lane : step) {
+              auto scope = ddp.lane(lane);
+              auto hidden = net.norm(net.first(lane.data));
+              if (to_throw) {
+                to_throw = false;
+                hidden.register_hook([](const torch::Tensor&) -> torch::Tensor { throw std::bad_alloc(); });
+              }
+              net.second(hidden).square().mean().backward();
+            }
+            optimizer.step();
+            trained = true;
+          } catch (const std::exception&) {  // that one, and what all are told of this worker's reset()
+            ddp.reset();
+          }
+      EXPECT_EQ(ddp.reducer().exchanges(), 2);
+    });
+    expect_alike(results);
+    return results[0];
+  };
+  EXPECT_TRUE(equal(train(true), train(false)));
+}
+
 // Worker 1 waits with its lanes for step(), where worker 0 is through with its loop first. The same as in a
 // step of nobody's exception, but for the lane that never came to its backward.
 TEST(Idle, LanesThatWaitUnderNoSyncJoinWhereAnotherWorkersLoopWasLeft) {

@@ -71,23 +71,24 @@ TEST(OutOfStep, ARankThatResetsAloneIsNamed) {
 
 // Rank 0 updates with the means that rank 1 gives up, which has no gradient in the step behind.
 TEST(OutOfStep, ARankThatGivesMeansUpAloneIsNamedWithoutGradientsToo) {
-  expect_in_all(told<MismatchError>(2,
-                                    [](const Group& group) {
-                                      auto net = std::make_shared<SmallNet>();
-                                      DataParallel ddp(net, group);
-                                      SGD optimizer(ddp, {.lr = 0.1});
-                                      const int rank = group.rank();
-                                      net->forward(small_batch(rank, 0)).square().mean().backward();
-                                      if (rank == 0) {
-                                        optimizer.step();
-                                        net->forward(small_batch(rank, 1)).square().mean().backward();
-                                      } else {
-                                        ddp.reset();
-                                      }
-                                      ddp.synchronize();
-                                    }),
-                {"rank 0 has called reset() 0 times", "rank 1 has called reset() once",
-                 "accepted: reset() on every rank when one calls it"});
+  expect_in_all(
+      told<MismatchError>(2,
+                          [](const Group& group) {
+                            auto net = std::make_shared<SmallNet>();
+                            DataParallel ddp(net, group);
+                            SGD optimizer(ddp, {.lr = 0.1});
+                            const int rank = group.rank();
+                            net->forward(small_batch(rank, 0)).square().mean().backward();
+                            if (rank == 0) {
+                              optimizer.step();
+                              net->forward(small_batch(rank, 1)).square().mean().backward();
+                            } else {
+                              ddp.reset();
+                            }
+                            ddp.synchronize();
+                          }),
+      {"rank 0 has called reset() 0 times", "rank 1 has called reset() once",
+       "accepted: reset() on every rank when one calls it (behind an exchange", "from a checkpoint"});
 }
 
 // Rank 0's bucket leaves inside of its backward, rank 1's at its end, since `second` gets no gradient there.

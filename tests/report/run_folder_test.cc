@@ -122,6 +122,15 @@ TEST_F(FolderOwner, OverwritesOnlyRuns) {
   EXPECT_NE(refusal(FolderUse::overwrite), "");
 }
 
+TEST_F(FolderOwner, NewestIsACheckpointOfTheHighestStep) {
+  EXPECT_EQ(newest_checkpoint_in(folder_), "");
+  EXPECT_EQ(newest_checkpoint_in(folder_ / "nowhere"), "");
+  for (const char* name : {"step-00000120", "step-100000000", "step-00000130", "step-best"})
+    write(std::string(name) + "/manifest.json", "{}");
+  fs::create_directory(folder_ / "step-200000000");  // has no manifest
+  EXPECT_EQ(newest_checkpoint_in(folder_), folder_ / "step-100000000");
+}
+
 TEST_F(FolderOwner, KnowsItsCheckpointsHoweverTheyAreSpelled) {
   write("checkpoints/step-00000120/manifest.json", "{}");
   write("checkpoints/set-aside/step-00000120/manifest.json", "{}");

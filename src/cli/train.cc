@@ -23,6 +23,7 @@
 #include "recipe/engine_flag.h"
 #include "report/folder_content.h"
 #include "report/printer.h"
+#include "report/run_folder.h"
 
 namespace lockstep::cli {
 namespace {
@@ -96,13 +97,14 @@ EarlierRun look_at_run(const std::filesystem::path& spelled) {
   // Of a run's folder of checkpoints: beside it where it is spelled (it may be a link itself), or leads to.
   if (near.filename() == "checkpoints") files.emplace_back(near.parent_path() / "config.json", false);
   std::error_code unknown;
-  if (const fs::path far = fs::canonical(spelled, unknown); !unknown)
+  if (const fs::path far = fs::canonical(spelled, unknown); !unknown && far.filename() == "checkpoints")
     files.emplace_back(far.parent_path() / "config.json", false);
-  // Of checkpoints without a run around them: copied out of it, or set aside.
-  try {
-    files.emplace_back(newest_checkpoint_in(spelled) / "state.json", true);
-  } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it can't be listed
-  }
+  // Of checkpoints without a run around them: copied out of it, with their folder too, or set aside.
+  for (const fs::path& folder : {spelled, RunFolder::checkpoints_of(spelled)}) try {
+      if (const fs::path newest = newest_checkpoint_in(folder); !newest.empty())
+        files.emplace_back(newest / "state.json", true);
+    } catch (const SystemError&) {  // NOLINT(bugprone-empty-catch): it can't be listed
+    }
   for (const auto& [file, inside] : files) {
     Json json = try_json_file<Json>(file);
     if (inside && json.is_object()) json = Json(json.value("options", Json()));

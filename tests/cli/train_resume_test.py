@@ -38,6 +38,24 @@ class Resume(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual((self.summary("on")["steps"], self.summary("on")["workers"]), (3, 2))
 
+    def test_out_of_a_runs_folder_of_which_only_the_checkpoints_are_left(self):
+        """Nor is it asked of a checkpoint that the program happens to be started in."""
+        self.train("run", *LANES, "-n", 2, "--steps", 2)
+        self.train("single", *LANES, "-n", 1, "--steps", 2)
+        shutil.copytree(self.path("run", "checkpoints"), self.path("moved", "checkpoints"))
+        for number, where in enumerate((self.folder, self.path("single", "checkpoints", "step-00000002"))):
+            done = self.run_program("train", "--resume", self.path("moved"), "--steps", 3, "--out", self.path(f"on-{number}"), cwd=where)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(self.summary(f"on-{number}")["workers"], 2)
+
+    def test_another_runs_folder_around_moved_checkpoints_is_not_asked(self):
+        self.train("run", *LANES, "-n", 2, "--steps", 2)
+        self.train("other", *LANES, "-n", 1, "--steps", 2)
+        shutil.copytree(self.path("run", "checkpoints"), self.path("other", "moved", "checkpoints"))
+        done = self.run_program("train", "--resume", self.path("other", "moved"), "--steps", 3, "--out", self.path("on"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.summary("on")["workers"], 2)
+
     def test_by_a_link_to_its_checkpoint_or_to_all_of_them(self):
         self.train("run", *LANES, "-n", 2, "--steps", 2)
         os.mkdir(self.path("other"))

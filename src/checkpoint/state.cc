@@ -53,9 +53,10 @@ void check_model_state(const torch::nn::Module& module, const TensorMap& state, 
       differ(fmt::format("has {} {}, which the model has not", name, describe(tensor)));
   }
   if (differences > 0) {
-    throw UsageError(
-        fmt::format("{} does not fit the model: it {}{}", source, first,
-                    differences == 1 ? "" : fmt::format(" ({} differences in all)", differences)));
+    throw UsageError(fmt::format(
+        "{} does not fit the model: it {}{}; accepted: the model that it was written for, on data "
+        "of the same shape and classes",
+        source, first, differences == 1 ? "" : fmt::format(" ({} differences in all)", differences)));
   }
 }
 

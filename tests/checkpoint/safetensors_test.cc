@@ -189,14 +189,18 @@ TEST(ModelState, TheFirstDifferenceIsNamedAndNothingIsCopied) {
     EXPECT_EQ(params_sha256(net), before);
     return message;
   };
-  EXPECT_EQ(refusal([](TensorMap& s) { s.erase("a.bias"); }),
-            "x.safetensors does not fit the model: it has no a.bias, which the model has as Float[2]");
+  const std::string accepted =
+      "; accepted: the model that it was written for, on data of the same shape and classes";
+  EXPECT_EQ(
+      refusal([](TensorMap& s) { s.erase("a.bias"); }),
+      "x.safetensors does not fit the model: it has no a.bias, which the model has as Float[2]" + accepted);
   EXPECT_EQ(refusal([](TensorMap& s) {
               s["a.weight"] = torch::ones({4, 3});
             }),
-            "x.safetensors does not fit the model: it has a.weight as Float[4, 3], the model as Float[2, 3]");
+            "x.safetensors does not fit the model: it has a.weight as Float[4, 3], the model as Float[2, 3]" +
+                accepted);
   EXPECT_EQ(refusal([](TensorMap& s) { s["c"] = torch::ones({1}); }),
-            "x.safetensors does not fit the model: it has c Float[1], which the model has not");
+            "x.safetensors does not fit the model: it has c Float[1], which the model has not" + accepted);
   EXPECT_NE(refusal([](TensorMap& s) { s.clear(); }).find("(7 differences in all)"), std::string::npos);
 }
 

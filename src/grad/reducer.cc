@@ -110,7 +110,9 @@ struct Reducer::Impl {
     callback_queued = false;
   }
   StepCard card() const {
-    StepCard card{.strategy = static_cast<double>(options.strategy)};
+    StepCard card{.strategy = static_cast<double>(options.strategy),
+                  .resets = static_cast<double>(resets),
+                  .means_given_up = static_cast<double>(means_given_up)};
     if (phase == Phase::fresh) {
       if (idle_step) {
         card.lanes = 1;
@@ -120,15 +122,13 @@ struct Reducer::Impl {
         card.step = static_cast<double>(behind->number);
         card.draw = on_card(behind->draw);
       }
-      // Else it is as one that skips its backward.
-      if (gave_up_means) card.resets = static_cast<double>(resets);
       return card;
     }
     card.lanes = lanes ? 1 : 0;
     card.step = static_cast<double>(lanes ? part.step : steps);
     if (!lanes) card.exchange = static_cast<double>(exchanges_of_step);
     if (lanes) card.draw = on_card(part.draw);
-    card.resets = static_cast<double>(resets);
+    if (lanes && part.by_hand) card.by_hand = 1;
     card.divisor = lanes ? part.total_weight : group.size();
     return card;
   }
@@ -137,10 +137,7 @@ struct Reducer::Impl {
     if (options.beside != nullptr) options.beside->announce();
     return exchange.open(card());
   }
-  void forget_resets() {
-    resets = 0;
-    gave_up_means = false;
-  }
+  void forget_resets() { resets = means_given_up = 0; }
   bool exchanges_now() const { return sync && (!lanes || part.last); }
 
   std::vector<NamedTensor> parameters;
@@ -162,7 +159,7 @@ struct Reducer::Impl {
   std::optional<LaneStep> behind;      // the step whose lanes it went through before it came here without
   std::exception_ptr failure;          // of this step's exchange, until it is given up
   std::int64_t resets = 0;             // since the last exchange
-  bool gave_up_means = false;          // one of them behind an exchange, whose update others may have made
+  std::int64_t means_given_up = 0;     // by those behind one
   std::int64_t steps = 0;              // that were ended
   std::int64_t exchanges_of_step = 0;  // since the last of them
   Phase phase = Phase::fresh;
@@ -313,7 +310,7 @@ void Reducer::Impl::finish() {
     if (!open()) {
       if (options.beside != nullptr) options.beside->nobody();
       phase = Phase::reduced;
-      forget_resets();  // all have met, and nobody has more than the others
+      forget_resets();  // all have met, and nobody has given up more means than the others
       return;
     }
     exchange.flush();
@@ -435,8 +432,7 @@ void Reducer::reset() {
     impl_->options.exchange.leave_out();
   for (const NamedTensor& parameter : impl_->parameters) parameter.tensor.mutable_grad() = torch::Tensor();
   ++impl_->resets;
-  impl_->gave_up_means =
-      impl_->gave_up_means || (impl_->phase == Impl::Phase::reduced && impl_->exchange.any_used());
+  if (impl_->phase == Impl::Phase::reduced && impl_->exchange.any_used()) ++impl_->means_given_up;
   impl_->lane_reset = impl_->lane_open;
   impl_->exchanges_of_step = 0;
   impl_->begin_step();

@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kFields = 7;
+constexpr std::size_t kFields = 9;
 constexpr double kNothing = -std::numeric_limits<double>::infinity();  // the smallest: others' values win
 using Fields = std::array<double, kFields>;
 
@@ -19,10 +19,12 @@ Fields fields_of(const StepCard& card) {
   return {card.strategy,
           card.lanes.value_or(kNothing),
           card.step.value_or(kNothing),
-          card.resets.value_or(kNothing),
+          card.resets,
           card.divisor.value_or(kNothing),
           card.draw.value_or(kNothing),
-          card.exchange.value_or(kNothing)};
+          card.exchange.value_or(kNothing),
+          card.by_hand.value_or(kNothing),
+          card.means_given_up};
 }
 
 StepCard card_of(const double* f) {
@@ -32,7 +34,9 @@ StepCard card_of(const double* f) {
           .step = value(2),
           .exchange = value(6),
           .draw = value(5),
-          .resets = value(3),
+          .by_hand = value(7),
+          .resets = f[3],
+          .means_given_up = f[8],
           .divisor = value(4)};
 }
 
@@ -45,12 +49,26 @@ std::string number(double x) {
 }
 
 // Of a rank without gradients that of lanes that are drawn alike, if at all: others have numbers of their
-// own.
+// own. The loop that it is behind, with none of them, is that of lanes that are gone through in one: kept
+// ones are trained behind the next step's.
 bool steps_differ(const StepCard& a, const StepCard& b) {
-  const bool comparable = a.has_gradients() && b.has_gradients()
+  const auto both = [&](const auto& holds) { return holds(a) && holds(b); };
+  const auto either = [&](const auto& holds) { return holds(a) || holds(b); };
+  const auto of_lanes = [](const StepCard& card) { return card.lanes == 1.0; };
+  const auto by_hand = [](const StepCard& card) { return card.by_hand.has_value(); };
+  const auto has_gradients = [](const StepCard& card) { return card.has_gradients(); };
+  const bool comparable = both(has_gradients)
                               ? a.lanes == b.lanes
-                              : (a.lanes == 1.0 || b.lanes == 1.0) && a.draw == b.draw;
+                              : a.draw == b.draw && either(of_lanes) && (both(of_lanes) || !either(by_hand));
   return (comparable && differ(a.step, b.step)) || differ(a.exchange, b.exchange);
+}
+
+// A rank without gradients is as one that skips its backward, whatever it gave up alone but means; and those
+// only where a reset of all ranks can't have been of means here and of a backward there.
+bool resets_differ(const StepCard& a, const StepCard& b) {
+  if (a.has_gradients() && b.has_gradients()) return a.resets != b.resets;
+  return a.means_given_up != b.means_given_up &&
+         std::min(a.resets, b.resets) < std::max(a.means_given_up, b.means_given_up);
 }
 
 // Those who draw their lanes from other data may be in the same step.
@@ -62,7 +80,7 @@ bool draws_differ(const StepCard& a, const StepCard& b) {
 std::string accepted(const StepCard& one, const StepCard& other) {
   if (one.strategy != other.strategy) return "accepted: the same models in the same order on every rank";
   if (differ(one.lanes, other.lanes)) return "accepted: lanes on every rank, or on none";
-  const bool resets = differ(one.resets, other.resets);
+  const bool resets = resets_differ(one, other);
   if (!steps_differ(one, other))
     return resets ? "accepted: reset() on every rank when one calls it (behind an exchange one alone has "
                     "left out the update that the others made: go on from a checkpoint)"
@@ -87,8 +105,8 @@ std::string words(const StepCard& card, const StepCard& other) {
   if (steps_differ(card, other))
     text = card.exchange ? "is in backward " + number(*card.exchange + 1) + " of step " + number(*card.step)
                          : "is in step " + number(*card.step);
-  if (differ(card.resets, other.resets))
-    text += (text.empty() ? "" : " and ") + std::string("has called reset() ") + times(*card.resets);
+  if (resets_differ(card, other))
+    text += (text.empty() ? "" : " and ") + std::string("has called reset() ") + times(card.resets);
   if (text.empty() && differ(card.divisor, other.divisor) && !draws_differ(card, other))
     return "divides by " + number(*card.divisor);
   return text;

@@ -329,7 +329,8 @@ void Replicated::open_lane(const LaneInfo& info, int position) {
                         .weight = info.weight,
                         .total_weight = info.total_weight,
                         .last = info.last,
-                        .draw = info.draw});
+                        .draw = info.draw,
+                        .by_hand = !lanes.board->goes_through(info.step, info.draw)});
   lanes.open = lanes.in_step = lanes.pending = true;
   lanes.gathered = false;
   lanes.failure = nullptr;
@@ -383,7 +384,7 @@ void Replicated::reset() {
       meet();
     } catch (...) {  // NOLINT(bugprone-empty-catch): the gathers keep their failure
     }
-  if (lanes_->has_failed()) lanes_->board->failure_is_over();
+  if (lanes_->has_failed()) lanes_->board->take_back();
   reducer_->reset();
   lanes_->buffers.abandon();
   lanes_->restore();

@@ -4,6 +4,7 @@
 
 #include <mutex>
 #include <new>
+#include <optional>
 #include <stdexcept>
 
 #include "comm/thread_ranks.h"
@@ -24,11 +25,7 @@ using lockstep::testing::small_batch;
 using lockstep::testing::SmallExamples;
 using lockstep::testing::SmallNet;
 using lockstep::testing::told;
-
-void train_lane(DataParallel& ddp, SmallNet& net, int rank, int step) {
-  auto scope = ddp.lane({.step = step, .index = rank, .total_weight = 3});
-  net.forward(small_batch(rank, step)).square().mean().backward();
-}
+using lockstep::testing::train_lane;
 
 TEST(OutOfStep, ARankThatSkippedABatchIsNamed) {
   expect_in_all(told<MismatchError>(3,
@@ -55,66 +52,6 @@ TEST(OutOfStep, ARankWithoutLanesHearsOfItToo) {
                                       ddp.synchronize();
                                     }),
                 {"rank 0 is in step 4", "rank 1 is in step 5"});
-}
-
-TEST(OutOfStep, ARankThatResetsAloneIsNamed) {
-  expect_in_all(told<MismatchError>(2,
-                                    [](const Group& group) {
-                                      auto net = std::make_shared<SmallNet>();
-                                      DataParallel ddp(net, group);
-                                      SGD optimizer(ddp, {.lr = 0.1});
-                                      if (group.rank() == 1) ddp.reset();  // an exception, caught here alone
-                                      net->forward(small_batch(group.rank(), 0)).square().mean().backward();
-                                    }),
-                {"rank 0 has called reset() 0 times", "rank 1 has called reset() once"});
-}
-
-// Rank 0 updates with the means that rank 1 gives up, which has no gradient in the step behind.
-TEST(OutOfStep, ARankThatGivesMeansUpAloneIsNamedWithoutGradientsToo) {
-  expect_in_all(
-      told<MismatchError>(2,
-                          [](const Group& group) {
-                            auto net = std::make_shared<SmallNet>();
-                            DataParallel ddp(net, group);
-                            SGD optimizer(ddp, {.lr = 0.1});
-                            const int rank = group.rank();
-                            net->forward(small_batch(rank, 0)).square().mean().backward();
-                            if (rank == 0) {
-                              optimizer.step();
-                              net->forward(small_batch(rank, 1)).square().mean().backward();
-                            } else {
-                              ddp.reset();
-                            }
-                            ddp.synchronize();
-                          }),
-      {"rank 0 has called reset() 0 times", "rank 1 has called reset() once",
-       "accepted: reset() on every rank when one calls it (behind an exchange", "from a checkpoint"});
-}
-
-// Rank 0's bucket leaves inside of its backward, rank 1's at its end, since `second` gets no gradient there.
-TEST(OutOfStep, ResetsBehindAFailureInsideABackwardCountLikeThoseBehindOneAtItsEnd) {
-  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
-    auto net = std::make_shared<SmallNet>();
-    int failed = 0;
-    DataParallel ddp(net, group, {.check_replicas_every = 0, .hook = [&](const Bucket& bucket) {
-                                    if (failed < 2) throw std::runtime_error("no link");
-                                    return group.all_reduce_async(bucket.data);
-                                  }});
-    const auto backward = [&] {
-      auto hidden = net->norm(net->first(small_batch(group.rank(), 0)));
-      (group.rank() == 0 ? net->second(hidden) : hidden).square().mean().backward();
-    };
-    for (; failed < 2; ++failed) {
-      try {
-        backward();
-        ADD_FAILURE() << "it went on";
-      } catch (const std::runtime_error& error) {
-        EXPECT_STREQ(error.what(), "no link");
-      }
-      ddp.reset();
-    }
-    EXPECT_NO_THROW(backward());
-  });
 }
 
 // Of 34 examples step 1 has one lane, and rank 1 none. Rank 0 gives it up alone and goes on; rank 1 ends it.
@@ -222,6 +159,57 @@ TEST(OutOfStep, AnExceptionOfARanksOwnBehindAStepThatWasLeftIsNoOtherStep) {
     });
 }
 
+// Taken out of the loader one step ahead: behind the loop over step k's lanes all train those of the step
+// before, of which rank 1 has none.
+TEST(OutOfStep, LanesThatAreKeptForTheNextIterationAreThoseOfTheirStep) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    SGD optimizer(ddp, {.lr = 0.1});
+    std::vector<Lane> ready;
+    const auto train = [&] {
+      for (Lane& lane : ready) {
+        auto scope = ddp.lane(lane);
+        net->forward(lane.data).square().mean().backward();
+      }
+      optimizer.step();
+    };
+    for (auto& step : loader(std::make_shared<SmallExamples>(34), group,
+                             {.lanes = 8, .lane_batch = 4, .last_step = LastStep::short_, .epochs = 2})) {
+      std::vector<Lane> next;
+      for (auto& lane : step) next.push_back(lane);
+      if (step.number > 0) {
+        EXPECT_NO_THROW(train());
+      }
+      ready = std::move(next);
+    }
+    EXPECT_NO_THROW(train());
+    EXPECT_EQ(ddp.reducer().exchanges(), 4);
+  });
+}
+
+// So are those that are trained inside of the next step's loop, of which rank 1 skips its own of step 0.
+TEST(OutOfStep, LanesThatAreKeptForTheNextLoopAreThoseOfTheirStep) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    SGD optimizer(ddp, {.lr = 0.1});
+    std::optional<Lane> ready;
+    for (auto& step : loader(std::make_shared<SmallExamples>(24), group, {.lanes = 2, .lane_batch = 4}))
+      EXPECT_NO_THROW({
+        for (auto& lane : step) {
+          if (ready && !(group.rank() == 1 && ready->step == 0)) {
+            auto scope = ddp.lane(*ready);
+            net->forward(ready->data).square().mean().backward();
+          }
+          ready = lane;
+        }
+        optimizer.step();
+      });
+    EXPECT_EQ(ddp.reducer().exchanges(), 2);
+  });
+}
+
 // They have numbers of their own: what a worker without them knows of a loader's says nothing of them,
 // whether it went through that one's lanes before or has none in that one's step.
 TEST(OutOfStep, LanesMadeByHandAreNotComparedWithALoadersSteps) {
@@ -253,24 +241,6 @@ TEST(OutOfStep, LanesMadeByHandAreNotComparedWithALoadersSteps) {
   });
 }
 
-// It is as one that skips its backward: nothing of that step was exchanged yet.
-TEST(OutOfStep, ARankThatGivesItsBackwardUpAloneIsIdleInThatStep) {
-  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
-    auto net = std::make_shared<SmallNet>();
-    DataParallel ddp(net, group);
-    SGD optimizer(ddp, {.lr = 0.1});
-    for (int step = 0; step < 3; ++step) {
-      const torch::Tensor loss = net->forward(small_batch(group.rank(), step)).square().mean();
-      if (group.rank() == 1 && step == 1)
-        ddp.reset();  // an exception, caught here alone
-      else
-        loss.backward();
-      EXPECT_NO_THROW(optimizer.step());
-      EXPECT_EQ(ddp.reducer().exchanges(), step + 1);
-    }
-  });
-}
-
 TEST(OutOfStep, LanesHereAndNoneThereAreNamed) {
   expect_in_all(told<MismatchError>(3,
                                     [](const Group& group) {
@@ -295,6 +265,72 @@ TEST(OutOfStep, TwoModelsInAnotherOrderAreNamed) {
                           }),
       {"rank 0 exchanges gradients of model 0", "rank 1 exchanges gradients of model 1",
        "accepted: the same models in the same order on every rank"});
+}
+
+// In one loop: where rank 0 skips the one's last backward, that one is exchanged behind the loop, and so
+// behind the other.
+TEST(OutOfStep, OneOfTwoModelsThatIsSkippedInTheLastLaneIsNamed) {
+  expect_in_all(told<MismatchError>(2,
+                                    [](const Group& group) {
+                                      auto net = std::make_shared<SmallNet>();
+                                      auto other = std::make_shared<SmallNet>();
+                                      DataParallel ddp(net, group);
+                                      DataParallel ddp_other(other, group);
+                                      for (auto& step : loader(std::make_shared<SmallExamples>(16), group,
+                                                               {.lanes = 4, .lane_batch = 2}))
+                                        for (auto& lane : step) {
+                                          auto scope = ddp.lane(lane);
+                                          auto scope_other = ddp_other.lane(lane);
+                                          const auto loss = net->forward(lane.data).square().mean();
+                                          if (group.rank() == 1 || !lane.last) loss.backward();
+                                          other->forward(lane.data).square().mean().backward();
+                                        }
+                                    }),
+                {"exchanges gradients of model 0", "exchanges gradients of model 1",
+                 "accepted: the same models in the same order on every rank"});
+}
+
+// Skipped together they keep their order, where they were wrapped in that of their backwards.
+TEST(OutOfStep, TwoModelsThatAreBothSkippedInTheLastLaneKeepTheirOrder) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
+    auto net = std::make_shared<SmallNet>();
+    auto other = std::make_shared<SmallNet>();
+    DataParallel ddp(net, group);
+    DataParallel ddp_other(other, group);
+    EXPECT_NO_THROW({
+      for (auto& step : loader(std::make_shared<SmallExamples>(16), group, {.lanes = 4, .lane_batch = 2}))
+        for (auto& lane : step) {
+          auto scope = ddp.lane(lane);
+          auto scope_other = ddp_other.lane(lane);
+          if (group.rank() == 0 && lane.last) continue;
+          net->forward(lane.data).square().mean().backward();
+          other->forward(lane.data).square().mean().backward();
+        }
+    });
+    EXPECT_EQ(ddp.reducer().exchanges(), 2);
+    EXPECT_EQ(ddp_other.reducer().exchanges(), 2);
+  });
+}
+
+// In one backward the second's exchange begins inside of the first's, and a worker without lanes is asked for
+// one after the other.
+TEST(OutOfStep, TwoModelsInOneBackwardAreNamedWhereAWorkerHasNoLane) {
+  expect_in_all(told<MismatchError>(2,
+                                    [](const Group& group) {
+                                      auto net = std::make_shared<SmallNet>();
+                                      auto critic = std::make_shared<torch::nn::LinearImpl>(3, 1);
+                                      DataParallel ddp(net, group);
+                                      DataParallel ddp_critic(torch::nn::Linear(critic), group);
+                                      for (auto& step : loader(
+                                               std::make_shared<SmallExamples>(10), group,
+                                               {.lanes = 4, .lane_batch = 2, .last_step = LastStep::short_}))
+                                        for (auto& lane : step) {
+                                          auto scope = ddp.lane(lane);
+                                          auto scope_critic = ddp_critic.lane(lane);
+                                          critic->forward(net->forward(lane.data)).square().mean().backward();
+                                        }
+                                    }),
+                {"ranks called different things"});
 }
 
 // The last step of an epoch is shorter: its sums are divided by another number, and still it is the step that
@@ -371,67 +407,6 @@ TEST(OutOfStep, DivisorsThatDifferInTheLastPlaceAreTold) {
                                     }),
                 {"rank 0 divides by 3.3,", "rank 1 divides by 3.3000000000000003;",
                  "accepted: the same total_weight on every rank"});
-}
-
-// Nothing was averaged, and the group works: told of it, all may give the step up together and go on.
-TEST(OutOfStep, AResetOfEveryRankGoesOnAfterTheError) {
-  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
-    auto net = std::make_shared<SmallNet>();
-    DataParallel ddp(net, group);
-    if (group.rank() == 1) ddp.reset();
-    const auto backward = [&] { net->forward(small_batch(group.rank(), 0)).square().mean().backward(); };
-    EXPECT_THROW(backward(), MismatchError);
-    ddp.reset();
-    EXPECT_NO_THROW(backward());
-  });
-}
-
-// Rank 2 has no gradients, and is told of it as the others are. None of them asks the others again until it
-// gives the step up, whatever it calls: they would be met in the middle of their next step.
-TEST(OutOfStep, AStepThatFailedThrowsTheSameOnEveryRankUntilReset) {
-  on_threads(thread_groups(3, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
-    auto net = std::make_shared<SmallNet>();
-    DataParallel ddp(net, group);
-    SGD optimizer(ddp, {.lr = 0.1});
-    const auto told = [](const auto& call) -> std::string {
-      try {
-        call();
-      } catch (const MismatchError& error) {
-        return error.what();
-      }
-      return "nothing";
-    };
-    const int rank = group.rank();
-    const std::string first = told([&] {
-      if (rank < 2) train_lane(ddp, *net, rank, 4 + rank);
-      ddp.synchronize();
-    });
-    EXPECT_NE(first.find("rank 1 is in step 5"), std::string::npos) << first;
-    const auto backward = [&] { net->forward(small_batch(rank, 0)).square().mean().backward(); };
-    EXPECT_EQ(told([&] { ddp.synchronize(); }), first);
-    EXPECT_EQ(told([&] { optimizer.step(); }), first);
-    EXPECT_EQ(told([&] { ddp.reducer().synchronize_idle({{.number = 6}}); }),
-              first);  // a step in which it has no lane
-    EXPECT_EQ(told(backward), first);
-    EXPECT_EQ(told([&] { train_lane(ddp, *net, rank, 6); }), first);
-    EXPECT_EQ(ddp.reducer().exchanges(), 0);
-    ddp.reset();
-    EXPECT_EQ(told(backward), "nothing");
-    EXPECT_EQ(ddp.reducer().exchanges(), 1);
-  });
-}
-
-// Rank 1 gives its forward up, and rank 0's loss is not finite: all go through that step together, and it is
-// over.
-TEST(OutOfStep, AResetInAStepThatNobodyHasGradientsInIsForgotten) {
-  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
-    auto net = std::make_shared<SmallNet>();
-    DataParallel ddp(net, group);
-    SGD optimizer(ddp, {.lr = 0.1});
-    if (group.rank() == 1) ddp.reset();
-    optimizer.step();
-    EXPECT_NO_THROW(net->forward(small_batch(group.rank(), 0)).square().mean().backward());
-  });
 }
 
 // One without gradients too: it would take the gradients of the one model for those of the other.
@@ -576,6 +551,29 @@ TEST(OutOfStep, APlainStepAfterResetInALoopThatThrewIsFine) {
   }
   net->forward(small_batch(0, 0)).mean().backward();
   EXPECT_EQ(ddp.reducer().exchanges(), 1);
+}
+
+// The loop's end was to come on every worker, and both models are told that it is not awaited.
+TEST(OutOfStep, AnotherModelsPlainStepBehindALoopThatThrewIsFine) {
+  for (const int n : {1, 2})
+    on_threads(thread_groups(n, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
+      auto net = std::make_shared<SmallNet>();
+      auto other = std::make_shared<SmallNet>();
+      DataParallel ddp(net, group, {.find_unused_parameters = false});
+      DataParallel ddp_other(other, group);
+      Loader data = loader(std::make_shared<SmallExamples>(16), group, {.lanes = 2, .lane_batch = 4});
+      const auto train = [&] {
+        for (auto& step : data)
+          for (auto& lane : step) {
+            auto scope = ddp.lane(lane);
+            net->norm(net->first(lane.data)).square().mean().backward();
+          }
+      };
+      EXPECT_ANY_THROW(train());  // 'second' has no gradient
+      ddp.reset();
+      EXPECT_NO_THROW(other->forward(small_batch(group.rank(), 0)).square().mean().backward());
+      EXPECT_EQ(ddp_other.reducer().exchanges(), 1);
+    });
 }
 
 TEST(OutOfStep, APlainLoopAfterALoaderWasReplacedIsFine) {

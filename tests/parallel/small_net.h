@@ -39,6 +39,13 @@ inline torch::Tensor small_batch(int lane, int step) {
   return torch::stack(rows);
 }
 
+// One of three lanes of a step, a lane a worker.
+template <class Strategy>
+void train_lane(Strategy& strategy, SmallNet& net, int rank, int step) {
+  auto scope = strategy.lane({.step = step, .index = rank, .total_weight = 3});
+  net.forward(small_batch(rank, step)).square().mean().backward();
+}
+
 // `count` examples of it; the target is zero.
 struct SmallExamples : Dataset {
   explicit SmallExamples(std::int64_t count_) : count(count_) {}

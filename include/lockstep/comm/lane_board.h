@@ -46,7 +46,7 @@ class LaneListener {
   virtual void lanes_begin() = 0;
   // It has come to its end: what its lanes gathered is exchanged now, unless it has been.
   virtual void lanes_end() = 0;
-  // It is over, whatever it gathered.
+  // It is over, whatever it gathered, or an exception has left it.
   virtual void lanes_left() noexcept = 0;
   // This worker has no lane in that step, and the others begin to exchange: it takes part with nothing.
   virtual void take_part(const LaneLoop& loop) = 0;
@@ -60,7 +60,8 @@ class LaneListener {
   virtual void loop_ended(const LaneLoop& loop) noexcept = 0;
   // An exchange of this step has failed, of which every worker is told, and the step is not given up yet.
   virtual bool has_failed() const noexcept = 0;
-  // lanes_end() has thrown this where nothing may be thrown: whoever asks for gradients next is told.
+  // A loop's end has thrown this where nothing may be thrown: whoever asks for gradients next is told. Null:
+  // of what all were told is given up.
   virtual void lanes_failed(std::exception_ptr failure) noexcept = 0;
 };
 
@@ -72,7 +73,8 @@ class LaneBoard {
   void remove(LaneListener* listener);
 
   // By who hands out lanes. `end` of a loop that is not under way does nothing; it may exchange gradients.
-  // `end_early` does the same and keeps what it throws for the strategies. `thrown_out` is for a loop that an
+  // `end_early` does the same and keeps what it throws for the strategies: for all of them what every worker
+  // is told, else for the one whose lanes it was. `thrown_out` is for a loop that an
   // exception leaves: its end is still to come. Where every worker was told of that failure no exchange until
   // then is one of its; where it is this worker's own the others still listen. `leave` is for one that is
   // given up: the others hear that it is over.
@@ -83,9 +85,14 @@ class LaneBoard {
   void leave(const Group& group, const void* of) noexcept;
   // A step that has failed on every worker is given up.
   void failure_is_over() noexcept;
+  // By whoever has failed in it; nobody needs what it was told of that any more.
+  void take_back() noexcept;
   // Ends what an exception of this worker's own has left (others may listen until then): before it goes on to
   // what all do behind a loop.
   void end_left(const Group& group);
+
+  // Is a loop over that step's lanes under way on this worker?
+  bool goes_through(std::int64_t step, std::uint64_t draw) const;
 
   // By strategy `number`, before it exchanges.
   void announce(const Group& group, int number);
@@ -102,6 +109,7 @@ class LaneBoard {
   std::vector<std::pair<int, LaneListener*>> listeners_;
   int next_ = 0;
   std::vector<LaneLoop> loops_;                                     // under way, the innermost last
+  const LaneListener* ending_ = nullptr;                            // whose lanes end
   bool listens_ = false;                                            // the words are the others'
   std::vector<std::pair<std::vector<std::int64_t>, Work>> on_way_;  // words that have not arrived for sure
 };

@@ -89,6 +89,7 @@ class Reducer {
     double total_weight = 1;
     bool last = true;
     std::uint64_t draw = 0;  // LaneInfo's
+    bool by_hand = false;    // in no loop over its step's lanes
   };
   // Of which step lanes are: its number is compared with those of lanes that are drawn alike.
   struct LaneStep {

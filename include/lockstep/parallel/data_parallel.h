@@ -36,8 +36,9 @@
 // its own stay as each worker's forward left them, until the next exchange.)
 //
 // A worker may skip its backward if it calls all else that the others call. With lanes that is nothing
-// special: inside the lane's scope, or by passing over the lane before it (with torch::optim a rank that
-// passes over all of its lanes calls, as do all others, synchronize() before step() and end_step() after it).
+// special: inside the lane's scope, or by passing over the lane before it (where a rank may pass over all of
+// its lanes, all call synchronize() before torch's clipping and before step() of torch::optim, and end_step()
+// after that one).
 // In a plain loop it is step() of one of our optimizers that is made of the strategy, and
 // lockstep::clip_grad_norm_ for clipping; with torch::optim, which knows nothing of other ranks, every rank
 // calls synchronize() before and end_step() after the optimizer's step(). Who gives an update up whose
@@ -45,7 +46,8 @@
 //
 // Ranks that are not in the same step, that call backward in a loop over lanes outside of lane(), that step
 // between their lanes, that unfreeze parameters after wrapping, or that give the model another type or device
-// get an error that says so.
+// get an error that says so. (Under no_sync() nobody looks whether a backward in a loop over lanes is in
+// one.)
 #pragma once
 
 #include <memory>

@@ -42,7 +42,7 @@ struct StrategyOptions {
   // carry about as fast. The bits are the same for every size.
   double bucket_cap_mb = 0;
   double first_bucket_mb = 1;  // small, so that communication starts early
-  // false: a parameter that gets no gradient on some worker is an error that names it.
+  // false: a parameter that gets no gradient on some worker that ran a backward is an error that names it.
   bool find_unused_parameters = true;
   // In every so many exchanges the replicas' bits are compared, whoever updates them, and in the 2nd, 4th,
   // 8th … before that; a difference is an Error that names the parameter. 0: never.

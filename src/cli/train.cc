@@ -183,7 +183,8 @@ int start_training(const TrainOptions& options, const Given& given, RunDisplay& 
       listener.interrupted_by() == 0 && report.reader_gone() ? SIGPIPE : listener.interrupted_by();
   if (report.stopped_by() != 0) {
     forget_dumps(starter);
-    return 128 + (signal == SIGPIPE ? signal : report.stopped_by());
+    // The workers name our SIGTERM where it was the reader's end, whatever came after that.
+    return 128 + (told || signal == SIGPIPE ? signal : report.stopped_by());
   }
   if (report.done() && status == 0) return signal == SIGPIPE ? 128 + signal : 0;
   bool heard_only = false;

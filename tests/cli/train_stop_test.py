@@ -113,6 +113,15 @@ class Stop(unittest.TestCase):
                     process.send_signal(sent)
                 self.assertIn("nobody reads" if sent is None else "SIGINT", self.expect_checkpoint(process, status))
 
+    def test_a_signal_behind_a_reader_who_is_gone(self):
+        """The workers were told by a SIGTERM of ours then, which nobody sent."""
+        process = self.start("--examples", "64", **self.slow_disk("fsync .staging/model.safetensors delay_ms=2000"))
+        process.stdout.close()
+        process.stdout = None
+        self.assertIn("nobody reads", process.stderr.readline())
+        process.send_signal(signal.SIGINT)
+        self.expect_checkpoint(process, 128 + signal.SIGINT)
+
     def test_timeout_tells_it_and_its_group(self):
         process = self.start(before=["timeout", "--signal=TERM", "1000"])
         os.kill(process.pid, signal.SIGTERM)  # timeout passes it on as if the time were over

@@ -4,6 +4,7 @@
 DISK_SHIM is the library that makes disks slow (disk_shim.cc)."""
 import fcntl
 import os
+import pathlib
 import signal
 import struct
 import subprocess
@@ -12,6 +13,9 @@ import tempfile
 import termios
 import time
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "base"))
+from repeated import say_repeated
 
 LOCKSTEP = ""
 SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which older Pythons have no name for
@@ -115,12 +119,19 @@ class Stop(unittest.TestCase):
 
     def test_a_signal_behind_a_reader_who_is_gone(self):
         """The workers were told by a SIGTERM of ours then, which nobody sent."""
-        process = self.start("--examples", "64", **self.slow_disk("fsync .staging/model.safetensors delay_ms=2000"))
-        process.stdout.close()
-        process.stdout = None
-        self.assertIn("nobody reads", process.stderr.readline())
-        process.send_signal(signal.SIGINT)
-        self.expect_checkpoint(process, 128 + signal.SIGINT)
+        for attempt in range(3):
+            process = self.start("--examples", "64", **self.slow_disk("fsync .staging/model.safetensors delay_ms=6000"))
+            process.stdout.close()
+            process.stdout = None
+            begin = time.monotonic()
+            self.assertIn("nobody reads", process.stderr.readline())
+            process.send_signal(signal.SIGINT)
+            late = time.monotonic() - begin
+            if late < 2.5 or attempt == 2:  # within the 3 s in which signals are one
+                self.expect_checkpoint(process, 128 + signal.SIGINT)
+                return
+            say_repeated(self.id(), f"a signal came {late:.1f} s behind the reader's end")
+            process.communicate(timeout=60)
 
     def test_timeout_tells_it_and_its_group(self):
         process = self.start(before=["timeout", "--signal=TERM", "1000"])

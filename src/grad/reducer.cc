@@ -118,6 +118,7 @@ struct Reducer::Impl {
         card.lanes = 1;
         card.step = static_cast<double>(idle_step->number);
         card.draw = on_card(idle_step->draw);
+        if (unused_own_lanes) card.by_hand = part.by_hand ? 1 : 0;
       } else if (behind && behind->draw != 0) {
         card.step = static_cast<double>(behind->number);
         card.draw = on_card(behind->draw);
@@ -128,7 +129,7 @@ struct Reducer::Impl {
     card.step = static_cast<double>(lanes ? part.step : steps);
     if (!lanes) card.exchange = static_cast<double>(exchanges_of_step);
     if (lanes) card.draw = on_card(part.draw);
-    if (lanes && part.by_hand) card.by_hand = 1;
+    if (lanes) card.by_hand = part.by_hand ? 1 : 0;
     card.divisor = lanes ? part.total_weight : group.size();
     return card;
   }
@@ -137,6 +138,7 @@ struct Reducer::Impl {
     if (options.beside != nullptr) options.beside->announce();
     return exchange.open(card());
   }
+  void take_part(std::optional<LaneStep> step, bool own_lanes);
   void forget_resets() { resets = means_given_up = 0; }
   bool exchanges_now() const { return sync && (!lanes || part.last); }
 
@@ -155,7 +157,8 @@ struct Reducer::Impl {
   bool lane_loop = false;     // somebody goes through lanes
   bool unused_lanes = false;  // this step's lanes are over, and brought no gradient
   LanePart part;
-  std::optional<LaneStep> idle_step;   // the step that this worker takes part in without lanes
+  std::optional<LaneStep> idle_step;   // the step that this worker takes part in without gradients
+  bool unused_own_lanes = false;       // and `part` is the last of its lanes
   std::optional<LaneStep> behind;      // the step whose lanes it went through before it came here without
   std::exception_ptr failure;          // of this step's exchange, until it is given up
   std::int64_t resets = 0;             // since the last exchange
@@ -398,21 +401,24 @@ void Reducer::synchronize(std::optional<LaneStep> behind) {
     if (const auto lost = impl.hooks->first_lost()) impl.refuse_lost(*lost);
     impl.store.refuse_foreign();
     impl.behind = behind;
-    return synchronize_idle(impl.lanes ? std::optional(LaneStep{impl.part.step, impl.part.draw})
-                                       : std::nullopt);
+    return impl.take_part(impl.lanes ? std::optional(LaneStep{impl.part.step, impl.part.draw}) : std::nullopt,
+                          impl.lanes);
   }
   impl.finish();
 }
 
-void Reducer::synchronize_idle(std::optional<LaneStep> step) {
-  impl_->look_for_torn();
-  impl_->refuse_failed();
-  const bool of_lanes = impl_->lanes || step.has_value();
-  impl_->begin_step();
-  impl_->idle_step = step;
-  impl_->store.begin_lane(0, 1);  // as a worker whose lanes are all empty
-  impl_->finish();
-  impl_->unused_lanes = of_lanes;
+void Reducer::synchronize_idle(std::optional<LaneStep> step) { impl_->take_part(step, false); }
+
+void Reducer::Impl::take_part(std::optional<LaneStep> step, bool own_lanes) {
+  look_for_torn();
+  refuse_failed();
+  const bool of_lanes = lanes || step.has_value();
+  begin_step();
+  idle_step = step;
+  unused_own_lanes = own_lanes;
+  store.begin_lane(0, 1);  // as a worker whose lanes are all empty
+  finish();
+  unused_lanes = of_lanes;
 }
 
 void Reducer::refuse_failed() const { impl_->refuse_failed(); }

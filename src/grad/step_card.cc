@@ -49,17 +49,14 @@ std::string number(double x) {
 }
 
 // Of a rank without gradients that of lanes that are drawn alike, if at all: others have numbers of their
-// own. The loop that it is behind, with none of them, is that of lanes that are gone through in one: kept
-// ones are trained behind the next step's.
+// own. The loop that it is in or behind, with none of them, is that of lanes that are gone through in one:
+// kept ones are trained in the next step's, or behind it.
 bool steps_differ(const StepCard& a, const StepCard& b) {
-  const auto both = [&](const auto& holds) { return holds(a) && holds(b); };
-  const auto either = [&](const auto& holds) { return holds(a) || holds(b); };
-  const auto of_lanes = [](const StepCard& card) { return card.lanes == 1.0; };
-  const auto by_hand = [](const StepCard& card) { return card.by_hand.has_value(); };
-  const auto has_gradients = [](const StepCard& card) { return card.has_gradients(); };
-  const bool comparable = both(has_gradients)
+  const bool own = a.by_hand && b.by_hand;
+  const bool of_loops = a.by_hand != 1.0 && b.by_hand != 1.0;
+  const bool comparable = a.has_gradients() && b.has_gradients()
                               ? a.lanes == b.lanes
-                              : a.draw == b.draw && either(of_lanes) && (both(of_lanes) || !either(by_hand));
+                              : a.draw == b.draw && (a.lanes == 1.0 || b.lanes == 1.0) && (own || of_loops);
   return (comparable && differ(a.step, b.step)) || differ(a.exchange, b.exchange);
 }
 

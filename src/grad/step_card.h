@@ -21,7 +21,7 @@ struct StepCard {
   std::optional<double> step = {};
   std::optional<double> exchange = {};  // without lanes: which of the step, from 0
   std::optional<double> draw = {};      // of the lanes that have that step; as far as a double holds it
-  std::optional<double> by_hand = {};   // 1: in no loop over this step's lanes; another's then says nothing
+  std::optional<double> by_hand = {};   // of lanes of its own, 1: in no loop over them, 0: in one
   double resets = 0;                    // how often a step was given up since the last exchange
   double means_given_up = 0;            // how often behind one, whose update others may have made
   std::optional<double> divisor = {};   // of the sums of gradients; none: this rank has no gradients

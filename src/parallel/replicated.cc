@@ -137,11 +137,14 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
     if (pending && owner.reducer_->sync()) owner.reducer_->synchronize();
   }
   void lanes_failed(std::exception_ptr its_failure) noexcept override {
+    heard = false;
     loop_failure = std::move(its_failure);
   }
   bool has_failed() const noexcept override { return owner.reducer_->failed(); }
   void rethrow_of_loop() {
-    if (loop_failure) std::rethrow_exception(loop_failure);
+    if (!loop_failure) return;
+    heard = true;
+    std::rethrow_exception(loop_failure);
   }
   void lanes_left() noexcept override { owner.reducer_->set_lane_loop(false); }
   void take_part(const LaneLoop& loop) override {
@@ -191,6 +194,7 @@ struct Replicated::Lanes final : BesideGradients, LaneListener {
   LaneInfo info;
   std::exception_ptr failure;                  // of a lane's end
   std::exception_ptr loop_failure;             // of the end of a loop that was left early
+  bool heard = false;                          // by the program, which asked for gradients behind it
   std::optional<std::int64_t> exchanged_step;  // of lanes, until the next begins
   int loops_ended = 0;                         // over lanes, since a step was ended or exchanged
   std::optional<Reducer::LaneStep> behind;     // the step of the only one of them
@@ -226,8 +230,13 @@ Replicated::Replicated(Traits traits, const ModuleRef& module, Group group, Stra
   bind(std::move(group));
 }
 
+// What it failed with behind a loop that was left early stops the others until the program has heard of it.
 Replicated::~Replicated() {
-  if (lanes_ && lanes_->has_failed()) lanes_->board->failure_is_over();
+  if (!lanes_ || !lanes_->has_failed()) return;
+  if (lanes_->heard)
+    lanes_->board->take_back();
+  else
+    lanes_->board->failure_is_over();
 }
 
 void Replicated::bind(Group group) {

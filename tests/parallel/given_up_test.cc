@@ -183,10 +183,11 @@ TEST(OutOfStep, ARankThatGivesItsBackwardUpAloneIsIdleBehindMeansThatAllGaveUpTo
   });
 }
 
-// Each of another phase: torch::optim ends no step, so that behind it the means are there until the next
-// backward.
-TEST(OutOfStep, AResetOfEveryRankBehindTorchsStepIsFineWhereverEachWas) {
-  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
+// Behind torch's step, which ends none, so that the means are there until the next backward: each rank gives
+// up in another phase. `behind`: what comes then.
+template <class Behind>
+void reset_from_other_phases(const Behind& behind) {
+  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [&](const Group& group) {
     auto net = std::make_shared<SmallNet>();
     DataParallel ddp(net, group);
     torch::optim::SGD optimizer(net->parameters(), 0.1);
@@ -201,34 +202,22 @@ TEST(OutOfStep, AResetOfEveryRankBehindTorchsStepIsFineWhereverEachWas) {
       if (group.rank() == 0) backward(1);  // rank 1's forward threw, and it says so
     }
     ddp.reset();
-    EXPECT_NO_THROW(backward(2));
+    EXPECT_NO_THROW(behind(ddp, group.rank(), backward));
   });
+}
+
+TEST(OutOfStep, AResetOfEveryRankBehindTorchsStepIsFineWhereverEachWas) {
+  reset_from_other_phases([](DataParallel&, int, const auto& backward) { backward(2); });
 }
 
 // And behind such a one rank 0 gives its backward up alone.
 TEST(OutOfStep, ABackwardGivenUpAloneBehindAResetOfAllFromOtherPhasesIsIdle) {
-  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
-    auto net = std::make_shared<SmallNet>();
-    DataParallel ddp(net, group);
-    torch::optim::SGD optimizer(net->parameters(), 0.1);
-    const auto backward = [&](int step) {
-      net->forward(small_batch(group.rank(), step)).square().mean().backward();
-    };
-    backward(0);
-    optimizer.step();
-    optimizer.zero_grad();
-    {
-      const auto guard = ddp.no_sync();
-      if (group.rank() == 0) backward(1);
-    }
-    ddp.reset();
-    EXPECT_NO_THROW({
-      if (group.rank() == 0)
-        ddp.reset();
-      else
-        backward(1);
-      ddp.synchronize();
-    });
+  reset_from_other_phases([](DataParallel& ddp, int rank, const auto& backward) {
+    if (rank == 0)
+      ddp.reset();
+    else
+      backward(1);
+    ddp.synchronize();
   });
 }
 

@@ -2,9 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
-#include <mutex>
 #include <new>
-#include <optional>
 #include <stdexcept>
 
 #include "comm/thread_ranks.h"
@@ -157,88 +155,6 @@ TEST(OutOfStep, AnExceptionOfARanksOwnBehindAStepThatWasLeftIsNoOtherStep) {
       }
       EXPECT_EQ(ddp.reducer().exchanges(), told ? 3 : 4);
     });
-}
-
-// Taken out of the loader one step ahead: behind the loop over step k's lanes all train those of the step
-// before, of which rank 1 has none.
-TEST(OutOfStep, LanesThatAreKeptForTheNextIterationAreThoseOfTheirStep) {
-  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
-    auto net = std::make_shared<SmallNet>();
-    DataParallel ddp(net, group);
-    SGD optimizer(ddp, {.lr = 0.1});
-    std::vector<Lane> ready;
-    const auto train = [&] {
-      for (Lane& lane : ready) {
-        auto scope = ddp.lane(lane);
-        net->forward(lane.data).square().mean().backward();
-      }
-      optimizer.step();
-    };
-    for (auto& step : loader(std::make_shared<SmallExamples>(34), group,
-                             {.lanes = 8, .lane_batch = 4, .last_step = LastStep::short_, .epochs = 2})) {
-      std::vector<Lane> next;
-      for (auto& lane : step) next.push_back(lane);
-      if (step.number > 0) {
-        EXPECT_NO_THROW(train());
-      }
-      ready = std::move(next);
-    }
-    EXPECT_NO_THROW(train());
-    EXPECT_EQ(ddp.reducer().exchanges(), 4);
-  });
-}
-
-// So are those that are trained inside of the next step's loop, of which rank 1 skips its own of step 0.
-TEST(OutOfStep, LanesThatAreKeptForTheNextLoopAreThoseOfTheirStep) {
-  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
-    auto net = std::make_shared<SmallNet>();
-    DataParallel ddp(net, group);
-    SGD optimizer(ddp, {.lr = 0.1});
-    std::optional<Lane> ready;
-    for (auto& step : loader(std::make_shared<SmallExamples>(24), group, {.lanes = 2, .lane_batch = 4}))
-      EXPECT_NO_THROW({
-        for (auto& lane : step) {
-          if (ready && !(group.rank() == 1 && ready->step == 0)) {
-            auto scope = ddp.lane(*ready);
-            net->forward(ready->data).square().mean().backward();
-          }
-          ready = lane;
-        }
-        optimizer.step();
-      });
-    EXPECT_EQ(ddp.reducer().exchanges(), 2);
-  });
-}
-
-// They have numbers of their own: what a worker without them knows of a loader's says nothing of them,
-// whether it went through that one's lanes before or has none in that one's step.
-TEST(OutOfStep, LanesMadeByHandAreNotComparedWithALoadersSteps) {
-  on_threads(thread_groups(2, {.timeout = std::chrono::seconds(20)}), [](const Group& group) {
-    auto net = std::make_shared<SmallNet>();
-    DataParallel ddp(net, group);
-    SGD optimizer(ddp, {.lr = 0.1});
-    for (int step = 0; step < 3; ++step) {
-      for (auto& evaluated : loader(std::make_shared<SmallExamples>(8), group, {.lanes = 2, .lane_batch = 4}))
-        for (auto& lane : evaluated) net->forward(lane.data);
-      if (group.rank() == 0) train_lane(ddp, *net, 0, step);
-      EXPECT_NO_THROW(optimizer.step());
-    }
-    for (auto& step : loader(std::make_shared<SmallExamples>(34), group,
-                             {.lanes = 8, .lane_batch = 4, .last_step = LastStep::short_})) {
-      EXPECT_NO_THROW({
-        for (auto& lane : step) {
-          LaneInfo by_hand = lane;
-          by_hand.step += 100;
-          by_hand.draw = 0;
-          by_hand.board = nullptr;
-          auto scope = ddp.lane(by_hand);
-          net->forward(lane.data).square().mean().backward();
-        }
-        optimizer.step();
-      });
-    }
-    EXPECT_EQ(ddp.reducer().exchanges(), 3 + 2);
-  });
 }
 
 TEST(OutOfStep, LanesHereAndNoneThereAreNamed) {

@@ -1,7 +1,6 @@
 #include "recipe/config_file.h"
 
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +14,7 @@
 #include "base/json_text.h"
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
+#include "recipe/toml.h"
 
 namespace lockstep {
 namespace {

@@ -28,5 +28,6 @@ void lockstep::fuzz::one(std::string_view input) {
 std::vector<std::string> lockstep::fuzz::seeds() {
   return {"# a comment\nmodel = \"mlp\"\nlane-batch = 16\nlr = 1e-3\nno_augment = true\ndata = 'a\\b'\n",
           "[train]\nseed = 0x1F\nbucket_cap_mb = \"auto\"\nlanes = 1_000\n",
+          "data = \"\"\"\\\n\xC2\xA7\"\"\"\n",  // a letter where the parser looks for white space
           "train = { steps = 5, lr = 0.5 }", to_json(TrainOptions()).dump(2)};
 }

@@ -405,6 +405,9 @@ TEST_F(TrainConfig, WhatIsNotUnderstoodIsRefusedByName) {
   expect_words(refusal([&] { load("a.json", "{\"lanes\": " + deep + "}"); }),
                {"a.json", "nested deeper than 64"});
   expect_words(refusal([&] { load("a.toml", "lanes = " + deep); }), {"a.toml"});
+  expect_words(refusal([&] { load("a.toml", "\xC3\xA9t\xC3\xA9 = 1\n"); }),
+               {"a.toml line 1", "\xC3\xA9t\xC3\xA9"});
+  expect_words(refusal([&] { load("a.toml", "lanes = 8 \xEF\xBB\xBD\n"); }), {"a.toml line 1"});
   expect_words(refusal([&] { load_config((folder_ / "none.toml").string(), options_, {}); }),
                {"none.toml", "can't be read: No such file"});
 }
